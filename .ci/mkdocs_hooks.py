@@ -118,7 +118,7 @@ def commands_markdown() -> str:
 
     from vocabforge.cli import COMMANDS
     from vocabforge.cli.app import build_app
-    from vocabforge.core.extension import load_attribute
+    from vocabforge.core.registry import load_attribute
 
     app = build_app({name: load_attribute(at) for name, at in COMMANDS.items()}, all_names=list(COMMANDS))
     group: Any = typer.main.get_command(app)

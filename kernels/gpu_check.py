@@ -25,12 +25,12 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the package need not be installed
+from vocabforge.bench.kernels import run as kernels  # noqa: E402
+from vocabforge.bench.kernels.parts import run_isolated  # noqa: E402
+from vocabforge.bench.kernels.run import machine_facts, no_device  # noqa: E402
+from vocabforge.bench.kernels.table import markdown  # noqa: E402
 from vocabforge.core.console import markdown_table  # noqa: E402
 from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402
-from vocabforge.evaluate import bench_kernels as kernels  # noqa: E402
-from vocabforge.evaluate.bench_kernels import machine_facts, no_device  # noqa: E402
-from vocabforge.evaluate.bench_kernels_parts import run_isolated  # noqa: E402
-from vocabforge.evaluate.bench_kernels_table import markdown  # noqa: E402
 
 SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
 PARTS = ("build", "tests", "bench")

@@ -51,7 +51,7 @@ def tiny_drafter(target: Any, *, seed: int = 1, own_head: int | None = None, tar
     """A random EAGLE-3 drafter for an ``HFTarget``."""
     import torch
 
-    from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+    from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 
     torch.manual_seed(seed)
     config = Eagle3Config(

@@ -102,8 +102,8 @@ def test_the_methods_name_code_that_is_there() -> None:
     text = (ROOT / "docs" / "methods.md").read_text("utf-8")
     assert len(_NAMED.findall(text)) > 80, "the tables were read"
     assert not_in_the_code(text, ROOT / "vocabforge") == []
-    assert not_in_the_code("`vocab/select.py: gone` `vocab/gone.py`", ROOT / "vocabforge") == [
-        "vocab/select.py: gone",
+    assert not_in_the_code("`vocab/subset/select.py: gone` `vocab/gone.py`", ROOT / "vocabforge") == [
+        "vocab/subset/select.py: gone",
         "vocab/gone.py",
     ]
 
@@ -146,7 +146,7 @@ def test_every_figure_of_performance_has_command_machine_and_date() -> None:
 
 
 def test_every_kind_of_artefact_is_in_the_formats() -> None:
-    from vocabforge.cli.inspection import VIEWS
+    from vocabforge.cli.inspect import VIEWS
 
     text = (ROOT / "docs" / "formats.md").read_text("utf-8")
     assert [kind for kind in VIEWS if f"\n| `{kind}` |" not in text] == []

@@ -18,19 +18,19 @@ from safetensors.torch import load_file
 
 from tests.cli.cli_support import invoke
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.prepared import load_prepared
-from vocabforge.decode.recipe import read_recipe
-from vocabforge.evaluate.results import read_results
-from vocabforge.export.formats import load_drafter
-from vocabforge.models.drafter_io import load_target_tensors
-from vocabforge.models.head_io import load_head
-from vocabforge.study.results import read_study
-from vocabforge.tune.acceptance import AcceptanceStore
-from vocabforge.tune.table import read_latency
-from vocabforge.vocab.clusters import load_clusters
-from vocabforge.vocab.overlap import load_overlap
-from vocabforge.vocab.subset import load_subset
-from vocabforge.vocab.table import load_counts
+from vocabforge.corpus.prepared.artifact import load_prepared
+from vocabforge.decode.build.recipe import read_recipe
+from vocabforge.evaluate.results.schema import read_results
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.models.heads.io import load_head
+from vocabforge.study.report.results import read_study
+from vocabforge.tune.latency.table import read_latency
+from vocabforge.tune.search.acceptance import AcceptanceStore
+from vocabforge.vocab.clusters.clusters import load_clusters
+from vocabforge.vocab.counts.table import load_counts
+from vocabforge.vocab.overlap.overlap import load_overlap
+from vocabforge.vocab.subset.subset import load_subset
 
 FILES = Path(__file__).parent / "goldens" / "files"
 ARTEFACTS = sorted(str(file.parent.relative_to(FILES)) for file in FILES.rglob("manifest.json"))

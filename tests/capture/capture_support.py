@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from vocabforge.capture.cache import CaptureKey, rows_digest
-from vocabforge.capture.cache_write import (
+from vocabforge.capture.online import CaptureSource, OnlineCapture
+from vocabforge.capture.writer import (
     CaptureJob,
     finish,
     finished_shards,
@@ -16,12 +17,11 @@ from vocabforge.capture.cache_write import (
     prepare_folder,
     write_shards,
 )
-from vocabforge.capture.online import CaptureSource, OnlineCapture
-from vocabforge.corpus.dataset import TrainingSequence
-from vocabforge.corpus.packing import PackedRows, pack
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.target import HFTarget
-from vocabforge.models.target_load import dtype_name
+from vocabforge.corpus.prepared.dataset import TrainingSequence
+from vocabforge.corpus.prepared.packing import PackedRows, pack
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import dtype_name
 
 
 def packed(lengths: list[int], length: int, *, seed: int = 0, vocab: int = 61) -> PackedRows:

@@ -25,7 +25,8 @@ from vocabforge.capture.cache import (
     rows_digest,
     to_batch,
 )
-from vocabforge.capture.cache_write import (
+from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
+from vocabforge.capture.writer import (
     DiskUse,
     check_disk,
     disk_use,
@@ -35,9 +36,8 @@ from vocabforge.capture.cache_write import (
     prepare_folder,
     write_shards,
 )
-from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 
 CPU = torch.device("cpu")
 
@@ -128,7 +128,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.capture.capture_support import make_cache, make_job, splits
 from vocabforge.capture.online import OnlineCapture
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 target = HFTarget.load(Path(sys.argv[1]))
 online, left = OnlineCapture(target, 0), [int(sys.argv[3])]
 def source(rows, keys):

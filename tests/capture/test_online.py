@@ -12,7 +12,7 @@ from tests.capture.capture_support import packed
 from tests.support import tiny_target
 from vocabforge.capture.cache import to_batch
 from vocabforge.capture.online import OnlineCapture
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 
 CPU = torch.device("cpu")
 ROWS = packed([7, 20, 9, 31, 3, 14, 32, 28, 5, 11], 32)

@@ -15,8 +15,8 @@ from vocabforge.capture.cache import SPLITS, CachedCapture, to_batch
 from vocabforge.capture.online import OnlineCapture
 from vocabforge.capture.speculators import SpeculatorsCapture
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.models.document_passes import document_spans
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.documents import document_spans
+from vocabforge.models.target.hf import HFTarget
 
 CPU = torch.device("cpu")
 LENGTH = 32

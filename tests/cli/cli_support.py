@@ -16,7 +16,7 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import ROOT, tiny_drafter, tiny_target
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.core.extension import load_attribute
+from vocabforge.core.registry import load_attribute
 
 ROWS = 264  # three more than the byte tokenizer has ids
 
@@ -60,10 +60,10 @@ def make_target(folder: Path, *, seed: int = 0, **changes: object) -> Path:
 
 def make_drafter(folder: Path, target: Path, **options: object) -> Path:
     """A random drafter artefact that records its target and tokenizer."""
-    from vocabforge.corpus.tokenizer import load_tokenizer
-    from vocabforge.models.drafter_io import save_drafter
-    from vocabforge.models.fingerprint import target_fingerprint
-    from vocabforge.models.target import HFTarget
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+    from vocabforge.models.drafters.io import save_drafter
+    from vocabforge.models.target.fingerprint import target_fingerprint
+    from vocabforge.models.target.hf import HFTarget
 
     meta = {
         "target_fingerprint": target_fingerprint(target),
@@ -80,8 +80,8 @@ def make_vocab(folder: Path, tokenizer: Path, *, size: int = 64, eos: bool = Tru
     """A subset artefact of the first ids and, if wanted, the end token."""
     import numpy as np
 
-    from vocabforge.corpus.tokenizer import load_tokenizer
-    from vocabforge.vocab.subset import VocabSubset, save_subset
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+    from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
     loaded = load_tokenizer(tokenizer)
     ids = np.array([*range(size - 1), 257 if eos else size - 1])

@@ -16,32 +16,32 @@ from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benc
 from tests.export.test_eagle_layout import eagle1
 from tests.support import ROOT, tiny_drafter
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
-from vocabforge.cli.table_inputs import load_part
+from vocabforge.cli.options.tables import load_part
 from vocabforge.core.artifact import open_artifact, write_artifact
-from vocabforge.corpus.prepared import write_prepared
-from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions
-from vocabforge.corpus.regenerate import regenerate
-from vocabforge.corpus.regenerate_rows import ChatCompletion, GenerationSettings
-from vocabforge.corpus.regenerate_work import RegenerateJob, RegenerateRun
-from vocabforge.corpus.sources import Document, SourceOptions
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.coverage_results import measure_coverage
-from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.settings import RunSettings
-from vocabforge.export.formats import FORMATS, layout_of
-from vocabforge.models.drafter_io import load_target_tensors, save_drafter
-from vocabforge.models.head_io import HeadOwner, save_head
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.study.results import RESULTS, DraftShape, MethodFigures, StudyResults
+from vocabforge.corpus.prepared.artifact import write_prepared
+from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions
+from vocabforge.corpus.regenerate.backends import RegenerateJob, RegenerateRun
+from vocabforge.corpus.regenerate.rows import ChatCompletion, GenerationSettings
+from vocabforge.corpus.regenerate.run import regenerate
+from vocabforge.corpus.sources.sources import Document, SourceOptions
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.evaluate.reports.coverage_data import measure_coverage
+from vocabforge.evaluate.run.environment import describe_environment
+from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
+from vocabforge.evaluate.run.settings import RunSettings
+from vocabforge.export.registry import FORMATS, layout_of
+from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.heads.io import HeadOwner, save_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.study.report.results import RESULTS, DraftShape, MethodFigures, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
-from vocabforge.vocab.clusters import Clusters, save_clusters
-from vocabforge.vocab.overlap import compare, prepare, save_overlap
-from vocabforge.vocab.overlap_corpus import compare_on_corpus
-from vocabforge.vocab.select import SpecialTokens
-from vocabforge.vocab.subset import load_subset
-from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
+from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
+from vocabforge.vocab.counts.table import FrequencyTable, Tally, save_counts
+from vocabforge.vocab.overlap.on_text import compare_on_corpus
+from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
+from vocabforge.vocab.subset.select import SpecialTokens
+from vocabforge.vocab.subset.subset import load_subset
 
 EXPORTS = [name for name in FORMATS if name != "native"]
 

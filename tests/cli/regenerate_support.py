@@ -11,7 +11,7 @@ from click.testing import Result
 
 from tests.cli.cli_support import invoke
 from tests.corpus.chat_server import FakeServer
-from vocabforge.corpus.regenerate_pool import PoolOptions
+from vocabforge.corpus.regenerate.pool import PoolOptions
 
 
 def write_rows(file: Path) -> Path:
@@ -41,7 +41,7 @@ def ask(rows: Path, output: Path, *servers: FakeServer | str, **options: object)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Back-off of thousandths of a second."""
     quick = partial(PoolOptions, first_wait=0.001, longest_wait=0.01)
-    monkeypatch.setattr("vocabforge.cli.regenerate_setup.PoolOptions", quick)
+    monkeypatch.setattr("vocabforge.cli.data.regenerate_setup.PoolOptions", quick)
 
 
 def read(output: Path) -> list[dict]:

@@ -13,9 +13,9 @@ from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.foreign_tokenizers import BOS, EOS, merging_tokenizer
 from tests.support import tiny_target
 from vocabforge.core.artifact import open_artifact, write_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.bridge import make_bridge
-from vocabforge.vocab.overlap import load_overlap
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.overlap.bridge import make_bridge
+from vocabforge.vocab.overlap.overlap import load_overlap
 
 WORDS = ("ab", "cd", "ef", "abcd", "gh", "abc", "de")
 FOREIGN = ("tli", "slem", "slrs")
@@ -166,7 +166,7 @@ def test_options_of_slrs_are_taken_where_it_is_chosen(place: Path) -> None:
 
 
 def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vocabforge.evaluate.doctor.environment._BF16_BUDGET_S", 0.001)
+    monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
 
     def rows_of(drafter: Path) -> dict[str, dict[str, Any]]:
         done = invoke("doctor", "--target", place / "t", "--drafter", drafter, "--json")

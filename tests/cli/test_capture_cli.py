@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.cli.cli_support import invoke
 from tests.train.run_support import make_place, write_config
 from vocabforge.core.artifact import open_artifact
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_nobody_agreed(place: Path) -> None:
 
 
 def test_a_full_disk_is_refused_beforehand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.capture import cache_write
+    from vocabforge.capture import writer as cache_write
 
     monkeypatch.setattr(cache_write.shutil, "disk_usage", lambda _: type("", (), {"free": 1000})())
     done = invoke("capture", "-c", write_config(place, "run"), "-o", place / "full", "--yes")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.cli.cli_support import assert_user_error, invoke
 from vocabforge.cli import COMMANDS, HEADINGS
 from vocabforge.cli.app import build_app
-from vocabforge.core.extension import load_attribute
+from vocabforge.core.registry import load_attribute
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.support import DATA, needs_data
-from vocabforge.cli.cluster_tables import large_cluster
+from vocabforge.cli.vocab.cluster_tables import large_cluster
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.models.head_rows import open_head
-from vocabforge.vocab.clusters import load_clusters
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.models.target.head_rows import open_head
+from vocabforge.vocab.clusters.clusters import load_clusters
 
 COMMON = ("--backend", "torch", "--clusters", 8)
 
@@ -137,7 +137,7 @@ def test_mistakes(world, options, code, words):
 
 
 def test_a_backend_that_is_missing_is_an_error(world, monkeypatch):
-    from vocabforge.vocab import kmeans_backends
+    from vocabforge.vocab.clusters import backends as kmeans_backends
 
     monkeypatch.setattr(kmeans_backends, "absent", lambda *_: "faiss is not installed")
     assert_user_error(run(world, "--backend", "faiss"), 1, "faiss is not installed", "pip install")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.vocab.family_tokenizers import TEXTS, byte_level, sentencepiece, word_piece, write_tokenizer
-from vocabforge.vocab.overlap import load_overlap
+from vocabforge.vocab.overlap.overlap import load_overlap
 
 
 @pytest.fixture(scope="module")

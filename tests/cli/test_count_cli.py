@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import ROOT
 from vocabforge.cli.app import build_app
-from vocabforge.cli.count_freq import count_freq
-from vocabforge.cli.coverage import coverage
-from vocabforge.cli.merge_freq import merge_freq
-from vocabforge.cli.select_vocab import select_vocab
-from vocabforge.vocab.subset import load_subset
-from vocabforge.vocab.table import load_counts
+from vocabforge.cli.vocab.count_freq import count_freq
+from vocabforge.cli.vocab.coverage import coverage
+from vocabforge.cli.vocab.merge_freq import merge_freq
+from vocabforge.cli.vocab.select_vocab import select_vocab
+from vocabforge.vocab.counts.table import load_counts
+from vocabforge.vocab.subset.subset import load_subset
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 
 @pytest.fixture(autouse=True)
 def _quick_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One measured check is enough of it: tests/evaluate/test_doctor.py looks at the environment."""
-    monkeypatch.setattr("vocabforge.evaluate.doctor.environment._BF16_BUDGET_S", 0.001)
+    """One measured check is enough of it: tests/doctor/test_doctor.py looks at the environment."""
+    monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
 
 
 def examine(*arguments: object) -> tuple[int, dict[str, dict]]:
@@ -139,7 +139,7 @@ def test_weights_that_are_not_finite(world: World) -> None:
 
 
 def test_logits_that_differ_from_hugging_faces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.models.lean import LeanModel
+    from vocabforge.models.lean.model import LeanModel
 
     right = LeanModel.logits
     monkeypatch.setattr(LeanModel, "logits", lambda self, hidden: right(self, hidden) * 1.001)
@@ -304,7 +304,7 @@ def test_a_crash_inside_a_check_is_its_failure(pristine: World, monkeypatch: pyt
     def crash(*_: object) -> None:
         raise ZeroDivisionError("unexpected")
 
-    monkeypatch.setattr("vocabforge.evaluate.doctor.target.render_with_mask", crash)
+    monkeypatch.setattr("vocabforge.doctor.target.render_with_mask", crash)
     code, rows = examine("--target", pristine.target)
     assert code == 1
     assert rows["target: chat template"]["found"] == "ZeroDivisionError: unexpected"

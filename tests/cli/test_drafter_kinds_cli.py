@@ -12,13 +12,13 @@ from tests.contracts.drafter_support import KINDS
 from tests.contracts.drafter_support import make_drafter as random_drafter
 from tests.decode.build_support import grid_methods
 from vocabforge.core.artifact import open_artifact
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.target import HFTarget
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture(autouse=True)
 def _quick_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vocabforge.evaluate.doctor.environment._BF16_BUDGET_S", 0.001)
+    monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -15,17 +15,17 @@ from tests.cli.cli_support import call
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.evaluate import evaluate
-from vocabforge.cli.generate import generate
-from vocabforge.cli.option_groups import flattened
+from vocabforge.cli.decode.eval import evaluate
+from vocabforge.cli.decode.generate import generate
+from vocabforge.cli.options.groups import flattened
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.recipe import DecodingRecipe, write_recipe
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ found = {}
 
 def watch(frame, event, _):
     code = frame.f_code
-    if event == "call" and code.co_name == "expand" and code.co_filename.endswith("proposer_eagle.py"):
+    if event == "call" and code.co_name == "expand" and code.co_filename.endswith("proposers/eagle.py"):
         sys.setprofile(None)
         frames = []
         while frame is not None:

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.decode.graph_support import traced
-from vocabforge.cli.eval_record import parents_of, passes_of, settings_of
+from vocabforge.cli.decode.eval_record import parents_of, passes_of, settings_of
 from vocabforge.core.artifact import write_artifact
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.recipe import DecodingRecipe
+from vocabforge.decode.build.recipe import DecodingRecipe
+from vocabforge.decode.build.spec import MethodSpec
 
 SETTINGS = {
     "proposer": "slrs",

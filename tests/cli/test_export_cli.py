@@ -25,9 +25,9 @@ from tests.cli.cli_support import (
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
 from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.export.formats import FORMATS
-from vocabforge.models.drafter_io import load_target_tensors, save_drafter
-from vocabforge.vocab.subset import load_subset, save_subset
+from vocabforge.export.registry import FORMATS
+from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.vocab.subset.subset import load_subset, save_subset
 
 SIZE = 64  # of the draft vocabulary
 

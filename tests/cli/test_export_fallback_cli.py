@@ -15,24 +15,24 @@ from tests.cli.cli_support import assert_user_error, invoke
 from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter
 from tests.train.run_support import make_place
-from vocabforge.cli import export_fallback
+from vocabforge.cli.ship import export_fallback
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.proposers import tree_proposer
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.acceptance import AcceptanceMeter
-from vocabforge.evaluate.fallback import split_prompts
-from vocabforge.evaluate.live_prompts import read_prompts
-from vocabforge.export.formats import load_drafter
-from vocabforge.models.drafter_io import TargetTensors, save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import HeadOwner, check_owner, drafter_digest, load_head, save_head
-from vocabforge.models.heads import exact_head
-from vocabforge.models.lean import load_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
+from vocabforge.evaluate.acceptance.fallback import split_prompts
+from vocabforge.evaluate.acceptance.meter import AcceptanceMeter
+from vocabforge.evaluate.acceptance.prompts import read_prompts
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.heads.io import HeadOwner, check_owner, drafter_digest, load_head, save_head
+from vocabforge.models.heads.registry import exact_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import LiveConfig
-from vocabforge.vocab.subset import VocabSubset, load_subset, save_subset
+from vocabforge.vocab.subset.subset import VocabSubset, load_subset, save_subset
 
 VOCAB, SIZE, NEW, END = 261, 24, 8, 257
 
@@ -212,7 +212,9 @@ def test_fr_spec_gets_the_list_in_rank_order(place: Path, monkeypatch: pytest.Mo
 def test_what_the_layout_cannot_hold_is_refused_before_anything_is_measured(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vocabforge.cli.export_fallback.choose_fallback", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(
+        "vocabforge.cli.ship.export_fallback.choose_fallback", lambda *_: pytest.fail("measured")
+    )
     drafter = make_drafter("eagle1", place / "target", HFTarget.load(place / "target"), "own")
     other(place, "own", drafter)
     line = "--format fr-spec --fallback-size 24 --prompts @p.jsonl"

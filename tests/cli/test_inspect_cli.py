@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, make_target, make_vocab, truncate
 from tests.cli.every_kind import kinds_of_the_package, make_counts
-from vocabforge.cli.inspection import VIEWS
+from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.artifact import write_artifact
-from vocabforge.core.extension import load_attribute
+from vocabforge.core.registry import load_attribute
 
 
 @pytest.fixture(scope="module")

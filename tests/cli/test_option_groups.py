@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.cli.option_groups import flattened
-from vocabforge.core.extension import load_attribute
+from vocabforge.cli.options.groups import flattened
+from vocabforge.core.registry import load_attribute
 
 
 class Colour(str, Enum):

@@ -12,8 +12,8 @@ import pytest
 from tests.cli.cli_support import assert_user_error, call
 from tests.cli.regenerate_support import ask, fast, meta, ok, read, write_rows
 from tests.corpus.chat_server import FakeServer, answer_text, completion
-from vocabforge.corpus.regenerate_pool import ServerPool
-from vocabforge.corpus.sources import SourceOptions, iter_documents
+from vocabforge.corpus.regenerate.pool import ServerPool
+from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +138,7 @@ def test_a_server_that_dies_is_left_out(rows, tmp_path, monkeypatch):
 
     with FakeServer(dying) as doomed, FakeServer(delay=0.01) as sound:
         monkeypatch.setattr(
-            "vocabforge.corpus.regenerate_http.ChatServer.alive",
+            "vocabforge.corpus.regenerate.server.ChatServer.alive",
             lambda self: not (dead and self.url.startswith(doomed.url)),
         )
         done = ask(rows, tmp_path / "out", doomed, sound, concurrency=2, retries=2)
@@ -153,7 +153,7 @@ def test_all_dead_is_an_error_and_answers_are_kept(rows, tmp_path, monkeypatch):
     with FakeServer() as server:
         port = int(server.url.rpartition(":")[2])
         server.reply = lambda body: (200, completion(body)) if len(server.bodies) <= 9 else None
-        monkeypatch.setattr("vocabforge.corpus.regenerate_http.ChatServer.alive", lambda self: False)
+        monkeypatch.setattr("vocabforge.corpus.regenerate.server.ChatServer.alive", lambda self: False)
         done = ask(rows, tmp_path / "out", server, concurrency=1, retries=1)
     assert_user_error(done, 1, "no server is left to ask", server.url, "finished answers are kept")
     assert not (tmp_path / "out").exists()

@@ -110,7 +110,7 @@ def test_a_local_target_answers_as_generate_does(rows, tmp_path, target):
     import torch
     from transformers import AutoModelForCausalLM
 
-    from vocabforge.corpus.tokenizer import load_tokenizer
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 
     ok(local(rows, tmp_path / "out", target))
     model, tokenizer = AutoModelForCausalLM.from_pretrained(target), load_tokenizer(target)
@@ -135,7 +135,7 @@ def test_a_local_target_answers_as_generate_does(rows, tmp_path, target):
 
 
 def test_local_sampling_is_seeded_and_resumes_to_the_same_file(rows, tmp_path, target, monkeypatch):
-    from vocabforge.corpus.regenerate_local import LocalTarget
+    from vocabforge.corpus.regenerate.local import LocalTarget
 
     ok(local(rows, tmp_path / "one", target, temperature=1.0, top_p=0.9))
     ok(local(rows, tmp_path / "two", target, temperature=1.0, top_p=0.9, seed=1))

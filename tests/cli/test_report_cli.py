@@ -10,7 +10,7 @@ import pytest
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.evaluate.comparison_support import Made, write_run
 from vocabforge.evaluate.comparison.results import RunComparison
-from vocabforge.evaluate.results import Results
+from vocabforge.evaluate.results.schema import Results
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_runs_that_are_not_comparable_are_refused_with_all_reasons(runs: Path, t
 def test_one_run_prints_its_tables_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "one.html"
     monkeypatch.setattr(
-        "vocabforge.evaluate.report.render_report", lambda results: f"page of {results.command}"
+        "vocabforge.evaluate.reports.evaluation.render_report", lambda results: f"page of {results.command}"
     )
     done = invoke("report", runs / "before", "--output", page)
     assert done.exit_code == 0, done.output

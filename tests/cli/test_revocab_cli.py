@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from tests.cli.cli_support import ROWS, World, assert_user_error, invoke, make_drafter, make_vocab
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.export.formats import load_drafter
-from vocabforge.models.drafter_io import load_target_tensors
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 
 def run(world: World, *arguments: object, drafter: Path | None = None) -> Any:
@@ -31,7 +31,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def own(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A drafter with rows of its own for 40 tokens, the end token 257 among them, stored in bf16."""
-    from vocabforge.models.drafter_io import save_drafter
+    from vocabforge.models.drafters.io import save_drafter
 
     folder = tmp_path_factory.mktemp("own")
     ids = torch.tensor([*range(0, 78, 2), 257])

@@ -14,9 +14,9 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.vocab.table_factory import byte_table
 from tests.vocab.test_token_maps import Bomb
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.subset import load_subset
-from vocabforge.vocab.table import load_counts
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.counts.table import load_counts
+from vocabforge.vocab.subset.subset import load_subset
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.cli_support import invoke
 from tests.tune.support import make_place, make_table, settings_of
-from vocabforge.tune.space import HeadChoice
-from vocabforge.tune.table import read_latency, write_latency
+from vocabforge.tune.latency.table import read_latency, write_latency
+from vocabforge.tune.search.space import HeadChoice
 
 SMALL = ["--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "8"]
 

@@ -12,19 +12,19 @@ from typer.testing import CliRunner
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.evaluate import evaluate
-from vocabforge.cli.export_card import digests_of, measured_in
-from vocabforge.cli.generate import generate
-from vocabforge.cli.report import report
+from vocabforge.cli.decode.eval import evaluate
+from vocabforge.cli.decode.generate import generate
+from vocabforge.cli.decode.report import report
+from vocabforge.cli.ship.export_card import digests_of, measured_in
 from vocabforge.core.artifact import open_artifact
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.recipe import DecodingRecipe, write_recipe
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.tree import RowTree, Verifier, walk_down
-from vocabforge.decode.verifiers import VERIFIERS
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.target import HFTarget
+from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
 
 COMMANDS = {"eval": evaluate, "generate": generate, "report": report}
 MISTAKES = [

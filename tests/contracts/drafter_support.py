@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.decode.engine_support import advance, propose, ready
-from vocabforge.decode.proposers import Proposer, tree_proposer
+from vocabforge.decode.proposers.registry import Proposer, tree_proposer
 from vocabforge.decode.tree import DraftTree, TreeSettings
-from vocabforge.models.drafters import DRAFTERS, drafter_sizes, new_drafter
-from vocabforge.models.heads import DraftHead, FullHead, StaticHead
-from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.models.drafters.registry import DRAFTERS, drafter_sizes, new_drafter
+from vocabforge.models.heads.registry import DraftHead, FullHead, StaticHead
+from vocabforge.models.target.hf import HFTarget, read_target_config
 
 KINDS = list(DRAFTERS)
 # Forms of a kind, as other tools train them: name -> kind and the switches of its sizes.

@@ -55,7 +55,7 @@ def read_guide(name: str) -> Guide:
 
 def eval_row(value: str) -> Any:
     """A literal: a string, or a tuple of strings; of an op's benchmark an f-string."""
-    here = "vocabforge.evaluate.op_benches"
+    here = "vocabforge.bench.kernels.cases"
     return ast.literal_eval(value.replace('f"{_HERE}', f'"{here}'))
 
 

@@ -32,11 +32,11 @@ from tests.support import tiny_target
 from tests.train.ttt_reference import Document, capture, documents, pack
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import ConfigError, MismatchError
-from vocabforge.decode.proposers import FITTING, PROPOSERS
+from vocabforge.decode.proposers.registry import FITTING, PROPOSERS
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.drafter_io import TargetTensors, load_native, load_trainable, save_drafter
-from vocabforge.models.drafters import drafter_class, new_drafter
-from vocabforge.models.target import HFTarget
+from vocabforge.models.drafters.io import TargetTensors, load_native, load_trainable, save_drafter
+from vocabforge.models.drafters.registry import drafter_class, new_drafter
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.ttt import TTTStep, unroll
 
 STEPS = 5

@@ -16,11 +16,11 @@ FIELDS = {"got", "expected", "source", "remedy"}
 # (file, message as written): why it can say neither. What is missing or empty needs no ``got``, the rest is here.
 SILENT = {
     (
-        "vocabforge/evaluate/bench_counting.py",
+        "vocabforge/bench/counting.py",
         "f'{method} failed'",
     ): "got is the child's own error, which says what to do",
     (
-        "vocabforge/evaluate/runner.py",
+        "vocabforge/evaluate/run/runner.py",
         "'not one question could be answered'",
     ): "got is the first question's own failure",
 }

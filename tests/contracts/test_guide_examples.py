@@ -19,19 +19,19 @@ from tests.decode.proof_support import TRANSFORMS, Case, Walker, exact_weights, 
 from tests.ops.kernels_build import KERNELS, load_build
 from tests.support import ROOT, tiny_drafter, tiny_target
 from tests.train.run_support import make_place, settings
+from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
+from vocabforge.bench.kernels.cases.types import ModelShape
 from vocabforge.cli.app import build_app
-from vocabforge.cli.generate import generate
+from vocabforge.cli.decode.generate import generate
 from vocabforge.core.config import parse_config
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.decode.proposers import FITTING
-from vocabforge.decode.verifiers import VERIFIERS
-from vocabforge.evaluate.op_benches import OP_BENCHES, op_cases
-from vocabforge.evaluate.op_benches.types import ModelShape
-from vocabforge.models.drafter_io import native_sizes, save_drafter
-from vocabforge.models.drafters import DRAFTERS
-from vocabforge.models.head_io import check_owner, load_head, owner_of
-from vocabforge.models.heads import HEADS, base_of, build_head
-from vocabforge.models.target import HFTarget
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.decode.proposers.registry import FITTING
+from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.models.drafters.io import native_sizes, save_drafter
+from vocabforge.models.drafters.registry import DRAFTERS
+from vocabforge.models.heads.io import check_owner, load_head, owner_of
+from vocabforge.models.heads.registry import HEADS, base_of, build_head
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer

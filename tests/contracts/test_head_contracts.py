@@ -19,9 +19,9 @@ from tests.models.head_cases import (
     of_request,
 )
 from vocabforge.core.errors import MismatchError
-from vocabforge.core.extension import load_attribute
-from vocabforge.models.head_io import HeadOwner, load_head, save_head
-from vocabforge.models.heads import HEADS, DraftState, HeadOptions, build_head
+from vocabforge.core.registry import load_attribute
+from vocabforge.models.heads.io import HeadOwner, load_head, save_head
+from vocabforge.models.heads.registry import HEADS, DraftState, HeadOptions, build_head
 
 KINDS = sorted(HEADS)
 SUBSET = torch.arange(1, VOCAB, 3)

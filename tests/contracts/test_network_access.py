@@ -14,8 +14,8 @@ NETWORK_MODULES = {
     "wandb", "mlflow",
 }  # fmt: skip
 NETWORK = {
-    "vocabforge/corpus/regenerate_http.py": "the servers of --server; the client library for both files below",
-    "vocabforge/corpus/hub.py": "data sets named hub:..., by the library datasets",
+    "vocabforge/corpus/regenerate/server.py": "the servers of --server; the client library for both files below",
+    "vocabforge/corpus/sources/hub.py": "data sets named hub:..., by the library datasets",
     "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
     "vocabforge/train/trackers.py": "W&B and MLflow, where run.trackers names them",
 }

@@ -37,14 +37,14 @@ ALLOWED = {
         "exec",
     ): "the sandboxed child runs the program it is given",
     ("vocabforge/evaluate/quality/sandbox_child.py", "compile"): "the same program",
-    ("vocabforge/evaluate/page.py", "jinja2.Environment"): "our own page templates, with autoescape",
+    ("vocabforge/evaluate/reports/page.py", "jinja2.Environment"): "our own page templates, with autoescape",
     (
         "kernels/gpu_check.py",
         "xml.etree.ElementTree.parse",
     ): "the report that its own pytest has just written",
 }
 # The one file that may open a pickle, and that only as weights.
-PICKLES = {"vocabforge/vocab/token_maps.py"}
+PICKLES = {"vocabforge/vocab/subset/maps.py"}
 SAFE_LOADERS = {"_UniqueKeyLoader", "yaml.SafeLoader", "yaml.CSafeLoader"}
 # Their from_pretrained may run a repository's code unless it is told not to; the names' own classes cannot.
 AUTO = ("Auto", "pipeline")
@@ -118,15 +118,15 @@ def _is(value: ast.expr | None, wanted: object) -> bool:
 
 def _loads(called: str, last: str, words: dict[str | None, ast.expr], name: str) -> str | None:
     if called == "torch.load" and not (name in PICKLES and _is(words.get("weights_only"), True)):
-        return "a pickle (only token_maps.py may, with weights_only=True)"
+        return "a pickle (only subset/maps.py may, with weights_only=True)"
     if called in ("numpy.load", "numpy.lib.npyio.NpzFile") and not _is(words.get("allow_pickle"), False):
         return "allow_pickle=False is missing"
     if called == "yaml.load":
         loader = words.get("Loader")
         if loader is None or ast.unparse(loader) not in SAFE_LOADERS:
             return "no safe loader"
-    if last.endswith("SandboxedEnvironment") and name != "vocabforge/corpus/template.py":
-        return "chat templates are rendered by corpus/template.py"
+    if last.endswith("SandboxedEnvironment") and name != "vocabforge/corpus/chat/template.py":
+        return "chat templates are rendered by corpus/chat/template.py"
     return None
 
 
@@ -177,7 +177,7 @@ def test_every_exception_is_still_needed() -> None:
         nodes, names = _read((ROOT / name).read_text("utf-8"))
         calls = {_called(node.func, names) for node in nodes if isinstance(node, ast.Call)}
         assert called in calls, (name, called)
-    assert "torch.load(" in (ROOT / "vocabforge/vocab/token_maps.py").read_text("utf-8")
+    assert "torch.load(" in (ROOT / "vocabforge/vocab/subset/maps.py").read_text("utf-8")
 
 
 PLANTED = [
@@ -256,6 +256,6 @@ def test_harmless_calls_are_not(text: str) -> None:
 
 def test_only_token_maps_may_open_weights() -> None:
     text = "import torch\ntorch.load(p, weights_only={})"
-    assert list(problems(text.format(True), "vocabforge/vocab/token_maps.py")) == []
-    assert list(problems(text.format(False), "vocabforge/vocab/token_maps.py"))
-    assert list(problems(text.format("flag"), "vocabforge/vocab/token_maps.py"))
+    assert list(problems(text.format(True), "vocabforge/vocab/subset/maps.py")) == []
+    assert list(problems(text.format(False), "vocabforge/vocab/subset/maps.py"))
+    assert list(problems(text.format("flag"), "vocabforge/vocab/subset/maps.py"))

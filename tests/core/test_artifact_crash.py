@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import ROOT
 from vocabforge.core import artifact as artifact_module
-from vocabforge.core import swap
+from vocabforge.core import folders as swap
 from vocabforge.core.artifact import check_output, open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 

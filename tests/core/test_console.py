@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tests.support import ROOT
 from vocabforge.cli.app import echo, print_json
-from vocabforge.cli.generate import _Shown
+from vocabforge.cli.decode.generate import _Shown
 from vocabforge.core.console import (
     DataCell,
     DataTable,

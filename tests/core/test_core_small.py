@@ -23,9 +23,9 @@ from vocabforge.core.errors import (
     closest,
     did_you_mean,
 )
-from vocabforge.core.extension import load_attribute, resolve
+from vocabforge.core.journal import MetricsLog, read_jsonl_log
 from vocabforge.core.provenance import program_output
-from vocabforge.core.row_log import MetricsLog, read_jsonl_log
+from vocabforge.core.registry import load_attribute, resolve
 
 
 def test_an_error_says_got_expected_source_remedy() -> None:

@@ -12,7 +12,7 @@ import pytest
 from vocabforge.core.artifact import MANIFEST, content_hash, open_artifact, record_hash, write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, VocabForgeError
 from vocabforge.core.files import read_json, sha256_file
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.checkpoint import INDEX, SINGLE, checkpoint_files, read_headers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices of Unix")

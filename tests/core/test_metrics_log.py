@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vocabforge.core.row_log import MetricsLog, read_jsonl_log
+from vocabforge.core.journal import MetricsLog, read_jsonl_log
 
 
 def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError, VocabForgeError
-from vocabforge.core.row_log import LinePosition, RowLog
+from vocabforge.core.journal import LinePosition, RowLog
 
 
 def line(row: Any) -> bytes:
@@ -78,7 +78,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monk
             raise OSError(28, "No space left on device")
         return real(file, data[:size])
 
-    monkeypatch.setattr("vocabforge.core.row_log.os.write", tight)
+    monkeypatch.setattr("vocabforge.core.journal.os.write", tight)
     with pytest.raises(VocabForgeError, match="cannot write to the disk"):
         log.add(line({"n": 2}))
     monkeypatch.undo()

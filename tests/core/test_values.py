@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from vocabforge.cli.option_groups import one_size
+from vocabforge.cli.options.groups import one_size
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.values import parse_size, sizes_in, split_pair, words_in, yaml_pairs
-from vocabforge.decode.build_heads import Dynamic, parse_dynamic
-from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.build.heads import Dynamic, parse_dynamic
+from vocabforge.decode.build.spec import MethodSpec
 
 
 def test_a_size_has_one_spelling_everywhere() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import DATA
-from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import pytest
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import needs_data
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.chat import parse_conversation, render_with_mask
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.chat.render import parse_conversation, render_with_mask
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 
 TALK = [
     {"role": "system", "content": "Be brief."},

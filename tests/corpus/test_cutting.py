@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support import needs_data
 from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, built
 from tests.vocab.real_tokenizers import REAL, real
-from vocabforge.corpus.cut_parts import NOT_VISIBLE, PLAIN
-from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
+from vocabforge.corpus.tokenizer.cut_parts import NOT_VISIBLE, PLAIN
+from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 
 CHARACTERS = (
     st.sampled_from("  \n\nabcAB.,'!/0猫。名é▁ĠĊ")

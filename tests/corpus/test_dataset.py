@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.dataset import SequenceOptions, TrainingSequence, iter_sequences, pack
-from vocabforge.corpus.sources import Problems, SourceOptions
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.prepared.dataset import SequenceOptions, TrainingSequence, iter_sequences, pack
+from vocabforge.corpus.sources.sources import Problems, SourceOptions
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 
 
 @st.composite

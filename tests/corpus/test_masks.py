@@ -12,10 +12,10 @@ from tests.corpus.thinking_template import CALL, MARKED, PLAIN, TOOLS, TWO_ROUND
 from tests.corpus.tokenizer_factory import CHAT_TEMPLATE, byte_tokenizer
 from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.chat import ChatOptions, render_chats, render_with_mask
-from vocabforge.corpus.conversation import parse_conversation, read_tools
-from vocabforge.corpus.template import generation_spans
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.chat.conversation import parse_conversation, read_tools
+from vocabforge.corpus.chat.render import ChatOptions, render_chats, render_with_mask
+from vocabforge.corpus.chat.template import generation_spans
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 
 CALL_TEXT = '<call>{"name": "f", "arguments": {"x": 1}}</call><|end|>'
 ASK = {"role": "user", "content": "q"}

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.corpus import inputs, parquet
-from vocabforge.corpus.shards import plan_shards, read_shard, shard_digest
-from vocabforge.corpus.sources import Problems, SourceOptions, iter_documents
+from vocabforge.corpus.sources import inputs, parquet
+from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
+from vocabforge.corpus.sources.sources import Problems, SourceOptions, iter_documents
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -203,7 +203,7 @@ def test_hub_rows_of_json_lines(tmp_path):
 
 
 def test_hub_digest_follows_the_files(hub_folder, tmp_path):
-    from vocabforge.corpus import hub
+    from vocabforge.corpus.sources import hub
 
     (shard, *_) = plan_shards([f"hub:{hub_folder}"], SourceOptions(), cut=None, shard_bytes=1)
     before = shard_digest(shard)

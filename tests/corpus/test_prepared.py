@@ -23,15 +23,15 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import ROOT
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError
-from vocabforge.corpus import prepared as module
-from vocabforge.corpus.chat import ChatOptions
-from vocabforge.corpus.dataset import SequenceOptions, iter_sequences
-from vocabforge.corpus.packing import OverlongTally, StreamPacker, TrainingSequence
-from vocabforge.corpus.prepared import check_belongs, load_prepared, prepare_in, write_prepared
-from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions, content_key
-from vocabforge.corpus.prepared_writer import ARRAYS, TensorStream, map_tensor
-from vocabforge.corpus.sources import SourceOptions
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.chat.render import ChatOptions
+from vocabforge.corpus.prepared import artifact as module
+from vocabforge.corpus.prepared.artifact import check_belongs, load_prepared, prepare_in, write_prepared
+from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences
+from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions, content_key
+from vocabforge.corpus.prepared.packing import OverlongTally, StreamPacker, TrainingSequence
+from vocabforge.corpus.prepared.writer import ARRAYS, TensorStream, map_tensor
+from vocabforge.corpus.sources.sources import SourceOptions
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.train.ttt import counted_rows
 
 LINES = SequenceOptions(SourceOptions(text_unit="line"), append_eos=True)
@@ -305,8 +305,8 @@ def test_several_real_processes(tmp_path, tokenizer):
     code = (
         "import sys; from pathlib import Path\n"
         "from tests.corpus.test_prepared import OPTIONS\n"
-        "from vocabforge.corpus.prepared import prepare_in\n"
-        "from vocabforge.corpus.tokenizer import load_tokenizer\n"
+        "from vocabforge.corpus.prepared.artifact import prepare_in\n"
+        "from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer\n"
         "a, b, c = map(Path, sys.argv[1:])\n"
         "print(prepare_in(a, load_tokenizer(b), [c], [], OPTIONS).digest())\n"
     )
@@ -330,8 +330,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, tokenizer):
         "import resource, sys; from pathlib import Path\n"
         "from dataclasses import replace\n"
         "from tests.corpus.test_prepared import OPTIONS\n"
-        "from vocabforge.corpus.prepared import write_prepared\n"
-        "from vocabforge.corpus.tokenizer import load_tokenizer\n"
+        "from vocabforge.corpus.prepared.artifact import write_prepared\n"
+        "from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer\n"
         "a, b, c, d = map(Path, sys.argv[1:])\n"
         "options, tokenizer = replace(OPTIONS, length=2048), load_tokenizer(b)\n"
         "write_prepared(a / 'small', tokenizer, [d], [], options)\n"

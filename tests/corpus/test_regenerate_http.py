@@ -9,8 +9,8 @@ import pytest
 
 from tests.corpus.chat_server import FakeServer, Reply
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.regenerate_http import ChatServer, Unusable, base_url
-from vocabforge.corpus.regenerate_rows import ChatRequest, GenerationSettings
+from vocabforge.corpus.regenerate.rows import ChatRequest, GenerationSettings
+from vocabforge.corpus.regenerate.server import ChatServer, Unusable, base_url
 
 KEY = "sk-very-secret"
 

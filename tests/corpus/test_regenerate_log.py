@@ -7,8 +7,8 @@ import json
 import pytest
 
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.regenerate_log import AnswerLog
-from vocabforge.corpus.regenerate_rows import ChatCompletion
+from vocabforge.corpus.regenerate.log import AnswerLog
+from vocabforge.corpus.regenerate.rows import ChatCompletion
 
 SETTINGS = {"generation": {"model": "tiny"}, "inputs": {}}
 

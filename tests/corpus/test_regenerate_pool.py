@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.corpus import regenerate_pool
-from vocabforge.corpus.regenerate_http import Refused, TryAgain, Unusable
-from vocabforge.corpus.regenerate_pool import PoolOptions, ServerPool
-from vocabforge.corpus.regenerate_rows import ChatCompletion, ChatRequest
+from vocabforge.corpus.regenerate import pool as regenerate_pool
+from vocabforge.corpus.regenerate.pool import PoolOptions, ServerPool
+from vocabforge.corpus.regenerate.rows import ChatCompletion, ChatRequest
+from vocabforge.corpus.regenerate.server import Refused, TryAgain, Unusable
 
 OPTIONS = PoolOptions(concurrency=2, retries=2, first_wait=0.001, longest_wait=0.01)
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.regenerate_http import base_url, read_answer, request_body, wire_messages
-from vocabforge.corpus.regenerate_rows import (
+from vocabforge.corpus.regenerate.rows import (
     ChatCompletion,
     GenerationSettings,
     Policy,
@@ -21,6 +20,7 @@ from vocabforge.corpus.regenerate_rows import (
     make_request,
     output_row,
 )
+from vocabforge.corpus.regenerate.server import base_url, read_answer, request_body, wire_messages
 
 GENERATION = GenerationSettings(backend={"kind": "server"}, model="tiny", temperature=0.5, seed=3)
 

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus import pieces, reading
-from vocabforge.corpus.shards import plan_shards, read_shard, shard_digest
-from vocabforge.corpus.sources import Problems, SourceOptions, iter_documents
+from vocabforge.corpus.sources import bytes as reading
+from vocabforge.corpus.sources import pieces
+from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
+from vocabforge.corpus.sources.sources import Problems, SourceOptions, iter_documents
 
 
 class BeforeSpace:
@@ -59,8 +60,8 @@ def shrink(patch):
     patch.setattr(pieces, "PIECE_CHARACTERS", 5)
     patch.setattr(pieces, "LONG_LINE", 40)
     patch.setattr(pieces, "_STEP", 4)
-    patch.setattr("vocabforge.corpus.shards._WINDOW", 4)
-    patch.setattr("vocabforge.corpus.shards._SHORT_LINE", 6)
+    patch.setattr("vocabforge.corpus.sources.shards._WINDOW", 4)
+    patch.setattr("vocabforge.corpus.sources.shards._SHORT_LINE", 6)
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tests.support import DATA, needs_data
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.corpus import jsonfile, reading
-from vocabforge.corpus.sources import Problems, SourceOptions, expand_paths, iter_documents
-from vocabforge.corpus.units import separated
+from vocabforge.corpus.sources import bytes as reading
+from vocabforge.corpus.sources import jsonl as jsonfile
+from vocabforge.corpus.sources.sources import Problems, SourceOptions, expand_paths, iter_documents
+from vocabforge.corpus.sources.units import separated
 
 
 def texts(path, **options) -> list[str]:
@@ -167,7 +168,7 @@ def test_zst_cut_at_every_byte(tmp_path, monkeypatch):
     whole = zst(lines)
     file = tmp_path / "a.txt.zst"
     monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
-    monkeypatch.setattr("vocabforge.corpus.reading._PACKED_BYTES", 5)
+    monkeypatch.setattr("vocabforge.corpus.sources.bytes._PACKED_BYTES", 5)
     good = {}
     for length in range(1, len(whole) + 1):
         file.write_bytes(whole[:length])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.template import render_template
+from vocabforge.corpus.chat.template import render_template
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.corpus.tokenizer import check_fingerprint, encode_prompt, load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import check_fingerprint, encode_prompt, load_tokenizer
 
 TOK512 = DATA / "models" / "tok512"
 TOK105 = DATA / "models" / "babyllama-tok105"

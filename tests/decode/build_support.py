@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vocabforge.decode.build import Method, build_methods, grid_specs
-from vocabforge.decode.build_models import Models
-from vocabforge.decode.method_spec import MethodGrid
+from vocabforge.decode.build.methods import Method, build_methods, grid_specs
+from vocabforge.decode.build.models import Models
+from vocabforge.decode.build.spec import MethodGrid
 
 
 def grid_methods(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.decode.theory_formulas import expected_tokens
-from vocabforge.decode.control import AdaptiveControl, CycleFigures
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.control.control import AdaptiveControl, CycleFigures
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
 STEP = 0.01  # seconds of a plain cycle
 

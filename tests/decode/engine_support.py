@@ -14,18 +14,18 @@ import torch
 
 from tests.support import tiny_drafter
 from vocabforge.decode import target_side
-from vocabforge.decode.draft import Commit, Plan
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.policy_dynamic import DynamicPolicy
-from vocabforge.decode.proposer_eagle import EagleBackend
-from vocabforge.decode.proposer_model import ModelProposer
+from vocabforge.decode.proposers.eagle import EagleBackend
+from vocabforge.decode.proposers.interface import Commit, Plan
+from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.request import Generation
 from vocabforge.decode.tree import DraftTree, TreeSettings
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.heads import DraftHead, FullHead, StaticHead
+from vocabforge.decode.trees.dynamic import DynamicPolicy
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.heads.registry import DraftHead, FullHead, StaticHead
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import HFTarget
 
 PROMPT = [3, 17, 8, 44, 21, 9]
 SHAPES = {

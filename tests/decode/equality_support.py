@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tests.contracts.drafter_support import make_drafter
 from tests.support import DATA, tiny_target
-from vocabforge.decode.draft import Commit
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import Proposer, ProposerParts, make_proposer
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.proposers.interface import Commit
+from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import causal_mask
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import HFTarget
 
 VOCAB = 512
 DRAFTERS = {"eagle1": "eagle1", "eagle2": "eagle1", "eagle3": "eagle3", "medusa": "medusa"}

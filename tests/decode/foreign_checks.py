@@ -22,13 +22,13 @@ from tests.decode.foreign_support import (
 from tests.decode.markov import MarkovTarget
 from tests.decode.proof_support import GREEDY, TRANSFORMS
 from tests.vocab.overlap_support import hand_made
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.foreign_text import DraftText
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.decode.tree import DraftTree
-from vocabforge.vocab.bridge import make_bridge
+from vocabforge.vocab.overlap.bridge import make_bridge
 
 PLAIN = [TRANSFORMS["plain"]]
 

@@ -13,14 +13,14 @@ from tests.decode.enumeration import all_ways, exactly
 from tests.decode.foreign_support import SITUATIONS, WAYS, Situation, drafter_of, foreign_proposer, target_of
 from tests.decode.markov import MarkovTarget
 from vocabforge.decode import sampling
-from vocabforge.decode.draft import Draw
-from vocabforge.decode.foreign_text import DraftText
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import Proposer
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.cross_vocab.text import DraftText
+from vocabforge.decode.proposers.interface import Draw
+from vocabforge.decode.proposers.registry import Proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance
 from vocabforge.decode.tree import DraftLaw, Law
-from vocabforge.vocab.bridge import Bridge
+from vocabforge.vocab.overlap.bridge import Bridge
 
 NOTHING = -1  # in place of a token where a drafting ends
 Shares = dict[tuple[int, ...], Fraction]  # beginnings of drafted chains -> their probability

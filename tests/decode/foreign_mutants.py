@@ -28,10 +28,10 @@ from tests.decode.foreign_checks import (
 )
 from tests.decode.foreign_support import SITUATIONS, Situation
 from tests.decode.mutation import mistake
-from vocabforge.decode import verify_match
 from vocabforge.decode.sampling import target_weights
 from vocabforge.decode.tree import RowTree
-from vocabforge.vocab.bridge import Bridge
+from vocabforge.decode.verify import match as verify_match
+from vocabforge.vocab.overlap.bridge import Bridge
 
 
 class Mutant(NamedTuple):
@@ -80,55 +80,55 @@ def accepted_by_prefix() -> Iterator[None]:
 MUTANTS = {
     # TLI
     "rows gathered in one order, reported in another": source(
-        "proposer_foreign", "lm_head_weight.detach()[chosen]", "lm_head_weight.detach()[chosen.flip(0)]",
+        "cross_vocab.proposer", "lm_head_weight.detach()[chosen]", "lm_head_weight.detach()[chosen.flip(0)]",
         drawn_tokens_have_their_law,
     ),
     "a law in the drafter's order": source(
-        "foreign_trees", "law.weights[order])", "law.weights)", drawn_tokens_are_lossless
+        "cross_vocab.trees", "law.weights[order])", "law.weights)", drawn_tokens_are_lossless
     ),
     "ids in the drafter's order": source(
-        "foreign_trees", "DraftLaw(ids[order], law", "DraftLaw(ids, law", drawn_tokens_are_lossless
+        "cross_vocab.trees", "DraftLaw(ids[order], law", "DraftLaw(ids, law", drawn_tokens_are_lossless
     ),
     "q of the full vocabulary": source(
-        "foreign_trees",
+        "cross_vocab.trees",
         "return DraftLaw(ids[order], law.weights[order])",
         "return DraftLaw(np.append(ids[order], 3), np.append(law.weights[order], law.weights.sum()))",
         drawn_tokens_are_lossless,
     ),
     "tokens drafted that only the drafter has": source(
-        "proposer_foreign", "np.unique(pairs[:, 1])", "np.arange(drafter.config.vocab_size)",
+        "cross_vocab.proposer", "np.unique(pairs[:, 1])", "np.arange(drafter.config.vocab_size)",
         drawn_tokens_have_their_law,
     ),
     "pairs of the wrong side": source(
-        "foreign_trees", "self._host[pairs[:, 1]] = pairs[:, 0]", "self._host[pairs[:, 0]] = pairs[:, 1]",
+        "cross_vocab.trees", "self._host[pairs[:, 1]] = pairs[:, 0]", "self._host[pairs[:, 0]] = pairs[:, 1]",
         drawn_tokens_have_their_law,
     ),
     "a pair of special tokens": Mutant(special_pair, special_tokens_are_never_drafted),
     "special tokens matched by their text": Mutant(
         lambda: mistake(
-            "vocabforge.vocab.token_bytes",
+            "vocabforge.vocab.overlap.token_bytes",
             "    for token_id in special:\n        forms[token_id] = None\n", "",
         ),
         special_tokens_are_no_pairs,
     ),
     # The drafter's text
     "the start token again inside of the text": source(
-        "foreign_text",
+        "cross_vocab.text",
         "        self._append(pairs, text)\n",
         "        self._append([(self._bridge.drafter.start[0], 0), *pairs], text)\n",
         a_drafter_like_the_target_is_right,
     ),
     "the start token before every new piece": source(
-        "foreign_text",
+        "cross_vocab.text",
         "        self._append(path, pending[:taken])\n",
         "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
         texts_are_read_as_they_are,
     ),
     "held bytes lost": source(
-        "foreign_text", "self.held = pending[taken + len(complete) :]", "self.held = b''", texts_are_read_as_they_are
+        "cross_vocab.text", "self.held = pending[taken + len(complete) :]", "self.held = b''", texts_are_read_as_they_are
     ),
     "accepted draft tokens not in the drafter's text": source(
-        "proposer_draft_model", "known = min(start, self.passes.lengths[row] + 1)", "known = start",
+        "proposers.draft_model", "known = min(start, self.passes.lengths[row] + 1)", "known = start",
         best_drafts_are_lossless,
     ),
     # SLEM
@@ -137,33 +137,33 @@ MUTANTS = {
     ),
     # SLRS
     "psi with what longer tokens take": source(
-        "slrs_psi", "whole = max(whole - sum(longer), 0 * whole)", "whole = whole", strings_have_their_law
+        "cross_vocab.slrs_psi", "whole = max(whole - sum(longer), 0 * whole)", "whole = whole", strings_have_their_law
     ),
     "psi of one spelling": source(
-        "slrs_psi",
+        "cross_vocab.slrs_psi",
         "weight * share\n        return found", "weight * share\n        return dict(list(found.items())[:1])",
         strings_have_their_law,
     ),
     "psi of longer texts than were drawn": source(
-        "slrs_psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
+        "cross_vocab.slrs_psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
         strings_have_their_law,
     ),
     "psi of the first token alone": source(
-        "slrs_psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
+        "cross_vocab.slrs_psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
         "waiting = list[bytes]()", strings_have_their_law,
     ),
     "psi not given what came before": source(
-        "slrs_psi", "return share / before if", "return share if", strings_have_their_law
+        "cross_vocab.slrs_psi", "return share / before if", "return share if", strings_have_their_law
     ),
     "psi of sum 1 over what can be drawn": source(
-        "slrs_psi",
+        "cross_vocab.slrs_psi",
         "        return self._known[token]",
         "        all_of = [self._evaluate(one) for one in {*self._laws.trie.forms, self._laws.eos} - {None}]\n"
         "        return self._known[token] / (sum(all_of) or 1)",
         strings_are_lossless,
     ),
     "an end without a probability": source(
-        "slrs_psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
+        "cross_vocab.slrs_psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
     ),
     "nothing drawn, and no residual": source(
         "verify_residual",
@@ -180,20 +180,20 @@ MUTANTS = {
         "verify_lazy", "happens(min(p[token], psi), psi)", "happens(p[token], p.sum())", strings_are_lossless
     ),
     "a range that ends one token early": source(
-        "slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
+        "cross_vocab.slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
         strings_have_their_law,
     ),
     "a range that begins one token late": source(
-        "slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
+        "cross_vocab.slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
         strings_have_their_law,
     ),
     "rows of the head in the order of their ids": source(
-        "slrs_contexts",
+        "cross_vocab.slrs_contexts",
         "torch.tensor([*words.ids, *words.eos], device", "torch.tensor(sorted([*words.ids, *words.eos]), device",
         strings_have_their_law,
     ),
     "drawn from another law than psi is of": source(
-        "proposer_slrs",
+        "cross_vocab.slrs",
         "else draw.chance.draw(weights)", "else draw.chance.draw(weights * weights)", strings_are_lossless,
     ),
 }
@@ -201,10 +201,10 @@ MUTANTS = {
 # These cost acceptance and nothing else: the checks of the law pass with them.
 HARMLESS = {
     "a path that does not go on from the held bytes": source(
-        "foreign_trees", "if not written.startswith(held):", "if False:", half_characters_are_lossless
+        "cross_vocab.trees", "if not written.startswith(held):", "if False:", half_characters_are_lossless
     ),
     "the start token again": source(
-        "foreign_text",
+        "cross_vocab.text",
         "        self._append(path, pending[:taken])\n",
         "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
         spelled_drafts_are_lossless,

@@ -15,10 +15,10 @@ import numpy as np
 from tests.decode.enumeration import Law
 from tests.decode.markov import MarkovTarget
 from tests.decode.proof_support import Case, Walker, reference_law
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import Proposer, ProposerParts, make_proposer
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
-from vocabforge.vocab.bridge import Bridge, BridgeSide
+from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 Forms = tuple[bytes | None, ...]
 Rule = Literal["longest", "fewest"]

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from tests.decode.trace_recorder import TraceRecorder
-from vocabforge.decode.cycle_device import DeviceCycle
+from vocabforge.decode.accelerate.device_cycle import DeviceCycle
+from vocabforge.decode.accelerate.graphs import GraphCapture
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.graphs import GraphCapture
 from vocabforge.decode.request import Generation, Request, SamplingParams
-from vocabforge.models.lean import LeanModel
+from vocabforge.models.lean.model import LeanModel
 
 PROMPTS = ([3, 17, 8, 44, 21, 9], [5, 9, 2], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], [40, 3], [7])
 LENGTHS = (7, 12, 4, 9, 11)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean import LeanModel, LeanOutput
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.models.lean.config import LeanConfig
+from vocabforge.models.lean.model import LeanModel, LeanOutput
 
 CHECK = 7  # checksums of a text: one wrong token always changes it where V < 7
 NEVER = -1e9  # a logit whose softmax weight is exactly 0; the target itself answers -inf there

@@ -9,18 +9,10 @@ import pytest
 from tests.decode.markov import KINDS, MarkovTarget
 from tests.decode.plain_transform import plain_transform
 from tests.decode.proof_checks import SAMPLERS, TREES, FixedTree, check, targets
-from tests.decode.proof_support import (
-    GREEDY,
-    SHAPES,
-    TRANSFORMS,
-    Case,
-    Walker,
-    next_weights,
-    proposer_for,
-)
+from tests.decode.proof_support import GREEDY, SHAPES, TRANSFORMS, Case, Walker, next_weights, proposer_for
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposer_ngram import NgramIndex
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.ngram import NgramIndex
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.decode.sampling import SeededChance
 

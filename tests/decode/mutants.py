@@ -65,17 +65,17 @@ MUTANTS = {
     "a draw that takes weights of 0": Mutant(
         DECODE, 'side="right"', 'side="left"', the_lowest_and_the_highest_uniform_number
     ),
-    "the residual skipped": Mutant(DECODE + ".verify_residual", "p = rest / rest.sum()", "p = p", drawn),
+    "the residual skipped": Mutant(DECODE + ".verify.residual", "p = rest / rest.sum()", "p = p", drawn),
     "no residual outside the law's ids": Mutant(
-        DECODE + ".verify_residual", "rest = p.copy()\n", "rest = 0 * p\n", drawn_chain
+        DECODE + ".verify.residual", "rest = p.copy()\n", "rest = 0 * p\n", drawn_chain
     ),
     "q of another order": Mutant(
-        DECODE + ".verify_residual",
+        DECODE + ".verify.residual",
         "q = law.weights / law.weights.sum()",
         "q = (law.weights / law.weights.sum())[::-1]",
         drawn,
     ),
-    "q of before the draw": Mutant(DECODE + ".verify_residual", "q = _without(q, place)", "q = q", drawn),
+    "q of before the draw": Mutant(DECODE + ".verify.residual", "q = _without(q, place)", "q = q", drawn),
     "drawn siblings not removed": Mutant(
         DECODE,
         "weights[place] = 0 * weights[place]",
@@ -83,10 +83,10 @@ MUTANTS = {
         drawn,
     ),
     "siblings not removed": Mutant(
-        DECODE + ".verify_sampling", "weights[token] = 0 * weight", "weights[token] = weight", any_trees
+        DECODE + ".verify.point", "weights[token] = 0 * weight", "weights[token] = weight", any_trees
     ),
     "the whole mass stays 1": Mutant(
-        DECODE + ".verify_sampling",
+        DECODE + ".verify.point",
         "happens(weight, weights.sum())",
         "happens(weight, 3 * weights.max())",
         any_trees,
@@ -107,7 +107,7 @@ MUTANTS = {
         DECODE, "elif len(ids) == self.room:", "elif len(ids) == self.room + 1:", limits
     ),
     "token 0 lost": Mutant(
-        DECODE + ".proposer_ngram",
+        DECODE + ".proposers.ngram",
         "for token in tokens:",
         "for token in filter(None, tokens):",
         repeated_texts_are_drafted,
@@ -160,19 +160,19 @@ MUTANTS = {
         "vocabforge.ops.tree_verify", "agrees = agrees & alive", "agrees = agrees & True", dead_nodes
     ),
     "greedy penalties without the path": Mutant(
-        DECODE + ".verify", "row.history, path_tokens)", "row.history, [])", greedy_trees
+        DECODE + ".verify.greedy", "row.history, path_tokens)", "row.history, [])", greedy_trees
     ),
     "matched, penalties without the path": Mutant(
-        DECODE + ".verify_match", "row.history, path_tokens)", "row.history, [])", any_trees
+        DECODE + ".verify.match", "row.history, path_tokens)", "row.history, [])", any_trees
     ),
     "any child a match": Mutant(
-        DECODE + ".verify_match", "if row.tokens[child] == token", "if True", any_trees
+        DECODE + ".verify.match", "if row.tokens[child] == token", "if True", any_trees
     ),
     "penalties without the path": Mutant(
-        DECODE + ".verify_sampling", "row.history, path_tokens)", "row.history, [])", any_trees
+        DECODE + ".verify.point", "row.history, path_tokens)", "row.history, [])", any_trees
     ),
     "drawn, penalties without the path": Mutant(
-        DECODE + ".verify_residual", "row.history, path_tokens)", "row.history, [])", drawn_with_penalties
+        DECODE + ".verify.residual", "row.history, path_tokens)", "row.history, [])", drawn_with_penalties
     ),
     "penalties without the output": Mutant(
         DECODE, "one.judge.history.add(verdicts.tokens[row])", "pass", any_trees

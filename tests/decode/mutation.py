@@ -16,7 +16,7 @@ def find_module(right: str, package: str = "vocabforge.decode") -> str:
     found = importlib.import_module(package)
     names = [package]
     if hasattr(found, "__path__"):
-        names = [f"{package}.{info.name}" for info in pkgutil.iter_modules(found.__path__)]
+        names = [info.name for info in pkgutil.walk_packages(found.__path__, f"{package}.")]
     counts = {name: inspect.getsource(importlib.import_module(name)).count(right) for name in names}
     places = {name: count for name, count in counts.items() if count}
     assert list(places.values()) == [1], f"{right!r} should stand once in {package}, and stands in {places}"

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from tests.decode.trace_recorder import TraceRecorder
 from tests.support import tiny_target
-from vocabforge.decode.control import CycleFigures
-from vocabforge.decode.draft import PLAIN_PLAN, DraftStep, Plan
+from vocabforge.decode.accelerate.graphs import GraphCapture
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.graphs import GraphCapture
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.policy_shape import ShapePolicy
-from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import ProposerParts
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, DraftStep, Plan
+from vocabforge.decode.proposers.model import ModelProposer
+from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.request import Request
-from vocabforge.decode.shapes import from_paths
+from vocabforge.decode.trees.fixed import ShapePolicy
+from vocabforge.decode.trees.shapes import from_paths
 from vocabforge.models.kv_cache import causal_mask
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.lean.model import LeanModel, load_target
 
 SHAPES = {
     "one": MethodSpec(tree="chain", depth=0),

@@ -13,12 +13,12 @@ from torch import Tensor
 from tests.decode.enumeration import Law
 from tests.decode.markov import MarkovTarget
 from tests.decode.proof_support import GREEDY, OWN, TRANSFORMS, Case, Walker, reference_law
-from vocabforge.core.extension import resolve
-from vocabforge.decode.draft import Plan
+from vocabforge.core.registry import resolve
+from vocabforge.decode.proposers.interface import Plan
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.tree import DraftTree, build_tree
-from vocabforge.decode.verifiers import VERIFIERS
-from vocabforge.models.heads import HEADS
+from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.models.heads.registry import HEADS
 
 HEADLESS = ("n-gram",)
 PAIRS: list[tuple[str, str | None]] = [

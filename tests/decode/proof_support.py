@@ -15,26 +15,20 @@ from torch import nn
 
 from tests.decode.enumeration import AllBranches, Law, fractions
 from tests.decode.markov import MarkovTarget
-from vocabforge.core.extension import resolve
+from vocabforge.core.registry import resolve
 from vocabforge.decode import sampling
-from vocabforge.decode.control import Control
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.control.control import Control
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import (
-    FOREIGN,
-    PROPOSERS,
-    Proposer,
-    ProposerParts,
-    make_proposer,
-)
+from vocabforge.decode.proposers.registry import FOREIGN, PROPOSERS, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
-from vocabforge.decode.verifiers import VERIFIERS
-from vocabforge.models.drafters import new_drafter
-from vocabforge.models.eagle1 import Eagle1Config
-from vocabforge.models.eagle3 import Eagle3Config
-from vocabforge.models.heads import HEADS, DraftHead, HeadBase, HeadOptions, HeadSizes
-from vocabforge.models.heads_router import Router
-from vocabforge.models.medusa import MedusaConfig
+from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.models.drafters.eagle1 import Eagle1Config
+from vocabforge.models.drafters.eagle3 import Eagle3Config
+from vocabforge.models.drafters.medusa import MedusaConfig
+from vocabforge.models.drafters.registry import new_drafter
+from vocabforge.models.heads.registry import HEADS, DraftHead, HeadBase, HeadOptions, HeadSizes
+from vocabforge.models.heads.router import Router
 
 PROMPT = (1, 0, 2, 1, 0)
 

@@ -13,15 +13,15 @@ from torch import Tensor
 from tests.decode.chi_square import p_value
 from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
 from tests.decode.proof_support import TRANSFORMS, Case, reference_law
-from vocabforge.decode.draft import Draw
-from vocabforge.decode.policy_shape import ShapePolicy
+from vocabforge.decode.proposers.interface import Draw
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory, target_weights
-from vocabforge.decode.shapes import TreeShape
 from vocabforge.decode.tree import DraftTree, build_tree
-from vocabforge.decode.verifiers import RowVerification, verify
-from vocabforge.models.heads import DraftState
-from vocabforge.models.heads_exact import answer
+from vocabforge.decode.trees.fixed import ShapePolicy
+from vocabforge.decode.trees.shapes import TreeShape
+from vocabforge.decode.verify.registry import RowVerification, verify
+from vocabforge.models.heads.exact import answer
+from vocabforge.models.heads.registry import DraftState
 
 LENGTH = 4
 PROMPT = (2, 0, 1)

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from vocabforge.decode.slrs_contexts import Path, StreamLaw, stream_law
-from vocabforge.decode.slrs_trie import DraftWords, TargetTrie
+from vocabforge.decode.cross_vocab.slrs_contexts import Path, StreamLaw, stream_law
+from vocabforge.decode.cross_vocab.slrs_trie import DraftWords, TargetTrie
 
 END = 99  # the target's end token
 Text = tuple[bytes, bool, Fraction]  # bytes of a draft text, whether it ended, and its probability

@@ -12,13 +12,13 @@ from tests.decode.engine_support import PROMPT, watch_rows
 from tests.support import tiny_target
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import tree_proposer
+from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.export.formats import load_drafter
-from vocabforge.models.drafter_io import TargetTensors, save_drafter
-from vocabforge.models.drafters import drafter_sizes
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget, default_aux_layers, read_target_config
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.drafters.registry import drafter_sizes
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.hf import HFTarget, default_aux_layers, read_target_config
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,16 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.export import export
-from vocabforge.cli.generate import generate
+from vocabforge.cli.decode.generate import generate
+from vocabforge.cli.ship.export import export
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.draft import Plan
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.decode.proposers.interface import Plan
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from tests.decode.build_support import grid_methods
 from tests.decode.foreign_tokenizers import EOS, merging_tokenizer
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import Method
-from vocabforge.decode.build_foreign import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer, turned
-from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build.methods import Method
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.cross_vocab.build import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer, turned
 from vocabforge.decode.request import SamplingParams
-from vocabforge.vocab.overlap import compare, prepare, save_overlap
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 LETTERS = "abcdefgh"
 WORDS = ("ab", "cd", "ef", "abcd", "gh", "abc", "de")  # tokens of the target beside its letters

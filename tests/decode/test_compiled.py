@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError, VocabForgeError
-from vocabforge.decode import compiled
-from vocabforge.decode.compiled import CompiledPass, PassCompiler, compile_passes, compiler_problem
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.decode.accelerate import compiled
+from vocabforge.decode.accelerate.compiled import CompiledPass, PassCompiler, compile_passes, compiler_problem
+from vocabforge.models.lean.model import LeanModel, load_target
 
 CAPACITY = 160
 needs_compiler = pytest.mark.skipif(

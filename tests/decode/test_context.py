@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabforge.decode.context import ContextTokens
+from vocabforge.decode.proposers.context import ContextTokens
 
 TOKENS = st.lists(st.integers(0, 9), max_size=12)
 ACTIONS = st.lists(

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from tests.decode.control_worlds import chain_plans, linear_cost, random_world
 from vocabforge.core.errors import UsageError
-from vocabforge.decode import control as controls
-from vocabforge.decode.control import (
+from vocabforge.decode.control import control as controls
+from vocabforge.decode.control.control import (
     AdaptiveControl,
     AdaptiveOptions,
     CycleFigures,
     FixedControl,
     make_control,
 )
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
 
 def test_the_same_observations_give_the_same_plans() -> None:

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decode.theory_formulas import expected_tokens
-from vocabforge.decode.control_estimates import (
+from vocabforge.decode.control.estimates import (
     CostEstimates,
     TokenEstimates,
     clipped_mean,
     fit_line,
     isotonic,
 )
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
 CHAINS = [PLAIN_PLAN, *(Plan(n, n + 1) for n in range(1, 5))]
 

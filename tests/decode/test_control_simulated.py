@@ -8,8 +8,8 @@ import pytest
 
 from tests.decode.control_worlds import STEP, World, chain_plans, flat, linear_cost, random_world
 from tests.decode.theory_formulas import expected_tokens
-from vocabforge.decode.control import AdaptiveControl, AdaptiveOptions
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.control.control import AdaptiveControl, AdaptiveOptions
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
 
 @pytest.mark.parametrize("chunk", range(4))

@@ -15,20 +15,20 @@ from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.cli.app import build_app
-from vocabforge.cli.evaluate import evaluate
-from vocabforge.cli.generate import generate
+from vocabforge.cli.decode.eval import evaluate
+from vocabforge.cli.decode.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build_heads import parse_budget
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build.heads import parse_budget
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.heads import DraftState, HeadSizes, RouterHead
-from vocabforge.models.lean import load_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.train.draft_states import drafting_rows
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads.registry import DraftState, HeadSizes, RouterHead
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.heads.states import drafting_rows
 
 VOCAB = 261
 TREE = {"depth": 2, "topk": 3, "total_nodes": 10}

@@ -28,14 +28,14 @@ from tests.decode.node_support import (
 )
 from tests.models.lean_support import build as build_family
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode import proposer_draft_model
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposer_draft_model import build, check_same_tokenizer, head_base
-from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers import draft_model as proposer_draft_model
+from vocabforge.decode.proposers.draft_model import build, check_same_tokenizer, head_base
+from vocabforge.decode.proposers.model import ModelProposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.lean.model import LeanModel, load_target
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import torch
 
 from vocabforge.core.errors import UsageError
 from vocabforge.core.values import labelled
-from vocabforge.decode.build_heads import DraftVocabulary, draft_vocabulary
-from vocabforge.models.heads import HeadBase, HeadOptions, build_head
-from vocabforge.models.heads_router import Router
-from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.decode.build.heads import DraftVocabulary, draft_vocabulary
+from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer
 
 ROWS, WIDTH = 96, 16
 RANKED = tuple(range(0, 80, 2))

@@ -24,13 +24,13 @@ from tests.decode.node_support import (
 )
 from tests.models.lean_support import build as build_family
 from vocabforge.core.errors import UsageError
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposer_early_exit import build, default_layers
-from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.early_exit import build, default_layers
+from vocabforge.decode.proposers.model import ModelProposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.lean.model import LeanModel, load_target
 
 
 @pytest.fixture(scope="module")

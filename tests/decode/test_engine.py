@@ -6,21 +6,12 @@ import dataclasses
 
 import pytest
 
-from tests.decode.engine_support import (
-    CASES,
-    PROMPT,
-    SHAPES,
-    Pair,
-    check_figures,
-    eagle,
-    hf_greedy,
-    knowing,
-)
+from tests.decode.engine_support import CASES, PROMPT, SHAPES, Pair, check_figures, eagle, hf_greedy, knowing
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.tree import DraftTree
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.heads import FullHead
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.heads.registry import FullHead
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -29,10 +29,10 @@ from vocabforge.decode import caches
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.heads import FullHead
+from vocabforge.models.heads.registry import FullHead
 from vocabforge.models.kv_cache import causal_mask
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.hf import HFTarget
 
 
 def test_a_decoder_remembers_nothing_of_earlier_prompts(pair: Pair) -> None:

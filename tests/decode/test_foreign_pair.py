@@ -21,20 +21,20 @@ import torch
 from tests.decode.chi_square import holm_rejections, p_value
 from tests.models.llama2c import convert
 from tests.support import DATA, needs_data
-from vocabforge.corpus.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
-from vocabforge.decode.draft import Draw
+from vocabforge.bench.decoding.settings import PROMPTS
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.interface import Draw
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory
 from vocabforge.decode.tree import DraftLaw, DraftTree
-from vocabforge.decode.verifiers import RowVerification, verify
-from vocabforge.evaluate.bench_decoding_settings import PROMPTS
-from vocabforge.evaluate.rounding import next_logits
+from vocabforge.decode.verify.registry import RowVerification, verify
+from vocabforge.evaluate.identity.rounding import next_logits
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.vocab.bridge import Bridge, make_bridge
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
 
 pytestmark = [needs_data, pytest.mark.shared]
 

@@ -16,8 +16,8 @@ from tests.support import needs_data
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import Prepared, hand_made
 from tests.vocab.real_tokenizers import real
-from vocabforge.decode.foreign_text import WORD_BYTES, DraftText, cut_incomplete
-from vocabforge.vocab.bridge import Bridge, make_bridge
+from vocabforge.decode.cross_vocab.text import WORD_BYTES, DraftText, cut_incomplete
+from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
 
 LARGE = (10**6, 10**6)
 WORDS = st.lists(

@@ -22,17 +22,17 @@ from tests.decode.trace_recorder import Forbidden, TraceRecorder
 from tests.models.lean_support import build as build_family
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
-from vocabforge.core.extension import resolve
-from vocabforge.decode import proposer_model
+from vocabforge.core.registry import resolve
+from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.graphs import GraphCapture, capture_passes
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers import model as proposer_model
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
-from vocabforge.models.heads import HEADS, HeadOptions, HeadSizes, base_of, build_head
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.heads.registry import HEADS, HeadOptions, HeadSizes, base_of, build_head
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import HFTarget
 
 TREE = MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=9)
 CHAIN = MethodSpec(tree="chain", depth=2)

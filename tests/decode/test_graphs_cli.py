@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vocabforge.cli.decode_options import wrap_for
+from vocabforge.cli.options.decoding import wrap_for
 from vocabforge.core.errors import UsageError
 
 

@@ -16,16 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.decode.trace_recorder import TraceRecorder, as_captured
+from vocabforge.decode.accelerate.graphs import GraphCapture
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.graphs import GraphCapture
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.policy_shape import ShapePolicy
-from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import ProposerParts, make_proposer
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.heads import HeadOptions, HeadSizes, RankerHead, base_of, build_head
-from vocabforge.models.lean import LeanModel
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.decode.proposers.model import ModelProposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.trees.fixed import ShapePolicy
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.heads.registry import HeadOptions, HeadSizes, RankerHead, base_of, build_head
+from vocabforge.models.lean.config import LeanConfig
+from vocabforge.models.lean.model import LeanModel
 from vocabforge.ops.distinct_rows import distinct_rows
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "head_dim": 8}

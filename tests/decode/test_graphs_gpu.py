@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from tests.decode.graph_support import SAMPLED, outcome, requests
-from vocabforge.core.extension import resolve
-from vocabforge.decode.cycle_device import DeviceCycle
+from vocabforge.core.registry import resolve
+from vocabforge.decode.accelerate.device_cycle import DeviceCycle
+from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.graphs import GraphCapture, capture_passes
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.heads import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
-from vocabforge.models.lean import LeanModel
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.heads.registry import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
+from vocabforge.models.lean.config import LeanConfig
+from vocabforge.models.lean.model import LeanModel
 
 pytestmark = [
     pytest.mark.gpu,

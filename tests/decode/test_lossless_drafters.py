@@ -19,11 +19,11 @@ from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.policies import tree_settings
-from vocabforge.decode.proposers import tree_proposer
+from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.decode.trees.policies import tree_settings
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.hf import HFTarget
 
 SHAPES = {"chain": (1, 4, 6), "wide": (7, 1, 8), "tree": (3, 4, 17), "smallest": (1, 1, 2)}
 LENGTH = 3  # tokens whose joint law is compared

@@ -12,22 +12,22 @@ from torch import Tensor
 
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError, VocabForgeError
-from vocabforge.decode.draft import Commit, Draw, Plan
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.policy_dynamic import DynamicPolicy
-from vocabforge.decode.policy_shape import ShapePolicy
-from vocabforge.decode.proposer_medusa import MedusaBackend, build
-from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.interface import Commit, Draw, Plan
+from vocabforge.decode.proposers.medusa import MedusaBackend, build
+from vocabforge.decode.proposers.model import ModelProposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance
-from vocabforge.decode.shapes import TreeShape, default_shape, from_paths
 from vocabforge.decode.tree import DraftTree
-from vocabforge.models.heads import DraftState, FullHead
+from vocabforge.decode.trees.dynamic import DynamicPolicy
+from vocabforge.decode.trees.fixed import ShapePolicy
+from vocabforge.decode.trees.shapes import TreeShape, default_shape, from_paths
+from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
+from vocabforge.models.heads.registry import DraftState, FullHead
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.medusa import MedusaConfig, MedusaDrafter
+from vocabforge.models.lean.model import LeanModel, load_target
 
 HIDDEN, VOCAB, HEADS = 16, 23, 4
 SHAPE = from_paths([[0], [1], [3], [0, 0], [0, 2], [1, 0], [0, 0, 0], [1, 0, 1], [1, 0, 1, 0]])

@@ -9,12 +9,12 @@ import torch
 from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
-from vocabforge.corpus.dataset import TrainingSequence, pack
+from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.heads import FullHead, StaticHead
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.heads.registry import FullHead, StaticHead
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.ttt import unroll
 
 STEPS = 7

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.decode.enumeration import all_ways
-from vocabforge.decode import policy_shape
-from vocabforge.decode.draft import DraftPolicy, Draw, Frontier, Plan
-from vocabforge.decode.policy_dynamic import DynamicPolicy
-from vocabforge.decode.policy_shape import ShapePolicy, draw_children
+from vocabforge.decode.proposers.interface import DraftPolicy, Draw, Frontier, Plan
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
-from vocabforge.decode.shapes import TreeShape, chain, default_shape, from_paths
 from vocabforge.decode.tree import DraftLaw, DraftTree, TreeSettings, build_tree
-from vocabforge.models.heads import DraftState
+from vocabforge.decode.trees import fixed as policy_shape
+from vocabforge.decode.trees.dynamic import DynamicPolicy
+from vocabforge.decode.trees.fixed import ShapePolicy, draw_children
+from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
+from vocabforge.models.heads.registry import DraftState
 
 VOCAB = 9
 SAMPLING = SamplingParams(temperature=1.0, seed=3)

@@ -32,10 +32,10 @@ from tests.decode.proof_support import (
     proposer_for,
     reference_law,
 )
-from vocabforge.decode.control import CycleFigures
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 
 pytestmark = pytest.mark.long
 

@@ -20,7 +20,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.lean.model import LeanModel, load_target
 
 pytestmark = pytest.mark.long
 

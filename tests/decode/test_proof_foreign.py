@@ -23,11 +23,12 @@ from tests.decode.foreign_support import (
     target_of,
 )
 from tests.decode.proof_support import GREEDY, TRANSFORMS, Case, Walker, exact_weights, reference_law
-from vocabforge.decode import proposer_slrs, verify_lazy
-from vocabforge.decode.control import CycleFigures
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.control.control import CycleFigures
+from vocabforge.decode.cross_vocab import slrs as proposer_slrs
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import FOREIGN
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.proposers.registry import FOREIGN
+from vocabforge.decode.verify import lazy as verify_lazy
 
 pytestmark = pytest.mark.long
 

@@ -10,11 +10,11 @@ import torch
 
 from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.decode.proposer_model import ModelProposer
+from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.heads import FullHead
-from vocabforge.models.target import HFTarget
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.heads.registry import FullHead
+from vocabforge.models.target.hf import HFTarget
 
 TokenPath = tuple[int, ...]
 SEED = 7  # of the committed rows: one that makes trees whose frontiers cross

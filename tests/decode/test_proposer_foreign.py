@@ -13,14 +13,14 @@ import torch
 from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests, sharp
 from tests.decode.toy_bridge import bridge, side
 from vocabforge.core.errors import UsageError
-from vocabforge.decode import proposer_foreign
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.cross_vocab import proposer as proposer_foreign
+from vocabforge.decode.cross_vocab.proposer import target_levels
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposer_foreign import target_levels
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.models.lean import LeanModel
-from vocabforge.vocab.bridge import Bridge
+from vocabforge.models.lean.model import LeanModel
+from vocabforge.vocab.overlap.bridge import Bridge
 
 V = 61  # tokens of the tiny target; 0 begins a text, 1 ends it
 SHAPES = {

@@ -12,18 +12,18 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode import build_models
-from vocabforge.decode.build import recipe_methods
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build import models as build_models
+from vocabforge.decode.build.methods import recipe_methods
+from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe, write_recipe
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.recipe import DecodingRecipe, read_recipe, write_recipe
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 
 @pytest.fixture(scope="module")

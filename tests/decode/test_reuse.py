@@ -7,12 +7,12 @@ import torch
 
 from tests.decode.engine_support import PROMPT, SHAPES, Pair, knowing
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.decode.control import CycleFigures
-from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposer_eagle import EagleBackend
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.eagle import EagleBackend
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 
 OTHER = [60, 2, 33]

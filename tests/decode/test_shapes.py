@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.decode.draft import Plan
-from vocabforge.decode.shapes import (
+from vocabforge.decode.proposers.interface import Plan
+from vocabforge.decode.trees.shapes import (
     FIRST_RIGHT,
     TreeShape,
     chain,

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.support import tiny_target
+from vocabforge.decode.cross_vocab.slrs_contexts import ContextModel, Path, RowContexts
+from vocabforge.decode.cross_vocab.slrs_trie import DraftWords
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.slrs_contexts import ContextModel, Path, RowContexts
-from vocabforge.decode.slrs_trie import DraftWords
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.lean.model import LeanModel, load_target
 
 FORMS: list[bytes | None] = [
     None,

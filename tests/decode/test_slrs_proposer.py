@@ -15,21 +15,21 @@ from tests.decode.markov import MarkovTarget
 from tests.decode.slrs_support import Spells
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.decode import proposer_slrs
-from vocabforge.decode.draft import Draw, Plan
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.cross_vocab import slrs as proposer_slrs
+from vocabforge.decode.cross_vocab.proposer import target_levels
+from vocabforge.decode.cross_vocab.slrs import SlrsProposer
+from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.foreign_text import DraftText
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposer_foreign import target_levels
-from vocabforge.decode.proposer_slrs import SlrsProposer
-from vocabforge.decode.proposers import Counts, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.proposers.interface import Draw, Plan
+from vocabforge.decode.proposers.registry import Counts, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree
-from vocabforge.models.heads import FullHead
+from vocabforge.models.heads.registry import FullHead
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.vocab.bridge import Bridge, BridgeSide
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 LETTERS = b"abcde "
 TARGET_FORMS: list[bytes | None] = [
@@ -252,7 +252,7 @@ def test_half_a_character_stops_drafting() -> None:
 
 def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], monkeypatch: Any) -> None:
     """Room for few positions: output stays the target's at temperature 0, and drafting goes on."""
-    monkeypatch.setattr("vocabforge.decode.proposer_foreign.LEAST_ROOM", 20)
+    monkeypatch.setattr("vocabforge.decode.cross_vocab.proposer.LEAST_ROOM", 20)
     monkeypatch.setattr(models[1], "config", replace(models[1].config, max_positions=10))
     forget, forgotten = DraftText.forget, list[int]()
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.decode.slrs_support import END, World
+from vocabforge.decode.cross_vocab.slrs_psi import ChainLaws, Streams
 from vocabforge.decode.sampling import SeededChance
-from vocabforge.decode.slrs_psi import ChainLaws, Streams
 
 WORLDS = range(7)
 
@@ -92,7 +92,7 @@ def test_what_one_question_needs_is_evaluated_level_by_level() -> None:
 
 def test_a_drafter_of_bytes_needs_one_context_a_byte() -> None:
     from tests.decode.slrs_support import ToyContexts
-    from vocabforge.decode.slrs_trie import DraftWords
+    from vocabforge.decode.cross_vocab.slrs_trie import DraftWords
 
     words = DraftWords([bytes([byte]) for byte in range(256)], [])
     contexts = ToyContexts(words, 1)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.decode.slrs_support import some_forms
-from vocabforge.decode.slrs_trie import DraftWords, TargetTrie, target_ids
-from vocabforge.vocab.bridge import Bridge, BridgeSide
+from vocabforge.decode.cross_vocab.slrs_trie import DraftWords, TargetTrie, target_ids
+from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 
 def kept(form: bytes, forms: set[bytes], look_ahead: int) -> bool:

@@ -13,7 +13,7 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import DATA, needs_data
 from tests.vocab.family_tokenizers import FAMILIES
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import Request, StopRule
 from vocabforge.decode.stops import StopStrings
 

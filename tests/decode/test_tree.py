@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.policy_dynamic import DynamicGrowth
 from vocabforge.decode.tree import DraftTree, TreeSettings, build_tree
-from vocabforge.models.heads import DraftState
+from vocabforge.decode.trees.dynamic import DynamicGrowth
+from vocabforge.models.heads.registry import DraftState
 
 Expansion = tuple[list[float], list[int]]  # log-probabilities, best first, and token ids
 

@@ -26,11 +26,11 @@ from tests.decode.verify_support import (
     verify_one,
 )
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.core.extension import resolve
+from vocabforge.core.registry import resolve
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree, build_tree
-from vocabforge.decode.verifiers import VERIFIERS, RowVerification, verify
+from vocabforge.decode.verify.registry import VERIFIERS, RowVerification, verify
 
 LENGTH = 3  # tokens whose joint law is compared
 PLAIN = SamplingParams(1.0)
@@ -95,7 +95,7 @@ def test_the_root_counts_once_and_the_path_as_output() -> None:
     forgotten = ("row.history, path_tokens)", "row.history, [])")
     doubled = ("row.history, path_tokens)", "row.history, [row.tokens[0], *path_tokens])")
     for right, wrong in (forgotten, doubled):
-        with mistake("vocabforge.decode.verify_sampling", right, wrong):
+        with mistake("vocabforge.decode.verify.point", right, wrong):
             found = output_law(toy, settings, fixed(tree), LENGTH)
         assert total_variation(found, target_law(toy, settings, LENGTH)) > 0.02
 
@@ -131,7 +131,7 @@ def test_one_uniform_for_all_decisions_is_caught() -> None:
 def test_mistakes_in_the_rejection_are_caught(
     right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vocabforge.decode import verify_sampling
+    from vocabforge.decode.verify import point as verify_sampling
 
     def shares(*args: object) -> object:  # of sum 1, so that a missing renormalisation is a probability still
         weights = exact_target(*args)
@@ -139,7 +139,7 @@ def test_mistakes_in_the_rejection_are_caught(
 
     monkeypatch.setattr(verify_sampling, "target_weights", shares)
     assert worst() == 0
-    with mistake("vocabforge.decode.verify_sampling", right, wrong):
+    with mistake("vocabforge.decode.verify.point", right, wrong):
         assert worst() > 0.02
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.decode.toy_targets import Toy, batch_of, random_tree, tree_logits
 from vocabforge.decode.tree import DraftTree, build_tree
-from vocabforge.decode.verify import verify_greedy
+from vocabforge.decode.verify.greedy import verify_greedy
 
 
 def case(seed: int, kind: str, levels: int) -> tuple[DraftTree, Tensor]:

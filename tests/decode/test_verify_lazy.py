@@ -12,11 +12,12 @@ import torch
 
 from tests.decode.enumeration import AllBranches, all_ways
 from vocabforge.core.errors import MismatchError
-from vocabforge.decode import verify_lazy, verify_residual
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory
 from vocabforge.decode.tree import RowTree
-from vocabforge.decode.verify_residual import RESIDUAL
+from vocabforge.decode.verify import lazy as verify_lazy
+from vocabforge.decode.verify import residual as verify_residual
+from vocabforge.decode.verify.residual import RESIDUAL
 
 P = (4, 3, 0, 1, 2)  # tenths
 NOTHING = -1

@@ -23,13 +23,14 @@ from tests.decode.verify_support import (
     target_law,
     verify_one,
 )
-from vocabforge.decode import verify_residual, verify_sampling
-from vocabforge.decode.policy_shape import draw_children
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance
 from vocabforge.decode.tree import DraftLaw, DraftTree
+from vocabforge.decode.trees.fixed import draw_children
+from vocabforge.decode.verify import point as verify_sampling
+from vocabforge.decode.verify import residual as verify_residual
 
-MODULE = "vocabforge.decode.verify_residual"
+MODULE = "vocabforge.decode.verify.residual"
 PLAIN = SamplingParams(1.0)
 
 # parents of the nodes of each shape, the root's first

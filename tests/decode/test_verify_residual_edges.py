@@ -16,7 +16,7 @@ from vocabforge.core.errors import MismatchError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, draft_weights
 from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
-from vocabforge.decode.verifiers import RowVerification, verify
+from vocabforge.decode.verify.registry import RowVerification, verify
 
 PLAIN = SamplingParams(1.0)
 

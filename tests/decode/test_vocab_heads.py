@@ -12,10 +12,10 @@ import torch
 from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_context, make_module
 from tests.support import tiny_target
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
-from vocabforge.decode.build_heads import BuiltHead, Dynamic, parse_dynamic, spec_head
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.models.head_io import HeadOwner, load_head, save_head
-from vocabforge.models.heads import (
+from vocabforge.decode.build.heads import BuiltHead, Dynamic, parse_dynamic, spec_head
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.models.heads.io import HeadOwner, load_head, save_head
+from vocabforge.models.heads.registry import (
     ContextHead,
     DraftState,
     HeadBase,
@@ -25,8 +25,8 @@ from vocabforge.models.heads import (
     base_of_model,
     exact_head_of,
 )
-from vocabforge.models.lean import load_target
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.models.lean.model import load_target
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)
 

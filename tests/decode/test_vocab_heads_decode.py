@@ -12,15 +12,15 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Request
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 VOCAB, NEW = 261, 10
 TREE = {"depth": 2, "topk": 3, "total_nodes": 10}

@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from vocabforge.decode.control_estimates import expected_by_length
+from vocabforge.decode.control.estimates import expected_by_length
 
 # float or Fraction: exact in, exact out
 Number = Any

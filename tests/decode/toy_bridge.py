@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vocabforge.vocab.bridge import Bridge, BridgeSide
+from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 Forms = Sequence[bytes | None]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vocabforge.decode.graphs import each_tensor
+from vocabforge.decode.accelerate.graphs import each_tensor
 from vocabforge.ops import tree_select
 
 # Functions that read a tensor on the host or make one of host data; the dispatcher does not see all of them.

@@ -14,11 +14,14 @@ import torch
 
 from tests.decode.enumeration import AllBranches, Law, all_ways, fractions
 from tests.decode.toy_targets import Toy, tree_logits
-from vocabforge.decode import sampling, verify_match, verify_residual, verify_sampling
+from vocabforge.decode import sampling
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, TokenHistory, Weights, draft_weights
 from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
-from vocabforge.decode.verifiers import RowVerification, Verdicts, verify
+from vocabforge.decode.verify import match as verify_match
+from vocabforge.decode.verify import point as verify_sampling
+from vocabforge.decode.verify import residual as verify_residual
+from vocabforge.decode.verify.registry import RowVerification, Verdicts, verify
 
 PROMPT = [0, 1]
 ROOT = 2  # a committed token: penalties count it once

@@ -21,7 +21,7 @@ from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
 from vocabforge.core.config import StrictModel, apply_overrides, read_yaml
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.core.extension import load_attribute
+from vocabforge.core.registry import load_attribute
 
 # Words that stand for something of the reader's where a number is wanted.
 NUMBERS = {"R": "0", "N": "2", "K": "2", "D": "2", "PORT": "29500"}
@@ -133,12 +133,12 @@ def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> 
 def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The class that reads a command's overrides, and the values of its recipe where that is in this project."""
     from vocabforge.train.config import TrainConfig
-    from vocabforge.train.router_config import RouterTrainConfig
+    from vocabforge.train.heads.router_config import RouterTrainConfig
 
     if name == "bench":
-        from vocabforge.evaluate.bench_decoding_settings import DecodingBenchConfig
-        from vocabforge.evaluate.bench_kernels_parts import KernelOptions
-        from vocabforge.evaluate.bench_training import TrainingBenchConfig
+        from vocabforge.bench.decoding.settings import DecodingBenchConfig
+        from vocabforge.bench.kernels.parts import KernelOptions
+        from vocabforge.bench.training import TrainingBenchConfig
 
         kinds = {
             "training": TrainingBenchConfig,

@@ -99,7 +99,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
 
 # Sizes that no option sets.
 CONSTANTS: dict[str, int] = {
-    "vocabforge.cli.export_fallback.NEW_TOKENS": 3,
+    "vocabforge.cli.ship.export_fallback.NEW_TOKENS": 3,
 }
 
 

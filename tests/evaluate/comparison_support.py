@@ -12,9 +12,9 @@ from typing import Any
 from tests.evaluate.results_sample import sample_results
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.files import atomic_write_json
-from vocabforge.evaluate.answers import new_answer_id
-from vocabforge.evaluate.results import MethodResults, Results, Settings
-from vocabforge.evaluate.settings import run_files
+from vocabforge.evaluate.results.answers import new_answer_id
+from vocabforge.evaluate.results.schema import MethodResults, Results, Settings
+from vocabforge.evaluate.run.settings import run_files
 
 CATEGORIES = ("writing", "math", "qa", "rag")
 LENGTH = 24

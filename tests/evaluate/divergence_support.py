@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from tests.evaluate.eval_fakes import WORDS, FakeMethod
-from vocabforge.corpus.tokenizer import TextTokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate.answers import MethodRows, answer_row, detail_row
-from vocabforge.evaluate.asking import Asking
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.compare import compare_outputs
-from vocabforge.evaluate.divergence import judge
-from vocabforge.evaluate.results import DivergenceRow
-from vocabforge.evaluate.rounding import OutputPosition
-from vocabforge.evaluate.settings import RunSettings
+from vocabforge.evaluate.identity.compare import compare_outputs
+from vocabforge.evaluate.identity.divergence import judge
+from vocabforge.evaluate.identity.rounding import OutputPosition
+from vocabforge.evaluate.results.answers import MethodRows, answer_row, detail_row
+from vocabforge.evaluate.results.schema import DivergenceRow
+from vocabforge.evaluate.run.request import Asking
+from vocabforge.evaluate.run.settings import RunSettings
 from vocabforge.models.kv_cache import causal_mask
-from vocabforge.models.lean import LeanModel
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.models.lean.config import LeanConfig
+from vocabforge.models.lean.model import LeanModel
 
 VOCAB = WORDS + 5
 QUESTION = Question(7, "qa", ("w1 w2 w3 w4 w5", "w6 w7"))

@@ -6,7 +6,7 @@ from random import Random
 from typing import Literal
 
 from vocabforge.evaluate.benchmarks import MT_BENCH
-from vocabforge.evaluate.results import (
+from vocabforge.evaluate.results.schema import (
     BenchmarkFacts,
     DepthFigures,
     DivergenceRow,
@@ -23,7 +23,7 @@ from vocabforge.evaluate.results import (
     Target,
     VocabularyFacts,
 )
-from vocabforge.evaluate.settings import run_files
+from vocabforge.evaluate.run.settings import run_files
 
 CATEGORIES = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
     ("translation", "summarization", "qa", "math_reasoning", "rag"), 80

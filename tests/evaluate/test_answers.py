@@ -7,7 +7,8 @@ import pytest
 
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.request import Generation
-from vocabforge.evaluate.answers import (
+from vocabforge.evaluate.benchmarks import Question
+from vocabforge.evaluate.results.answers import (
     AnsweredTurn,
     answer_row,
     detail_row,
@@ -16,8 +17,7 @@ from vocabforge.evaluate.answers import (
     read_details,
     write_rows,
 )
-from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.settings import file_names
+from vocabforge.evaluate.run.settings import file_names
 
 QUESTION = Question(81, "writing", ("one", "two"))
 LITERAL = (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.sample_families import FAMILIES
-from vocabforge.corpus.sample_writer import SampleSizes, write_sample
+from vocabforge.demo.texts.families import FAMILIES
+from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.evaluate.benchmarks import (
     BENCHMARKS,
     FORMATS,

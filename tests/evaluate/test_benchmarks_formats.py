@@ -14,8 +14,8 @@ import pytest
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark, read_questions
 from vocabforge.evaluate.benchmarks import rows as reading
-from vocabforge.evaluate.benchmarks.read_chats import GSM8K_SYSTEM
-from vocabforge.evaluate.benchmarks.table import read_format
+from vocabforge.evaluate.benchmarks.readers import GSM8K_SYSTEM
+from vocabforge.evaluate.benchmarks.registry import read_format
 
 HUMAN_EVAL = [
     {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.evaluate.results_sample import sample_results
-from vocabforge.evaluate.report import render_report
+from vocabforge.evaluate.reports.evaluation import render_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTHS = (360, 390, 1280)
@@ -167,7 +167,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     runs = open_runs([f"{label}={write_run(folder / label, one)}" for label, one in made.items()])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
+        patch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 50)
         page = render_comparison(compare_runs(runs))
     for section in ("methods", "differences", "tasks", "runs", "outputs", "again"):
         assert f'id="{section}"' in page, section
@@ -190,7 +190,7 @@ def test_the_page_of_a_coverage_study_can_be_read(browser: Any, tmp_path: Path) 
 
 
 def test_the_page_of_a_training_run_can_be_read(browser: Any, tmp_path: Path) -> None:
-    from vocabforge.evaluate.training_report import write_report
+    from vocabforge.evaluate.reports.training import write_report
 
     shares = [0.5, 0.4, 0.3]
     heldout = dict.fromkeys(("loss", "accuracy", "conditional_acceptance", "acceptance"), shares)

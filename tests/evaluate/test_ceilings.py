@@ -11,9 +11,9 @@ import torch
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import DATA, needs_data, tiny_target
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate import ceilings as module
-from vocabforge.evaluate.ceilings import (
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.evaluate.acceptance import ceilings as module
+from vocabforge.evaluate.acceptance.ceilings import (
     CeilingMeter,
     SampleSettings,
     argmax_inside,
@@ -23,9 +23,9 @@ from vocabforge.evaluate.ceilings import (
     sample_windows,
     static_mass,
 )
-from vocabforge.models.lean import load_target
-from vocabforge.vocab.coverage import coverage_at, rank_all
-from vocabforge.vocab.subset import make_subset
+from vocabforge.models.lean.model import load_target
+from vocabforge.vocab.subset.coverage import coverage_at, rank_all
+from vocabforge.vocab.subset.subset import make_subset
 
 V = 6
 

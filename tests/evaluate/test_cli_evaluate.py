@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, make_tokenizer
 from vocabforge.cli.app import build_app
-from vocabforge.cli.evaluate import evaluate
+from vocabforge.cli.decode.eval import evaluate
 from vocabforge.core.artifact import open_artifact, write_artifact
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.recipe import DecodingRecipe
+from vocabforge.decode.build.recipe import DecodingRecipe
+from vocabforge.decode.build.spec import MethodSpec
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
         calls.append(recipe.methods)
         return [FakeMethod("plain", FakeGenerator()), FakeMethod("mine", FakeGenerator((3, 2)))]
 
-    monkeypatch.setattr("vocabforge.cli.evaluate._recipe_of", recipe_of)
-    monkeypatch.setattr("vocabforge.decode.build.recipe_methods", recipe_methods)
+    monkeypatch.setattr("vocabforge.cli.decode.eval._recipe_of", recipe_of)
+    monkeypatch.setattr("vocabforge.decode.build.methods.recipe_methods", recipe_methods)
     return [
         *("eval", "--target", str(target), "--drafter", f"mine={tmp_path / 'drafter'}", "--device", "cpu"),
         *("--benchmark", str(questions), "--output", str(tmp_path / "out"), "--warmup", "0"),

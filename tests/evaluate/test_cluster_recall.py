@@ -13,10 +13,10 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
 from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.sources import Document
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate import cluster_recall as module
-from vocabforge.evaluate.cluster_recall import (
+from vocabforge.corpus.sources.sources import Document
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.evaluate.acceptance import cluster_recall as module
+from vocabforge.evaluate.acceptance.cluster_recall import (
     RANKINGS,
     by_cluster,
     cluster_recall,
@@ -25,11 +25,11 @@ from vocabforge.evaluate.cluster_recall import (
     tally,
     text_windows,
 )
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.clusters import Clusters, make_clusters
-from vocabforge.vocab.kmeans import KMeansOptions
-from vocabforge.vocab.kmeans_backends import choose_backend
-from vocabforge.vocab.kmeans_rows import unit_rows
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.clusters.backends import choose_backend
+from vocabforge.vocab.clusters.clusters import Clusters, make_clusters
+from vocabforge.vocab.clusters.kmeans import KMeansOptions
+from vocabforge.vocab.clusters.rows import unit_rows
 
 V, D, M, N = 40, 6, 7, 11
 

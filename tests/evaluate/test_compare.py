@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vocabforge.evaluate.compare import Comparison, compare_outputs, first_difference, outputs_of
-from vocabforge.evaluate.results import DivergenceRow
+from vocabforge.evaluate.identity.compare import Comparison, compare_outputs, first_difference, outputs_of
+from vocabforge.evaluate.results.schema import DivergenceRow
 
 
 def row(number: int, tokens: list[list[int]], finish: list[str] | None = None) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from vocabforge.evaluate.comparison.compare import compare_runs
 from vocabforge.evaluate.comparison.figures import difference, share_difference, verdict_of
 from vocabforge.evaluate.comparison.results import RunComparison
 from vocabforge.evaluate.comparison.runs import EvaluationRun, open_runs
-from vocabforge.evaluate.intervals import columns_of_mean
-from vocabforge.evaluate.results import Figure
+from vocabforge.evaluate.results.intervals import columns_of_mean
+from vocabforge.evaluate.results.schema import Figure
 
 Compare = Callable[..., RunComparison]
 SAMPLED: dict[str, Any] = {"sampling": {"temperature": 0.7, "top_p": 1.0}, "seeds": [0]}
@@ -36,7 +36,7 @@ def all_draws() -> None:
 def fewer_draws(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Enough to tell what differs from what does not; tests that measure an interval ask for ``all_draws``."""
     if "all_draws" not in request.fixturenames:
-        monkeypatch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 200)
+        monkeypatch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 200)
 
 
 def refused(*made: Made) -> list[str]:

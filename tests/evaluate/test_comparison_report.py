@@ -25,7 +25,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> RunComparison:
     }
     runs = open_runs([f"{label}={write_run(folder / label, one)}" for label, one in made.items()])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 200)
+        patch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 200)
         return compare_runs(runs)
 
 

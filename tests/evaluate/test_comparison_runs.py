@@ -12,7 +12,7 @@ from tests.evaluate.comparison_support import Made, write_run
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.evaluate.comparison.runs import open_runs
-from vocabforge.evaluate.results import RESULTS
+from vocabforge.evaluate.results.schema import RESULTS
 
 SMALL = Made(questions=2)
 

@@ -14,10 +14,10 @@ from vocabforge.evaluate.comparison.compare import compare_runs
 from vocabforge.evaluate.comparison.figures import read_verdicts
 from vocabforge.evaluate.comparison.results import RunComparison
 from vocabforge.evaluate.comparison.runs import open_runs
-from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.results import Results
-from vocabforge.evaluate.settings import RunSettings
+from vocabforge.evaluate.results.schema import Results
+from vocabforge.evaluate.run.environment import describe_environment
+from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
+from vocabforge.evaluate.run.settings import RunSettings
 
 QUESTIONS = 8
 
@@ -25,7 +25,7 @@ QUESTIONS = 8
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluations' own pages are not looked at here."""
-    monkeypatch.setattr("vocabforge.evaluate.report.render_report", lambda results: "")
+    monkeypatch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda results: "")
 
 
 def sums(references: dict[int, str]) -> Benchmark:

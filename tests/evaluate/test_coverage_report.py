@@ -10,7 +10,7 @@ import pytest
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.evaluate.coverage_report import (
+from vocabforge.evaluate.reports.coverage import (
     coverage_charts,
     coverage_table,
     report_files,
@@ -18,9 +18,9 @@ from vocabforge.evaluate.coverage_report import (
     text_look,
     vocabulary_table,
 )
-from vocabforge.evaluate.coverage_results import measure_coverage
-from vocabforge.vocab.domains import TablePart, mix_tables
-from vocabforge.vocab.subset import make_subset
+from vocabforge.evaluate.reports.coverage_data import measure_coverage
+from vocabforge.vocab.counts.mixtures import TablePart, mix_tables
+from vocabforge.vocab.subset.subset import make_subset
 
 COUNTS = [0, 50, 30, 10, 5, 3, 1, 1, 0, 0]
 
@@ -136,7 +136,7 @@ def test_refusals():
 
 
 def test_a_chart_of_what_is_missed_when_nothing_is():
-    from vocabforge.evaluate.plots import Trace, trace_lines
+    from vocabforge.evaluate.reports.plots import Trace, trace_lines
 
     line = Trace(0, [1, 2, 4], [0.0, 0.0, 0.0])
     assert "<svg" in trace_lines("missed", ("size", "outside"), [line], log_x=True, log_y=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.cli.evaluate import Dialect
+from vocabforge.cli.decode.eval import Dialect
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.dialects import DIALECTS, write_fr_spec
+from vocabforge.evaluate.results.dialects import DIALECTS, write_fr_spec
 
 ANSWER = "vXvXvXvXvXvXvXvXvXvXvX"
 CHOICE = (

@@ -23,11 +23,11 @@ from tests.evaluate.divergence_support import (
     speculating,
 )
 from tests.evaluate.eval_fakes import EOS, make_tokenizer
-from vocabforge.corpus.tokenizer import TextTokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 from vocabforge.decode.request import Generation
-from vocabforge.evaluate import divergence
-from vocabforge.evaluate.divergence import TOLERANCE
-from vocabforge.evaluate.rounding import Evidence
+from vocabforge.evaluate.identity import divergence
+from vocabforge.evaluate.identity.divergence import TOLERANCE
+from vocabforge.evaluate.identity.rounding import Evidence
 
 
 @pytest.fixture(scope="module")

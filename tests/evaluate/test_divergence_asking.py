@@ -20,12 +20,12 @@ from tests.evaluate.divergence_support import (
     settings_of,
 )
 from tests.evaluate.eval_fakes import make_tokenizer
-from vocabforge.corpus.tokenizer import TextTokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.evaluate import divergence
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.divergence import judge
-from vocabforge.evaluate.settings import RunSettings
+from vocabforge.evaluate.identity import divergence
+from vocabforge.evaluate.identity.divergence import judge
+from vocabforge.evaluate.run.settings import RunSettings
 
 
 @pytest.fixture(scope="module")

@@ -12,20 +12,20 @@ import pytest
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
-from vocabforge.decode.build_heads import DraftVocabulary
+from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate.answers import write_rows
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import (
+from vocabforge.evaluate.results.answers import write_rows
+from vocabforge.evaluate.results.schema import Results, read_results
+from vocabforge.evaluate.run.environment import describe_environment
+from vocabforge.evaluate.run.evaluation import (
     Evaluation,
     OutputOptions,
     Provenance,
     build_results,
     evaluate_methods,
 )
-from vocabforge.evaluate.results import Results, read_results
-from vocabforge.evaluate.settings import RunSettings
+from vocabforge.evaluate.run.settings import RunSettings
 
 
 def make(

@@ -13,12 +13,11 @@ import torch
 from tests.support import tiny_drafter
 from tests.train.run_support import make_place
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
-from vocabforge.decode.build_heads import NamedHead
-from vocabforge.decode.proposers import tree_proposer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.decode.build.heads import NamedHead
+from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.acceptance import AcceptanceMeter
-from vocabforge.evaluate.fallback import (
+from vocabforge.evaluate.acceptance.fallback import (
     CountingProposer,
     FallbackRequest,
     card_section,
@@ -29,15 +28,16 @@ from vocabforge.evaluate.fallback import (
     verdict,
     weights_read,
 )
-from vocabforge.evaluate.live_prompts import LivePrompts
+from vocabforge.evaluate.acceptance.meter import AcceptanceMeter
+from vocabforge.evaluate.acceptance.prompts import LivePrompts
 from vocabforge.export.revocab import prune_head
-from vocabforge.models.head_io import HeadOwner, load_head, save_head
-from vocabforge.models.heads import HeadOptions, base_of, build_head, exact_head
-from vocabforge.models.heads_router import Router
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset
+from vocabforge.models.heads.io import HeadOwner, load_head, save_head
+from vocabforge.models.heads.registry import HeadOptions, base_of, build_head, exact_head
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)
 SIZE, NEW, VOCAB = 24, 10, 261

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.dialects import write_hf_bench
+from vocabforge.evaluate.results.dialects import write_hf_bench
 
 DETAIL_KEYS = (
     *("index", "prompt_tokens", "token_ids", "accept_lengths", "prefill_s", "decode_s", "timings"),

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from vocabforge.evaluate import intervals
-from vocabforge.evaluate.intervals import (
+from vocabforge.evaluate.results import intervals
+from vocabforge.evaluate.results.intervals import (
     RESAMPLES,
     columns_of_mean,
     estimate,

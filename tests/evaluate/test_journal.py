@@ -25,8 +25,8 @@ from tests.evaluate.eval_fakes import (
 from tests.support import ROOT
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate import runner
-from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key
+from vocabforge.evaluate.run import runner
+from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
 
 HEADER, ROWS_FILE = EvaluationJournal.header, EvaluationJournal.rows_file
 Told = dict[tuple[str, int], dict]
@@ -238,7 +238,7 @@ def test_a_full_disk_is_no_questions_failure(tmp_path: Path, monkeypatch, whole:
         return real(file, data[:size])
 
     real = os.write
-    monkeypatch.setattr("vocabforge.core.row_log.os.write", write)
+    monkeypatch.setattr("vocabforge.core.journal.os.write", write)
     with pytest.raises(VocabForgeError, match="cannot write to the disk"):
         run_fakes(tmp_path, pair(), **SAMPLED)
     rows = (tmp_path / "out.partial" / ROWS_FILE).read_bytes()

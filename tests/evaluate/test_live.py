@@ -12,18 +12,18 @@ import torch
 
 from tests.train.run_support import make_place
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import tree_proposer
+from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.live import LiveAcceptance, for_decoding, live_acceptance
-from vocabforge.evaluate.live_prompts import LivePrompts, read_prompts
-from vocabforge.models.drafters import DRAFTERS, drafter_sizes, new_drafter
-from vocabforge.models.heads import exact_head
-from vocabforge.models.lean import load_target, share_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget, read_target_config
-from vocabforge.models.target_head import TargetHead
+from vocabforge.evaluate.acceptance.live import LiveAcceptance, for_decoding, live_acceptance
+from vocabforge.evaluate.acceptance.prompts import LivePrompts, read_prompts
+from vocabforge.models.drafters.registry import DRAFTERS, drafter_sizes, new_drafter
+from vocabforge.models.heads.registry import exact_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import load_target, share_target
+from vocabforge.models.target.head import TargetHead
+from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.config import LiveConfig
 
 CONFIG = LiveConfig(prompts=3, max_new_tokens=20, depth=3, topk=3, total=12)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from vocabforge.evaluate.page import _swatch
-from vocabforge.evaluate.plots import (
+from vocabforge.evaluate.reports.page import _swatch
+from vocabforge.evaluate.reports.plots import (
     MARKERS,
     METHOD_COLOURS,
     Bar,

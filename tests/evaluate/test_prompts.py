@@ -24,9 +24,9 @@ from tests.evaluate.eval_fakes import (
 )
 from tests.support import DATA, needs_data
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.prompts import (
+from vocabforge.evaluate.run.prompts import (
     PromptBuilder,
     check_system,
     longest_conversation,

@@ -18,12 +18,12 @@ import pytest
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
 from tests.support import tiny_target
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
-from vocabforge.evaluate.settings import RunSettings
+from vocabforge.evaluate.run.environment import describe_environment
+from vocabforge.evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
+from vocabforge.evaluate.run.settings import RunSettings
 
 MT_BENCH = ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 TASKS = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "overall"]
@@ -143,7 +143,7 @@ def make(target: Path, folder: Path, settings: RunSettings) -> Made:
         Provenance("tiny", describe_environment(device="cpu", dtype="float32")),
     )
     with pytest.MonkeyPatch.context() as patch:  # drawing the charts takes longer than the run
-        patch.setattr("vocabforge.evaluate.report.render_report", lambda results: "")
+        patch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda results: "")
         evaluate_methods(folder / "out", evaluation, OutputOptions(dialect="fr-spec"))
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     assert results["answered"] == len(QUESTIONS)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.evaluate.results_sample import sample_results
 from tests.support import ROOT
-from vocabforge.evaluate.report import FEWEST, MOST_DIVERGENCES, render_report, report_charts
-from vocabforge.evaluate.report_text import headline, parts_of, row_keys
-from vocabforge.evaluate.results import Figure, Results
+from vocabforge.evaluate.reports.evaluation import FEWEST, MOST_DIVERGENCES, render_report, report_charts
+from vocabforge.evaluate.reports.text import headline, parts_of, row_keys
+from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
 TEMPLATES = sorted((ROOT / "vocabforge" / "evaluate").glob("*.html.j2"))
@@ -72,7 +72,7 @@ def _undrawn(patch: pytest.MonkeyPatch) -> dict[str, tuple]:
         return "<svg></svg>"
 
     for draw in ("bar_rows", "stacked_rows", "trace_lines", "dot_chart"):
-        patch.setattr(f"vocabforge.evaluate.report.{draw}", keep)
+        patch.setattr(f"vocabforge.evaluate.reports.evaluation.{draw}", keep)
     return asked
 
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from tests.evaluate.results_sample import sample_results
 from vocabforge.core.errors import DataError
-from vocabforge.evaluate import results as module
-from vocabforge.evaluate.results import RESULTS, Figure, read_results, schema_text
+from vocabforge.evaluate.results import schema as module
+from vocabforge.evaluate.results.schema import RESULTS, Figure, read_results, schema_text
 
 SCHEMA = Path(module.__file__).with_name("results.schema.json")
 

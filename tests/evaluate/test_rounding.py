@@ -12,8 +12,8 @@ from vocabforge.core.errors import DataError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.target_side import TargetSide
-from vocabforge.evaluate import rounding
-from vocabforge.evaluate.rounding import OutputPosition, ask_target
+from vocabforge.evaluate.identity import rounding
+from vocabforge.evaluate.identity.rounding import OutputPosition, ask_target
 
 GREEDY = SamplingParams()
 PROMPT = (1, 3, 9, 31, 17, 8, 44, 4)

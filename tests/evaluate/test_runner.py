@@ -23,11 +23,11 @@ from tests.evaluate.eval_fakes import (
 )
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate import asking
-from vocabforge.evaluate.answers import read_answers, read_details
-from vocabforge.evaluate.asking import Asking, TurnFailed, turn_seed, until_stop
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.settings import Run, RunSettings
+from vocabforge.evaluate.results.answers import read_answers, read_details
+from vocabforge.evaluate.run import request as asking
+from vocabforge.evaluate.run.request import Asking, TurnFailed, turn_seed, until_stop
+from vocabforge.evaluate.run.settings import Run, RunSettings
 
 SAMPLED = SamplingParams(0.8)
 
@@ -321,5 +321,5 @@ def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:
 
 
 def test_a_clock_too_coarse_for_a_turn_does_not_end_the_run(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("vocabforge.evaluate.asking.time.perf_counter", lambda: 1.0)
+    monkeypatch.setattr("vocabforge.evaluate.run.request.time.perf_counter", lambda: 1.0)
     assert run_fakes(tmp_path, plain_and_tree()).failures == []

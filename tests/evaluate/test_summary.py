@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 from vocabforge.core.errors import DataError
-from vocabforge.evaluate.answers import MethodRows
-from vocabforge.evaluate.results import GroupFigures, Summary
-from vocabforge.evaluate.settings import Run
-from vocabforge.evaluate.summary import (
+from vocabforge.evaluate.results.answers import MethodRows
+from vocabforge.evaluate.results.schema import GroupFigures, Summary
+from vocabforge.evaluate.results.summary import (
     acceptance_by_depth,
     retokenised_counts,
     summarise_runs,
     task_groups,
 )
+from vocabforge.evaluate.run.settings import Run
 
 
 def answer(

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from tests.evaluate.results_sample import sample_results
 from vocabforge.core.console import broken
-from vocabforge.evaluate.results import Results
-from vocabforge.evaluate.terminal import (
+from vocabforge.evaluate.reports.tables import (
     category_table,
     count_lines,
     divergence_lines,
@@ -18,6 +17,7 @@ from vocabforge.evaluate.terminal import (
     overview_table,
     quality_table,
 )
+from vocabforge.evaluate.results.schema import Results
 
 
 def shown(what: object, width: int = 80) -> str:

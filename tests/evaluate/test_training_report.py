@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from tests.docs.doc_formats import keys, keys_by_kind, written
 from tests.train.run_support import make_place, settings
 from vocabforge.cli.app import build_app
-from vocabforge.cli.report_training import report_training
+from vocabforge.cli.train.report_training import report_training
 from vocabforge.core.errors import DataError
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.live import live_acceptance
-from vocabforge.evaluate.training_report import render_training, write_report
-from vocabforge.evaluate.training_results import columns, read_run, thinned
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.evaluate.acceptance.live import live_acceptance
+from vocabforge.evaluate.reports.training import render_training, write_report
+from vocabforge.evaluate.reports.training_data import columns, read_run, thinned
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiny_target
-from vocabforge.models.drafter_io import TargetTensors, load_target_tensors
-from vocabforge.models.target import HFTarget
+from vocabforge.models.drafters.io import TargetTensors, load_target_tensors
+from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from vocabforge.export.layout import Export
-from vocabforge.models.drafter_io import TargetTensors
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.export.layouts.interface import Export
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.rope import RopeSettings
 
 LAYERS = 12  # of the target that these drafters are for

@@ -15,17 +15,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.support import tiny_target
-from vocabforge.evaluate.doctor.servers_probe import ProbedText, probe
-from vocabforge.evaluate.doctor.target import TargetFacts
-from vocabforge.export.formats import layout_of
-from vocabforge.export.layer_ids import LAYER_IDS
-from vocabforge.export.layout import Export
-from vocabforge.export.readers.types import ServedTarget
-from vocabforge.models.drafter_io import TargetTensors
-from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.target import read_target_config
+from vocabforge.doctor.target import TargetFacts
+from vocabforge.evaluate.acceptance.probe import ProbedText, probe
+from vocabforge.export.layouts.interface import Export
+from vocabforge.export.layouts.layer_ids import LAYER_IDS
+from vocabforge.export.registry import layout_of
+from vocabforge.export.servers.types import ServedTarget
+from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import read_target_config
 
 V, R, LAYERS = 61, 40, (1, 3, 4)
 IDS = torch.cat([torch.arange(1, 9), torch.arange(12, 43), torch.tensor([55])])

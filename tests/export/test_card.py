@@ -15,10 +15,10 @@ import yaml
 from tests.export.test_eagle_layout import eagle1, subset
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.export.card import CardFacts, MeasuredMethod, model_card, readers
-from vocabforge.export.formats import FORMATS
+from vocabforge.export.registry import FORMATS
 from vocabforge.export.revocab import prune_head
-from vocabforge.models.drafter_io import TargetTensors
-from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.target.hf import HFTarget, read_target_config
 
 ROW = MeasuredMethod(
     benchmark="spec-bench, 480 questions",

@@ -16,14 +16,14 @@ from tests.support import tiny_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 from vocabforge.export.checked import random_logits, rounded, write_checked
-from vocabforge.export.eagle import Eagle, FrSpec
-from vocabforge.export.formats import load_drafter
-from vocabforge.export.native import Native
+from vocabforge.export.layouts.eagle1 import Eagle, FrSpec
+from vocabforge.export.layouts.eagle3 import SglangEagle3
+from vocabforge.export.layouts.native import Native
+from vocabforge.export.layouts.speculators import SpeculatorsEagle3
+from vocabforge.export.registry import load_drafter
 from vocabforge.export.revocab import prune_head
-from vocabforge.export.serving import SglangEagle3
-from vocabforge.export.speculators import SpeculatorsEagle3
-from vocabforge.models.drafter_io import TargetTensors
-from vocabforge.models.target import HFTarget
+from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.target.hf import HFTarget
 
 LAYERS = 5
 FINE, COARSE = 1e-5, 5e-3

@@ -15,18 +15,18 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
-from vocabforge.decode.build import kind_of
-from vocabforge.decode.build_models import is_draft_model
-from vocabforge.export.eagle import Eagle, FrSpec
-from vocabforge.export.eagle_folder import ranked_ids
-from vocabforge.export.formats import load_drafter
-from vocabforge.export.layout import Export
+from vocabforge.decode.build.methods import kind_of
+from vocabforge.decode.build.models import is_draft_model
+from vocabforge.export.layouts.eagle1 import Eagle, FrSpec
+from vocabforge.export.layouts.eagle1_folder import ranked_ids
+from vocabforge.export.layouts.interface import Export
+from vocabforge.export.registry import load_drafter
 from vocabforge.export.revocab import prune_head, with_head
-from vocabforge.models.drafter_io import TargetTensors, save_drafter
-from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
+from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
+from vocabforge.models.drafters.io import TargetTensors, save_drafter
 from vocabforge.models.rope import RopeSettings
-from vocabforge.models.target import HFTarget, read_target_config
-from vocabforge.vocab.subset import VocabSubset
+from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.vocab.subset.subset import VocabSubset
 
 RANKED = (41, 0, 9, 3, 17, 58)
 # What a one-layer Llama of these sizes and this layout consists of: SGLang's and vLLM's loaders name the same.

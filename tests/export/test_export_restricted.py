@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.export import export
-from vocabforge.cli.generate import generate
+from vocabforge.cli.decode.generate import generate
+from vocabforge.cli.ship.export import export
 from vocabforge.core.artifact import open_artifact
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 RANKED = np.array([41, 0, 9, 3, 17, 58], dtype=np.int64)
 

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from tests.export.eagle3_cases import LAYERS, assert_same, config_of, drafter_of, put, shared_of, write
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
-from vocabforge.export.serving import SglangEagle3
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.head_io import drafter_digest
+from vocabforge.export.layouts.eagle3 import SglangEagle3
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.heads.io import drafter_digest
 
 Tensors = dict[str, torch.Tensor]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.export.layer_ids import (
+from vocabforge.export.layouts.layer_ids import (
     LAYER_IDS,
     as_inputs,
     as_outputs,
@@ -91,6 +91,6 @@ def test_layers_out_of_order_or_out_of_reach_cannot_be_expressed() -> None:
 
 
 def test_the_default_is_the_targets_own_rule_from_eight_layers_on() -> None:
-    from vocabforge.models.target import default_aux_layers
+    from vocabforge.models.target.hf import default_aux_layers
 
     assert all(default_layers(count) == default_aux_layers(count) for count in range(8, 100))

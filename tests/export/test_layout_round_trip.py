@@ -23,11 +23,11 @@ from tests.export.eagle3_cases import (
 )
 from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import MismatchError
-from vocabforge.export.config_fields import decoder_fields
-from vocabforge.export.layout import Export
-from vocabforge.export.serving import SglangEagle3
-from vocabforge.export.speculators import SpeculatorsEagle3
-from vocabforge.models.medusa import MedusaConfig, MedusaDrafter
+from vocabforge.export.layouts.eagle3 import SglangEagle3
+from vocabforge.export.layouts.fields import decoder_fields
+from vocabforge.export.layouts.interface import Export
+from vocabforge.export.layouts.speculators import SpeculatorsEagle3
+from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.rope import RopeSettings, parse_rope
 
 FORMS: dict[Any, tuple[tuple[str, ...], int, int]] = {

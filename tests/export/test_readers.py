@@ -24,10 +24,10 @@ from tests.export.readers_support import (
     write,
 )
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.export.layer_ids import LAYER_IDS
-from vocabforge.export.readers.forward import Past, ServedDrafter, rotate, rotation
-from vocabforge.export.readers.table import READERS, open_folder, reader_of
-from vocabforge.export.readers.types import KeyUse, Served
+from vocabforge.export.layouts.layer_ids import LAYER_IDS
+from vocabforge.export.servers.forward import Past, ServedDrafter, rotate, rotation
+from vocabforge.export.servers.registry import READERS, open_folder, reader_of
+from vocabforge.export.servers.types import KeyUse, Served
 
 
 @pytest.fixture(scope="module")

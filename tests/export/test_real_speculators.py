@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.export.readers_support import Tiny, changed, eagle3, make_tiny, write
-from vocabforge.evaluate.doctor.servers_probe import ProbedText
-from vocabforge.export.formats import load_drafter
-from vocabforge.export.readers.forward import Past
-from vocabforge.export.readers.speculators import SpeculatorsReader
-from vocabforge.export.readers.table import open_folder
+from vocabforge.evaluate.acceptance.probe import ProbedText
+from vocabforge.export.registry import load_drafter
+from vocabforge.export.servers.forward import Past
+from vocabforge.export.servers.registry import open_folder
+from vocabforge.export.servers.speculators import SpeculatorsReader
 from vocabforge.models.kv_cache import KVCache, causal_mask
 
 pytestmark = pytest.mark.skipif(

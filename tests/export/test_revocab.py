@@ -13,8 +13,8 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
-from vocabforge.models.target import HFTarget
-from vocabforge.vocab.subset import VocabSubset
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.vocab.subset.subset import VocabSubset
 
 V, H = 61, 32
 SMALL = torch.tensor([0, 3, 9, 17, 41, 58])

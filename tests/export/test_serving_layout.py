@@ -17,18 +17,18 @@ from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import tree_proposer
+from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.export.formats import load_drafter
-from vocabforge.export.layer_ids import read_layers
-from vocabforge.export.layout import Export
-from vocabforge.export.serving import SglangEagle3
-from vocabforge.models.drafter_io import TargetTensors, save_drafter
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.heads import exact_head
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.export.layouts.eagle3 import SglangEagle3
+from vocabforge.export.layouts.interface import Export
+from vocabforge.export.layouts.layer_ids import read_layers
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.heads.registry import exact_head
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
 
 IDS = torch.tensor([0, 1, 2, 3, 9, 17, 20, 41, 58, 60])
 H, V, R, D, HEADS, KV, INNER = 32, 61, 10, 8, 4, 2, 40

@@ -9,26 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.export.eagle3_cases import (
-    LAYERS,
-    ROPES,
-    assert_same,
-    config_of,
-    drafter_of,
-    put,
-    shared_of,
-    write,
-)
+from tests.export.eagle3_cases import LAYERS, ROPES, assert_same, config_of, drafter_of, put, shared_of, write
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
-from vocabforge.export.formats import load_drafter
-from vocabforge.export.layer_ids import speculators_layers
-from vocabforge.export.layout import Export
-from vocabforge.export.speculators import SpeculatorsEagle3
-from vocabforge.models.drafter_io import TargetTensors
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.export.layouts.interface import Export
+from vocabforge.export.layouts.layer_ids import speculators_layers
+from vocabforge.export.layouts.speculators import SpeculatorsEagle3
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.target.hf import HFTarget, read_target_config
 
 H, V, R, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20
 SHAPES = {

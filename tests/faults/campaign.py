@@ -32,7 +32,11 @@ from vocabforge.core.console import ProgressBar, say
 
 Act = Callable[[Path], tuple[str, str]]
 # Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.
-SLOW = ("vocabforge.cli.capture_run", "vocabforge.evaluate.live", "transformers.models.llama.modeling_llama")
+SLOW = (
+    "vocabforge.cli.data.capture_run",
+    "vocabforge.evaluate.acceptance.live",
+    "transformers.models.llama.modeling_llama",
+)
 LAUNCHED = ("capture", "train-drafter")
 KILL, RANKS = "kill -9", "one rank of two"
 

@@ -106,7 +106,7 @@ class Child:
                 limit = self.conditions.file_bytes
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             if self.conditions.unforeseen:
-                from vocabforge.capture.cache_write import DiskUse
+                from vocabforge.capture.writer import DiskUse
 
                 DiskUse.fits = True  # type: ignore[assignment,method-assign]
             layer.install()

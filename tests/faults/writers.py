@@ -13,8 +13,8 @@ from vocabforge.core.files import read_json
 def make_writers_world(world: Path) -> None:
     """What these commands read, made by other commands; each in a process of its own."""
     from tests.tune.support import make_place, make_table, settings_of
-    from vocabforge.tune.space import HeadChoice
-    from vocabforge.tune.table import write_latency
+    from vocabforge.tune.latency.table import write_latency
+    from vocabforge.tune.search.space import HeadChoice
 
     count = ["count-freq", "--tokenizer", world / "target", "--input"]
     lines: list[list[object]] = [

@@ -19,13 +19,13 @@ from tests.support import ROOT
 from tests.tune.support import make_table
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
-from vocabforge.core.row_log import MetricsLog
-from vocabforge.corpus.regenerate_log import AnswerLog
-from vocabforge.corpus.regenerate_rows import ChatCompletion
-from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key
-from vocabforge.models.target import HFTarget
-from vocabforge.tune.acceptance import AcceptanceStore, PromptRow
-from vocabforge.tune.table import write_latency
+from vocabforge.core.journal import MetricsLog
+from vocabforge.corpus.regenerate.log import AnswerLog
+from vocabforge.corpus.regenerate.rows import ChatCompletion
+from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.tune.latency.table import write_latency
+from vocabforge.tune.search.acceptance import AcceptanceStore, PromptRow
 
 CHATS: list[dict[str, Any]] = [
     {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Who?"},

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.cli.cli_support import invoke
 from tests.fuzz.goods import KEY
-from vocabforge.cli.inspection import VIEWS
+from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.errors import VocabForgeError
 
 Read = Callable[[Path, Path], Any]
@@ -53,7 +53,7 @@ def command(*words: object) -> None:
 def _config(module: str, name: str) -> Read:
     def read(path: Path, _: Path) -> Any:
         from vocabforge.core.config import load_config
-        from vocabforge.core.extension import load_attribute
+        from vocabforge.core.registry import load_attribute
 
         return load_config(load_attribute(f"{module}:{name}"), path)
 
@@ -69,7 +69,7 @@ def _study(path: Path, _: Path) -> Any:
 def _deepspeed(path: Path, goods: Path) -> Any:
     from vocabforge.core.config import load_config
     from vocabforge.train.config import TrainConfig
-    from vocabforge.train.strategy_deepspeed import deepspeed_config
+    from vocabforge.train.parallel.deepspeed import deepspeed_config
 
     config = load_config(TrainConfig, goods / "heads.yaml")
     os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = str(path)
@@ -77,7 +77,7 @@ def _deepspeed(path: Path, goods: Path) -> Any:
 
 
 def _tokenizer(path: Path, _: Path) -> Any:
-    from vocabforge.corpus.tokenizer import encode_prompt, load_tokenizer
+    from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
 
     loaded = load_tokenizer(path)
     messages = [{"role": "user", "content": "Who?"}]
@@ -85,42 +85,42 @@ def _tokenizer(path: Path, _: Path) -> Any:
 
 
 def _lean_target(path: Path, _: Path) -> Any:
-    from vocabforge.models.lean import load_target
+    from vocabforge.models.lean.model import load_target
 
     return load_target(path)
 
 
 def _hf_target(path: Path, _: Path) -> Any:
-    from vocabforge.models.target import HFTarget
+    from vocabforge.models.target.hf import HFTarget
 
     return HFTarget.load(path)
 
 
 def _target_facts(path: Path, _: Path) -> Any:
-    from vocabforge.models.fingerprint import target_fingerprint
-    from vocabforge.models.head_rows import open_head
+    from vocabforge.models.target.fingerprint import target_fingerprint
+    from vocabforge.models.target.head_rows import open_head
 
     return target_fingerprint(path), open_head(path).rows(0, 8)
 
 
 @functools.lru_cache(maxsize=1)
 def _shared(model: Path) -> Any:
-    from vocabforge.models.drafter_io import load_target_tensors
+    from vocabforge.models.drafters.io import load_target_tensors
 
     return load_target_tensors(model)
 
 
 def _drafter(path: Path, goods: Path) -> Any:
-    from vocabforge.export.formats import load_drafter
+    from vocabforge.export.registry import load_drafter
 
     return load_drafter(path, _shared(goods / "model"), goods / "model")
 
 
 def _served(path: Path, goods: Path) -> Any:
     """The folder as servers read it: what they break on is a finding, never an exception."""
-    from vocabforge.export.readers.table import READERS, open_folder, read_as, reader_of
-    from vocabforge.export.readers.types import ServedTarget
-    from vocabforge.models.target import read_target_config
+    from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
+    from vocabforge.export.servers.types import ServedTarget
+    from vocabforge.models.target.hf import read_target_config
 
     shared = _shared(goods / "model")
     side = ServedTarget(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
@@ -137,7 +137,7 @@ def _loaded(target: str) -> Read:
     """``module:function`` called with the path."""
 
     def read(path: Path, _: Path) -> Any:
-        from vocabforge.core.extension import load_attribute
+        from vocabforge.core.registry import load_attribute
 
         return load_attribute(target)(path)
 
@@ -161,15 +161,15 @@ def _capture(path: Path, _: Path) -> Any:
 
 def _samples(path: Path, goods: Path) -> Any:
     from vocabforge.capture.speculators import SpeculatorsCapture
-    from vocabforge.models.target import HFTarget
+    from vocabforge.models.target.hf import HFTarget
 
     return SpeculatorsCapture(path, HFTarget.load(goods / "model"), 64)
 
 
 def _corpus(path: Path, goods: Path) -> Any:
     """Rows are skipped and counted, unless nothing but good ones will do."""
-    from vocabforge.corpus.reading import Problems
-    from vocabforge.corpus.sources import SourceOptions, iter_documents
+    from vocabforge.corpus.sources.bytes import Problems
+    from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
 
     for _ in iter_documents([path], SourceOptions(), problems=Problems(shown=0)):
         pass
@@ -186,7 +186,7 @@ def _benchmark(path: Path, _: Path) -> Any:
 
 def _format(name: str) -> Read:
     def read(path: Path, _: Path) -> Any:
-        from vocabforge.evaluate.benchmarks.table import read_format
+        from vocabforge.evaluate.benchmarks.registry import read_format
 
         return read_format(name, path)
 
@@ -194,35 +194,35 @@ def _format(name: str) -> Read:
 
 
 def _counts_text(path: Path, goods: Path) -> Any:
-    from vocabforge.corpus.tokenizer import load_tokenizer
-    from vocabforge.vocab.token_maps import read_counts_text
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+    from vocabforge.vocab.subset.maps import read_counts_text
 
     return read_counts_text(path, load_tokenizer(goods / "tokenizer"))
 
 
 def _map(path: Path, goods: Path) -> Any:
-    from vocabforge.corpus.tokenizer import load_tokenizer
-    from vocabforge.vocab.token_maps import read_fr_spec, subset_from_list
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+    from vocabforge.vocab.subset.maps import read_fr_spec, subset_from_list
 
     return subset_from_list(read_fr_spec(path), load_tokenizer(goods / "tokenizer"), source=path)
 
 
 def _journal(path: Path, _: Path) -> Any:
-    from vocabforge.evaluate.journal import EvaluationJournal
+    from vocabforge.evaluate.run.journal import EvaluationJournal
 
     with EvaluationJournal(path, {"a": 1}) as journal:
         return [journal.get(key) for key in list(journal.places)]
 
 
 def _answers_log(path: Path, _: Path) -> Any:
-    from vocabforge.corpus.regenerate_log import AnswerLog
+    from vocabforge.corpus.regenerate.log import AnswerLog
 
     with AnswerLog(path, {"a": 1}) as answers:
         return answers.get(KEY)
 
 
 def _acceptance(path: Path, _: Path) -> Any:
-    from vocabforge.tune.acceptance import AcceptanceStore
+    from vocabforge.tune.search.acceptance import AcceptanceStore
 
     return AcceptanceStore(path).read(KEY)
 
@@ -230,7 +230,7 @@ def _acceptance(path: Path, _: Path) -> Any:
 def _reply(path: Path, _: Path) -> Any:
     """A server's answer; what is no answer asks it again."""
     from vocabforge.core.errors import DataError
-    from vocabforge.corpus.regenerate_http import read_answer
+    from vocabforge.corpus.regenerate.server import read_answer
 
     try:
         value = json.loads(path.read_bytes())
@@ -254,13 +254,13 @@ _WEIGHTS = ("*.safetensors", "*.index.json")
 READERS: dict[str, Reader] = {
     "recipe of train-drafter": Reader("heads.yaml", _config("vocabforge.train.config", "TrainConfig")),
     "recipe of a tiny target": Reader(
-        "target.yaml", _config("vocabforge.train.tiny_target_config", "TinyTargetConfig")
+        "target.yaml", _config("vocabforge.demo.target.config", "TinyTargetConfig")
     ),
     "recipe of train-router": Reader(
-        "router.yaml", _config("vocabforge.train.router_config", "RouterTrainConfig")
+        "router.yaml", _config("vocabforge.train.heads.router_config", "RouterTrainConfig")
     ),
     "recipe of a study": Reader("study.yaml", _study),
-    "recipe of decoding": Reader("decoding.yaml", _loaded("vocabforge.decode.recipe:read_recipe")),
+    "recipe of decoding": Reader("decoding.yaml", _loaded("vocabforge.decode.build.recipe:read_recipe")),
     "DeepSpeed configuration": Reader("deepspeed.json", _deepspeed),
     "tokenizer": Reader("model", _tokenizer, _HF),
     "lean target": Reader("model", _lean_target, ("config.json", *_WEIGHTS)),
@@ -278,13 +278,17 @@ READERS: dict[str, Reader] = {
         for name in ("sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec")
     },
     **{f"inspect {kind}": Reader(kind, _inspect, ("*",), sealed=True) for kind in VIEWS},
-    "counts": Reader("counts", _loaded("vocabforge.vocab.table:load_counts"), ("*",), sealed=True),
-    "subset": Reader("subset", _loaded("vocabforge.vocab.subset:load_subset"), ("*",), sealed=True),
-    "clusters": Reader("clusters", _loaded("vocabforge.vocab.clusters:load_clusters"), ("*",), sealed=True),
-    "overlap": Reader("overlap", _loaded("vocabforge.vocab.overlap:load_overlap"), ("*",), sealed=True),
-    "draft head": Reader("draft-head", _loaded("vocabforge.models.head_io:load_head"), ("*",), sealed=True),
+    "counts": Reader("counts", _loaded("vocabforge.vocab.counts.table:load_counts"), ("*",), sealed=True),
+    "subset": Reader("subset", _loaded("vocabforge.vocab.subset.subset:load_subset"), ("*",), sealed=True),
+    "clusters": Reader(
+        "clusters", _loaded("vocabforge.vocab.clusters.clusters:load_clusters"), ("*",), sealed=True
+    ),
+    "overlap": Reader(
+        "overlap", _loaded("vocabforge.vocab.overlap.overlap:load_overlap"), ("*",), sealed=True
+    ),
+    "draft head": Reader("draft-head", _loaded("vocabforge.models.heads.io:load_head"), ("*",), sealed=True),
     "prepared data": Reader(
-        "prepared-data", _loaded("vocabforge.corpus.prepared:load_prepared"), ("*",), sealed=True
+        "prepared-data", _loaded("vocabforge.corpus.prepared.artifact:load_prepared"), ("*",), sealed=True
     ),
     "checkpoint": Reader("step-00000007", _checkpoint, ("*",), sealed=True),
     "captured states": Reader("capture", _capture, ("*",), sealed=True),
@@ -305,9 +309,11 @@ READERS: dict[str, Reader] = {
     "questions of a format to be told": Reader("questions.jsonl", _benchmark),
     "FR-Spec list": Reader("map.pt", _map),
     "counts as text": Reader("counts.txt", _counts_text),
-    "tree": Reader("tree.json", _loaded("vocabforge.decode.shapes:read_shape")),
-    "latency table": Reader("latency.json", _loaded("vocabforge.tune.table:read_latency")),
-    "results": Reader("eval-a", _loaded("vocabforge.evaluate.results:read_results"), ("results.json",)),
+    "tree": Reader("tree.json", _loaded("vocabforge.decode.trees.shapes:read_shape")),
+    "latency table": Reader("latency.json", _loaded("vocabforge.tune.latency.table:read_latency")),
+    "results": Reader(
+        "eval-a", _loaded("vocabforge.evaluate.results.schema:read_results"), ("results.json",)
+    ),
     "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
     "training run": Reader("training", _training, ("*",)),
     "journal": Reader("journal", _journal, ("*",)),

@@ -16,11 +16,11 @@ from tests.fuzz.goods import copy_good, reseal
 from tests.fuzz.readers import READERS
 from tests.fuzz.watch import Outcome, watched
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.corpus.conversation import parse_conversation, read_tools
-from vocabforge.corpus.regenerate_http import read_answer
-from vocabforge.decode.shapes import from_paths
-from vocabforge.evaluate.benchmarks.read_chats import question_of
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.corpus.chat.conversation import parse_conversation, read_tools
+from vocabforge.corpus.regenerate.server import read_answer
+from vocabforge.decode.trees.shapes import from_paths
+from vocabforge.evaluate.benchmarks.readers import question_of
+from vocabforge.models.lean.config import LeanConfig
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks a child under limits")
 

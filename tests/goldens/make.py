@@ -194,7 +194,7 @@ def make_models() -> None:
 def make_vocabularies() -> None:
     count = ("count-freq", "--tokenizer", "target", "--domain", "a=part-a.txt", "--domain", "b=part-b.txt")
     vocabforge(*count, "--output", "counts")
-    interrupted("vocabforge.vocab.partials:PartialResults.save", 1, *count, "--output", "counting")
+    interrupted("vocabforge.vocab.counts.partials:PartialResults.save", 1, *count, "--output", "counting")
     vocabforge("count-freq", "--tokenizer", "target", "--input", "texts.jsonl", "--output", "runs/more")
     vocabforge("merge-freq", "counts", "runs/more", "--output", "merged")
     select = ("select-vocab", "--counts", "counts", "--target", "target", "--fill", "lowest-id")
@@ -214,7 +214,7 @@ def make_data() -> None:
     regenerate = ("regenerate", "--target", "target", "--input", "chats.jsonl", "--max-tokens", 8)
     local = ("--device", "cpu", "--empty", "keep", "--batch-size", 1)
     vocabforge(*regenerate, *local, "--output", "responses")
-    log = "vocabforge.corpus.regenerate_log:AnswerLog.add"
+    log = "vocabforge.corpus.regenerate.log:AnswerLog.add"
     interrupted(log, 2, *regenerate, *local, "--output", "regenerating")
 
 
@@ -275,7 +275,7 @@ def make_drafters() -> None:
     )
     vocabforge(*router, "optim.steps=40", "--output", "runs/router")
     shutil.copytree("runs/router/router", "heads/router")
-    step = "vocabforge.train.router_train:RouterTrainer.step"
+    step = "vocabforge.train.heads.router:RouterTrainer.step"
     interrupted(step, 3, *router, "optim.steps=6", "--output", "routing", how=terminate)
 
 
@@ -380,7 +380,7 @@ def make_evaluations() -> None:
     few = ("eval", "--benchmark", "questions.jsonl", "--max-new-tokens", 8, *DRAFT)
     pair = ("--target", "target", "--drafter", "drafters/reduced", "--dialect", "fr-spec")
     vocabforge(*few, *pair, "--output", "evaluation")
-    interrupted("vocabforge.evaluate.journal:Journal.add", 3, *few, *pair, "--output", "evaluating")
+    interrupted("vocabforge.evaluate.run.journal:Journal.add", 3, *few, *pair, "--output", "evaluating")
 
 
 def decoded(folder: Path) -> dict[str, Any]:

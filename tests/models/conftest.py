@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support import tiny_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from vocabforge.core.extension import resolve
-from vocabforge.models.heads import HEADS, DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, build_head
+from vocabforge.core.registry import resolve
+from vocabforge.models.heads.registry import (
+    HEADS,
+    DraftHead,
+    DraftState,
+    HeadBase,
+    HeadOptions,
+    HeadSizes,
+    build_head,
+)
 
 VOCAB, HIDDEN, CLUSTERS = 97, 16, 9
 RANKED = (40, 7, 96, 13, 61, 2, 22, 85, 70, 31, 4, 53, 10, 76, 19, 90, 1, 34, 67, 46)

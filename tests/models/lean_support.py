@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from vocabforge.models.kv_cache import causal_mask
-from vocabforge.models.lean import LeanModel
-from vocabforge.models.lean_config import FAMILIES
+from vocabforge.models.lean.config import FAMILIES
+from vocabforge.models.lean.model import LeanModel
 
 VOCAB = 67
 LLAMA3 = {

@@ -18,7 +18,9 @@ from transformers import LlamaForCausalLM
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
-from vocabforge.models.drafter_io import (
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.drafters.eagle_layers import RMSNorm
+from vocabforge.models.drafters.io import (
     TargetTensors,
     assemble,
     check_own_embedding,
@@ -27,12 +29,10 @@ from vocabforge.models.drafter_io import (
     load_target_tensors,
     save_drafter,
 )
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.eagle3_layers import RMSNorm
-from vocabforge.models.lean import load_target
+from vocabforge.models.lean.model import load_target
 from vocabforge.models.rope import RopeSettings, inverse_frequencies, parse_rope, rope_at
-from vocabforge.models.target import HFTarget
-from vocabforge.models.target_head import TargetHead
+from vocabforge.models.target.head import TargetHead
+from vocabforge.models.target.hf import HFTarget
 
 IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])
 

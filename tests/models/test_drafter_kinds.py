@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from tests.contracts.drafter_support import KINDS, make_drafter
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
-from vocabforge.models.drafter_io import native_sizes, save_drafter
-from vocabforge.models.drafters import check_wishes, drafter_sizes, new_drafter
-from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.models.drafters.io import native_sizes, save_drafter
+from vocabforge.models.drafters.registry import check_wishes, drafter_sizes, new_drafter
+from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.config import DrafterConfig
 from vocabforge.train.ttt import unroll
 

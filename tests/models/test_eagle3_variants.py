@@ -21,12 +21,12 @@ from tests.contracts.drafter_support import chain_logits, commit_rows, make_draf
 from tests.decode.graph_support import requests, same_as_eager
 from tests.train.ttt_reference import Document, capture, documents, pack, rotate
 from vocabforge.core.errors import ConfigError
-from vocabforge.decode.method_spec import MethodSpec
-from vocabforge.decode.proposers import ProposerParts, make_proposer
-from vocabforge.models.drafters import new_drafter
-from vocabforge.models.eagle3 import Eagle3Config
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.models.drafters.eagle3 import Eagle3Config
+from vocabforge.models.drafters.registry import new_drafter
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.ttt import unroll
 
 SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")

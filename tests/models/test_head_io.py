@@ -15,8 +15,8 @@ from tests.models.head_cases import CLUSTERS, HIDDEN, make_module
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.head_io import (
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import (
     HeadOwner,
     check_owner,
     drafter_digest,
@@ -25,7 +25,7 @@ from vocabforge.models.head_io import (
     save_head,
     sizes_of,
 )
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)
 

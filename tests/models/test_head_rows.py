@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTN
 
 from tests.support import DATA, needs_data, tiny_target
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.models import head_rows
-from vocabforge.models.head_rows import HEADS, check_head_fits, open_head
+from vocabforge.models.target import head_rows
+from vocabforge.models.target.head_rows import HEADS, check_head_fits, open_head
 
 WEIGHTS = "model.safetensors"
 
@@ -186,7 +186,7 @@ def test_the_model_is_not_loaded(tmp_path):
     from tests.support import ROOT
 
     program = (
-        "import sys, resource\nfrom pathlib import Path\nfrom vocabforge.models.head_rows import open_head\n"
+        "import sys, resource\nfrom pathlib import Path\nfrom vocabforge.models.target.head_rows import open_head\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "head = open_head(Path(sys.argv[1])); head.rows(0, 1); before = peak()\n"
         "assert head.rows(20000, 22000).sum() == 2000 * 256\nprint(head.shape, peak() - before)"

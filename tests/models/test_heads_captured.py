@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.models.head_cases import CLUSTERS, RANKED, make_context
-from vocabforge.models.head_types import DraftState, HeadBase, HeadOptions, PreparesSteps
-from vocabforge.models.heads import HEADS, DraftHead, build_head
-from vocabforge.models.heads_router import Router
-from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.heads.interface import DraftState, HeadBase, HeadOptions, PreparesSteps
+from vocabforge.models.heads.registry import HEADS, DraftHead, build_head
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer
 
 VOCAB, HIDDEN, RANK = 1000, 64, 16
 OPTIONS = {

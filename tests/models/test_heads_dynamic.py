@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.head_cases import OPTIONS, RANKED, VOCAB, make_base, make_case, make_module
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.models.heads import HeadOptions, build_head
-from vocabforge.models.heads_context import MOST_TOKENS, default_context
+from vocabforge.models.heads.context import MOST_TOKENS, default_context
+from vocabforge.models.heads.registry import HeadOptions, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)
 CORE = set(RANKED)

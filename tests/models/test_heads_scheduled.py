@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.models.head_cases import RANKED, VOCAB, make_base, make_case
-from vocabforge.models.heads import HeadOptions, ScheduledHead, build_head
+from vocabforge.models.heads.registry import HeadOptions, ScheduledHead, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)
 SCHEDULE = (20, 14, 9)
@@ -66,7 +66,7 @@ def test_a_step_always_has_a_token() -> None:
 
 
 def test_no_step_copies_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.models import heads_scheduled as module
+    from vocabforge.models.heads import scheduled as module
 
     head = make_case("scheduled").head
     seen = []

@@ -13,10 +13,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, make_context
-from vocabforge.models import head_ops
-from vocabforge.models.head_types import PreparesSteps
-from vocabforge.models.heads import HEADS, DraftState, FullHead, HeadOptions, StaticHead, build_head
-from vocabforge.models.heads_router import most_clusters, top_clusters
+from vocabforge.models.heads import on_ops as head_ops
+from vocabforge.models.heads.interface import PreparesSteps
+from vocabforge.models.heads.registry import HEADS, DraftState, FullHead, HeadOptions, StaticHead, build_head
+from vocabforge.models.heads.router import most_clusters, top_clusters
 from vocabforge.ops.ordering import topk_lowest_id
 
 REDUCED = torch.arange(1, VOCAB, 3)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.models.lean_support import VOCAB, build, rewrite_config, run_full
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
-from vocabforge.models.lean import load_target
+from vocabforge.models.lean.model import load_target
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

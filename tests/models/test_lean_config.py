@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError
-from vocabforge.models.lean_config import FAMILIES, LeanConfig
+from vocabforge.models.lean.config import FAMILIES, LeanConfig
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

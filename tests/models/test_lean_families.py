@@ -21,8 +21,8 @@ from tests.models.lean_support import (
     run_full,
 )
 from vocabforge.models.kv_cache import causal_mask
-from vocabforge.models.lean import load_target
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.models.lean.config import LeanConfig
+from vocabforge.models.lean.model import load_target
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,8 +14,8 @@ import torch
 from tests.models.lean_support import greedy
 from tests.models.llama2c import convert, main
 from tests.support import DATA, needs_data, tiny_target
-from vocabforge.evaluate.rounding import next_logits
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.evaluate.identity.rounding import next_logits
+from vocabforge.models.lean.model import LeanModel, load_target
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.models.head_cases import CLUSTERS, HIDDEN, VOCAB, make_base, make_case, make_module
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
-from vocabforge.models.heads import (
+from vocabforge.models.heads.registry import (
     DraftState,
     HeadBase,
     HeadOptions,
@@ -17,8 +17,8 @@ from vocabforge.models.heads import (
     default_budgets,
     exact_head,
 )
-from vocabforge.models.heads_router import Router, default_width, top_clusters
-from vocabforge.models.low_rank import LowRankScorer, factor_head
+from vocabforge.models.heads.router import Router, default_width, top_clusters
+from vocabforge.models.heads.scorer import LowRankScorer, factor_head
 
 REDUCED = torch.arange(2, VOCAB, 4)
 

@@ -14,14 +14,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.models.document_passes import document_mask
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.target import (
-    HFTarget,
-    check_tokenizer_fits,
-    default_aux_layers,
-    read_target_config,
-)
+from vocabforge.models.target.documents import document_mask
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget, check_tokenizer_fits, default_aux_layers, read_target_config
 
 
 def row(documents: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

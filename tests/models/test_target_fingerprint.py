@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support import tiny_target
-from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.target.fingerprint import target_fingerprint
 
 
 @pytest.fixture(scope="module")

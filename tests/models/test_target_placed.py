@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.support import ROOT, tiny_target
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.models.document_passes import DocumentSpan, document_mask, document_spans, plan_passes
-from vocabforge.models.target import HFTarget, check_row_length
-from vocabforge.models.target_head import TargetHead
-from vocabforge.models.target_load import dtype_of
+from vocabforge.models.target.documents import DocumentSpan, document_mask, document_spans, plan_passes
+from vocabforge.models.target.head import TargetHead
+from vocabforge.models.target.hf import HFTarget, check_row_length
+from vocabforge.models.target.load import dtype_of
 
 CPU = torch.device("cpu")
 
@@ -230,7 +230,7 @@ import sys, torch
 from pathlib import Path
 from tests.models.test_target_placed import rows
 from vocabforge.capture.online import OnlineCapture, RowBatch
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 import torch.distributed as dist
 place = Path(sys.argv[1])
 target = HFTarget.load(place, tp_plan="auto")

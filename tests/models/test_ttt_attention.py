@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.core.errors import ConfigError, DataError
-from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.models import ttt_attention as ttt_attention_module
-from vocabforge.models import ttt_documents, ttt_flex
-from vocabforge.models.document_passes import document_mask
-from vocabforge.models.ttt_attention import EAGER_LENGTH, TTTState, choose_attention, ttt_attention
-from vocabforge.models.ttt_documents import Documents, merge, merged_attention
+from vocabforge.models.target.documents import document_mask
+from vocabforge.models.ttt import attention as ttt_attention_module
+from vocabforge.models.ttt import flex as ttt_flex
+from vocabforge.models.ttt import merged as ttt_documents
+from vocabforge.models.ttt.attention import EAGER_LENGTH, TTTState, choose_attention, ttt_attention
+from vocabforge.models.ttt.merged import Documents, merge, merged_attention
 
 
 @dataclass

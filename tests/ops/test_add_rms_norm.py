@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vocabforge.core.errors import UsageError
-from vocabforge.models.lean_layers import rms_norm
+from vocabforge.models.lean.layers import rms_norm
 from vocabforge.ops.add_rms_norm import add_rms_norm
 
 HALVES = [torch.bfloat16, torch.float16]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.ops.kernels_build import KERNELS
-from vocabforge.evaluate.op_benches import OP_BENCHES, op_cases
-from vocabforge.evaluate.op_benches.types import SMALL
+from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
+from vocabforge.bench.kernels.cases.types import SMALL
 from vocabforge.ops.backend import Op
 
 ROOT = KERNELS.parent

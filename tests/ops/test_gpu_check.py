@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from vocabforge.evaluate.bench_kernels import REAL, planned, sources_hash
-from vocabforge.evaluate.op_benches import OP_BENCHES
+from vocabforge.bench.kernels.cases import OP_BENCHES
+from vocabforge.bench.kernels.run import REAL, planned, sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "kernels" / "gpu_check.py"
@@ -149,7 +149,7 @@ class TestParts:
         def measure(options: Any, parts: Any, run: Any) -> dict[str, Any]:
             return {"failed": {"ops": {"a": "NaN", "b": "died"}}}
 
-        monkeypatch.setattr("vocabforge.evaluate.bench_kernels.measure", measure)
+        monkeypatch.setattr("vocabforge.bench.kernels.run.measure", measure)
         asked = check.parse(["--device", "cpu", "--small"])
         found = check.bench(10.0, asked, tmp_path)
         assert (found["state"], found["problem"]) == ("failed", "2 figures wrong or not measured")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vocabforge.core.errors import UsageError
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean_layers import rms_norm
+from vocabforge.models.lean.layers import rms_norm
 from vocabforge.models.rope import RopeSettings, apply_rope, inverse_frequencies, rope_at
 from vocabforge.ops.rope_store import rope_store
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vocabforge.core.errors import UsageError
-from vocabforge.models.lean_layers import activation
+from vocabforge.models.lean.layers import activation
 from vocabforge.ops.silu_mul import silu_mul
 
 HALVES = [torch.bfloat16, torch.float16]

@@ -19,7 +19,7 @@ from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory
 from vocabforge.decode.tree import RowTree, Walk, children_of, walk_down
-from vocabforge.decode.verify_sampling import choose_point_mass
+from vocabforge.decode.verify.point import choose_point_mass
 from vocabforge.ops.tree_verify_point import PointVerdict, tree_verify_point, walk_point
 
 # rows, nodes, levels, vocabulary

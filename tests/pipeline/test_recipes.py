@@ -18,8 +18,8 @@ from tests.models.lean_support import run_full
 from tests.pipeline.recipe_targets import ARCHITECTURES, make_chat, make_recipe_target
 from tests.support import ROOT
 from vocabforge.core.artifact import open_artifact
-from vocabforge.models.lean import load_target
-from vocabforge.models.target import HFTarget
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.hf import HFTarget
 
 pytestmark = pytest.mark.long
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_support import invoke
-from vocabforge.study.results import RESULTS, read_study
+from vocabforge.study.report.results import RESULTS, read_study
 from vocabforge.study.stages import STAGES
 
 pytestmark = pytest.mark.long

@@ -8,9 +8,9 @@ from tests.study.drafted_support import make_drafted
 from tests.study.report_support import made_up
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.plots import StudyChart, study_panels
-from vocabforge.study.report import ReportInputs, assemble
-from vocabforge.study.results import StudyResults
+from vocabforge.study.report.plots import StudyChart, study_panels
+from vocabforge.study.report.results import StudyResults
+from vocabforge.study.report.stage import ReportInputs, assemble
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, Report
 @pytest.fixture(scope="session")
 def results(study: tuple[StudyConfig, ReportInputs]) -> StudyResults:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
+        patch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 50)
         return assemble(*study)
 
 

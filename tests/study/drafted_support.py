@@ -10,23 +10,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.evaluate.replay_support import knowing_drafter, sharpen
 from tests.study.decoding_support import VOCAB, make_study, study_config
-from vocabforge.core.extension import resolve
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.replay_types import Replayed
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.heads import HEADS, HeadSizes
-from vocabforge.models.heads_router import Router
-from vocabforge.models.lean import load_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.study import answers, replaying
+from tests.study.replay_support import knowing_drafter, sharpen
+from vocabforge.core.registry import resolve
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads.registry import HEADS, HeadSizes
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.study import stage_answers as answers
+from vocabforge.study import stage_replay as replaying
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import FULL, LOW_RANK, REDUCED, ranker_folder, router_folder
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.study.replay.types import Replayed
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 SEED, HIDDEN, SIZE, CLUSTERS = 3, 32, 120, 8
 

@@ -11,19 +11,19 @@ import numpy as np
 
 from tests.study.decoding_support import study_config
 from vocabforge.evaluate.benchmarks import MT_BENCH
-from vocabforge.evaluate.replay import cycle_offsets
-from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.figures import AnsweredQuestion
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyMethod, methods
-from vocabforge.study.report import Replays, ReportInputs
-from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
-from vocabforge.study.times import StudyTimes, trees_of
-from vocabforge.tune.records import AXES, MeasuredPart, Point, Shapes
-from vocabforge.tune.table import LatencyTable, head_family
+from vocabforge.study.replay.replay import cycle_offsets
+from vocabforge.study.replay.types import MISSED, Continuation, Replayed
+from vocabforge.study.report.figures import AnsweredQuestion
+from vocabforge.study.report.results import DRAWN, GREEDY, Checked, Decoded
+from vocabforge.study.report.stage import Replays, ReportInputs
+from vocabforge.study.times.stage import StudyTimes, trees_of
+from vocabforge.tune.latency.records import AXES, MeasuredPart, Point, Shapes
+from vocabforge.tune.latency.table import LatencyTable, head_family
 from vocabforge.tune.types import HeadSetting
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 ROWS, HIDDEN = 151_936, 512
 SPEC_BENCH = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(

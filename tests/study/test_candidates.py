@@ -11,7 +11,7 @@ import torch
 
 from vocabforge.core.errors import UsageError
 from vocabforge.study.candidates import CandidateSampler
-from vocabforge.train.candidates import Candidates, rows_among
+from vocabforge.train.loss.candidates import Candidates, rows_among
 
 NOTHING = torch.zeros(0, dtype=torch.int64)
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from tests.support import tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.errors import UsageError
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.rope import RopeSettings
-from vocabforge.models.target import HFTarget
-from vocabforge.models.ttt_attention import TTTState
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.ttt.attention import TTTState
 from vocabforge.study.copying import start_copying
 from vocabforge.train.setup import start_from_target
 

@@ -15,12 +15,12 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.config import load_config
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.packing import TrainingSequence, pack
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.prepared.packing import TrainingSequence, pack
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.study.draft_heads import HeadBenchOptions, cells, check, markdown, summarise, training_prompts
 from vocabforge.study.steps import run_step
 from vocabforge.train.config import TrainConfig
-from vocabforge.vocab.subset import load_subset
+from vocabforge.vocab.subset.subset import load_subset
 
 pytestmark = pytest.mark.long
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.sample_writer import SampleSizes, write_sample
+from vocabforge.demo.target.build import train_tiny_target
+from vocabforge.demo.target.config import TinyTargetConfig
+from vocabforge.demo.target.train import Step, TextBatch, plain_step
+from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.study.induction import build_induction
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.tiny_target import train_tiny_target
-from vocabforge.train.tiny_target_config import TinyTargetConfig
-from vocabforge.train.tiny_target_train import Step, TextBatch, plain_step
 
 VOCAB = 2000
 

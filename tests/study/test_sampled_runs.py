@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tests.train.run_support import make_place, settings
 from vocabforge.core.config import parse_config
-from vocabforge.core.row_log import read_jsonl_log
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.study.candidates import CandidateSampler
-from vocabforge.train.candidates import Candidates
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import Division, batch_rows, corpus_counts
 from vocabforge.train.heldout import heldout_figures
 from vocabforge.train.loop import Window, take_step, train
+from vocabforge.train.loss.candidates import Candidates
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
 

@@ -13,16 +13,16 @@ import pytest
 from tests.study.decoding_support import END, make_study, question, study_config, write_rows
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
-from vocabforge.corpus.conversation import parse_conversation
-from vocabforge.corpus.regenerate_log import AnswerLog
-from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.corpus.chat.conversation import parse_conversation
+from vocabforge.corpus.regenerate.log import AnswerLog
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.evaluate.prompts import PromptBuilder
-from vocabforge.models.lean import load_target
-from vocabforge.study import answers
-from vocabforge.study.answers import GAP, fit_prompt, spread_by_source, training_prompts
+from vocabforge.evaluate.run.prompts import PromptBuilder
+from vocabforge.models.lean.model import load_target
+from vocabforge.study import stage_answers as answers
 from vocabforge.study.layout import StudyLayout
-from vocabforge.vocab.table import load_counts
+from vocabforge.study.stage_answers import GAP, fit_prompt, spread_by_source, training_prompts
+from vocabforge.vocab.counts.table import load_counts
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     assert len(written(again)) == 3
     assert written(again) == written(layout)  # drawn answers, too
     assert not again.answers.with_name("answers.partial").exists()
-    monkeypatch.setattr("vocabforge.study.answers.Decoder", None)
+    monkeypatch.setattr("vocabforge.study.stage_answers.Decoder", None)
     answers.run(study_config(tmp_path, answers={"rows": 1}), again)  # how many side by side changes nothing
     with pytest.raises(TypeError):
         answers.run(study_config(tmp_path, answers={"tokens": 9}), again)

@@ -15,16 +15,22 @@ from tests.study.drafted_support import SEED, drafted_config, with_planted
 from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, SamplingParams
-from vocabforge.decode.shapes import chain
-from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.evaluate.rounding import OutputPosition
-from vocabforge.models.lean import load_target
-from vocabforge.study import check
-from vocabforge.study.answers import StudyAnswer, Which, load_answers
-from vocabforge.study.check import SampleRequest, compare_cycles, compare_outputs, judge, spread_over_sets
+from vocabforge.decode.trees.shapes import chain
+from vocabforge.evaluate.identity.rounding import OutputPosition
+from vocabforge.models.lean.model import load_target
+from vocabforge.study import stage_check as check
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
-from vocabforge.study.replaying import load_replayed
+from vocabforge.study.replay.types import MISSED, Continuation, Replayed
+from vocabforge.study.stage_answers import StudyAnswer, Which, load_answers
+from vocabforge.study.stage_check import (
+    SampleRequest,
+    compare_cycles,
+    compare_outputs,
+    judge,
+    spread_over_sets,
+)
+from vocabforge.study.stage_replay import load_replayed
 
 pytestmark = pytest.mark.long
 
@@ -100,7 +106,7 @@ def test_a_killed_check_goes_on_with_the_next_method(
     made = check.load_checked(again)["methods"]
     assert decoded == list(made)  # each once
     assert made == {key: result["methods"][key] for key in decoded}
-    monkeypatch.setattr("vocabforge.study.answers.load_target", None)
+    monkeypatch.setattr("vocabforge.study.stage_answers.load_target", None)
     check.run(config, again)  # nothing is loaded for what is finished
     with pytest.raises(TypeError):
         check.run(drafted_config(tmp_path, check={"tokens": 8}), again)
@@ -200,7 +206,7 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
     found = [judge(model, place, (drawn[1], token), sampling, ())["judgement"] for token in other]
     assert set(found) == {"fault"}
-    monkeypatch.setattr("vocabforge.study.check.TOLERANCE", 1e12)
+    monkeypatch.setattr("vocabforge.study.stage_check.TOLERANCE", 1e12)
     assert judge(model, place, (drawn[1], other[0]), sampling, ())["judgement"] == "near-tied"
 
 

@@ -22,22 +22,14 @@ from tests.support import DATA, needs_data
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.sources import SourceOptions, iter_documents
+from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig
-from vocabforge.study.data import KIND, make, run
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.source_texts import (
-    clean,
-    joined,
-    parted,
-    passages,
-    quoted,
-    sentences,
-    weight,
-)
-from vocabforge.study.sources import KINDS, Talk, read_source
-from vocabforge.study.target import unpack_tokenizer
+from vocabforge.study.sources.registry import KINDS, Talk, read_source
+from vocabforge.study.sources.texts import clean, joined, parted, passages, quoted, sentences, weight
+from vocabforge.study.stage_data import KIND, make, run
+from vocabforge.study.stage_target import unpack_tokenizer
 
 NOUNS = (
     "dog",

@@ -12,16 +12,17 @@ import pytest
 from tests.study.training_support import make_inputs, study_config, write_own
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.models.drafter_io import TargetTensors, load_trainable
-from vocabforge.models.head_io import drafter_digest, load_head, owner_of
-from vocabforge.models.target import HFTarget
-from vocabforge.study import drafters, vocab
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.models.drafters.io import TargetTensors, load_trainable
+from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.study import stage_drafters as drafters
+from vocabforge.study import stage_vocab as vocab
 from vocabforge.study.config import DraftersConfig, StudyConfig
-from vocabforge.study.drafters import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
 from vocabforge.study.layout import StudyLayout, begin, publish
 from vocabforge.study.methods import methods
-from vocabforge.vocab.subset import load_subset
+from vocabforge.study.stage_drafters import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
+from vocabforge.vocab.subset.subset import load_subset
 
 pytestmark = pytest.mark.long
 

@@ -6,10 +6,10 @@ import pytest
 from pydantic import BaseModel
 
 from tests.docs.doc_formats import keys, tables
-from vocabforge.evaluate.acceptance import pooled
-from vocabforge.study.check import _CheckFile, accepted_length, compare_cycles, sums
+from vocabforge.evaluate.acceptance.meter import pooled
 from vocabforge.study.draft_heads import FULL, summarise
-from vocabforge.study.times import StudyTimes
+from vocabforge.study.stage_check import _CheckFile, accepted_length, compare_cycles, sums
+from vocabforge.study.times.stage import StudyTimes
 from vocabforge.tune.types import HeadSetting, TreeSetting
 
 CHECK, TIMES, HEADS = "Check of a study", "Times of a study", "Comparison of draft heads"

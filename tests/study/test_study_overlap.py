@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabforge.study.overlap import HeldoutOverlap, _units
+from vocabforge.study.sources.overlap import HeldoutOverlap, _units
 
 WORDS = [f"word{number}" for number in range(40)]
 HANZI = [chr(0x4E00 + number) for number in range(40)]

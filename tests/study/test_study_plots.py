@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from vocabforge.study.plots import Series, StudyChart, spot_chart, study_panels
-from vocabforge.study.results import StudyResults
+from vocabforge.study.report.plots import Series, StudyChart, spot_chart, study_panels
+from vocabforge.study.report.results import StudyResults
 
 
 def test_all_charts_are_there(panels: list[StudyChart]) -> None:

@@ -7,12 +7,12 @@ from math import hypot
 import pytest
 
 from vocabforge.study.config import TimesConfig
-from vocabforge.study.predictions import Length, predictions
-from vocabforge.study.results import MACHINE, ROOFLINE
-from vocabforge.study.roofline import RooflineSizes, head_bytes
-from vocabforge.study.times import StudyTimes
-from vocabforge.tune.records import AXES, MeasuredPart, Point, Shapes
-from vocabforge.tune.table import LatencyTable, head_family
+from vocabforge.study.report.predictions import Length, predictions
+from vocabforge.study.report.results import MACHINE, ROOFLINE
+from vocabforge.study.times.roofline import RooflineSizes, head_bytes
+from vocabforge.study.times.stage import StudyTimes
+from vocabforge.tune.latency.records import AXES, MeasuredPart, Point, Shapes
+from vocabforge.tune.latency.table import LatencyTable, head_family
 from vocabforge.tune.types import HeadSetting, TreeSetting
 
 FULL = HeadSetting(kind="full", scored=(1000,))

@@ -14,15 +14,15 @@ from safetensors.numpy import load_file, save_file
 from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError
-from vocabforge.decode.shapes import chain
-from vocabforge.evaluate.replay import Drafting, cycle_offsets, replay
-from vocabforge.evaluate.replay_types import MISSED, Replayed
-from vocabforge.evaluate.replay_walk import walk
-from vocabforge.models.lean import load_target
-from vocabforge.study import replaying
-from vocabforge.study.answers import load_answers
+from vocabforge.decode.trees.shapes import chain
+from vocabforge.models.lean.model import load_target
+from vocabforge.study import stage_replay as replaying
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyHeads, methods
+from vocabforge.study.replay.replay import Drafting, cycle_offsets, replay
+from vocabforge.study.replay.types import MISSED, Replayed
+from vocabforge.study.replay.walk import walk
+from vocabforge.study.stage_answers import load_answers
 
 pytestmark = pytest.mark.long
 

@@ -15,12 +15,13 @@ from tests.study.drafted_support import SEED, drafted_config
 from tests.study.report_support import report_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, DataError
-from vocabforge.decode.shapes import chain
-from vocabforge.evaluate.intervals import estimate, ratio, ratio_of_ratios
-from vocabforge.evaluate.replay import cycle_offsets
-from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
+from vocabforge.decode.trees.shapes import chain
+from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.study.config import ReplayConfig, StudyConfig
-from vocabforge.study.figures import (
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.replay.replay import cycle_offsets
+from vocabforge.study.replay.types import MISSED, Continuation, Replayed
+from vocabforge.study.report.figures import (
     AnsweredQuestion,
     Sums,
     cells,
@@ -30,9 +31,9 @@ from vocabforge.study.figures import (
     question_sums,
     shapes,
 )
-from vocabforge.study.layout import StudyLayout
-from vocabforge.study.plots import StudyChart
-from vocabforge.study.report import (
+from vocabforge.study.report.plots import StudyChart
+from vocabforge.study.report.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
+from vocabforge.study.report.stage import (
     KIND,
     ReportInputs,
     assemble,
@@ -41,7 +42,6 @@ from vocabforge.study.report import (
     render_study,
     write_report,
 )
-from vocabforge.study.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
 
 
 def asked(*rows: tuple[str, str]) -> list[AnsweredQuestion]:
@@ -118,7 +118,7 @@ class TestFigures:
         assert (ended.committed.sum(), ended.cycles.sum()) == (7, 2)
 
     def test_the_bootstrap_is_that_of_intervals(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 80)
+        monkeypatch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 80)
         rng = np.random.default_rng(0)
         cycles = rng.integers(1, 9, (25, 3, 2)).astype(float)
         sums = Sums(cycles + rng.integers(0, 9, cycles.shape), cycles)

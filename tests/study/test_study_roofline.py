@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vocabforge.core.errors import UsageError
-from vocabforge.study.roofline import RooflineSizes, head_bytes, head_seconds, scaled
+from vocabforge.study.times.roofline import RooflineSizes, head_bytes, head_seconds, scaled
 from vocabforge.tune.types import HeadSetting
 
 LLAMA = RooflineSizes(rows=128_256, hidden=4096, bandwidth=4.3e12)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from vocabforge.evaluate.results import Figure
-from vocabforge.study.plots import looks, main_methods, main_shape
-from vocabforge.study.results import Cell, StudyResults
-from vocabforge.study.tables import (
+from vocabforge.evaluate.results.schema import Figure
+from vocabforge.study.report.plots import looks, main_methods, main_shape
+from vocabforge.study.report.results import Cell, StudyResults
+from vocabforge.study.report.tables import (
     category_part,
     checked_part,
     decoded_part,

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.corpus.sample_writer import SampleSizes, write_sample
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.study import target as stage
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.demo.target.build import make_tokenizer
+from vocabforge.demo.texts.writer import SampleSizes, write_sample
+from vocabforge.study import stage_target as stage
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.train.tiny_target import make_tokenizer
 
 SOURCES = [
     {"name": "talks", "kind": "sample"},

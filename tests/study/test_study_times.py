@@ -12,13 +12,13 @@ import pytest
 from tests.study.decoding_support import VOCAB
 from tests.study.drafted_support import HIDDEN, drafted_config
 from vocabforge.core.errors import DataError
-from vocabforge.models.lean import load_target
-from vocabforge.study import times
+from vocabforge.models.lean.model import load_target
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyHeads, methods
-from vocabforge.study.times import StudyTimes, read_times, tree_of, trees_of
-from vocabforge.tune.table import read_latency
+from vocabforge.study.times import stage as times
+from vocabforge.study.times.stage import StudyTimes, read_times, tree_of, trees_of
+from vocabforge.tune.latency.table import read_latency
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting
 
 

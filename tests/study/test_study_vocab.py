@@ -12,15 +12,15 @@ import pytest
 
 from tests.study.training_support import V, make_inputs, study_config, write_own
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.study import vocab
-from vocabforge.study.answers import COUNTS
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.study import stage_vocab as vocab
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
-from vocabforge.vocab.clusters import load_clusters
-from vocabforge.vocab.select import SpecialTokens
-from vocabforge.vocab.subset import load_subset
-from vocabforge.vocab.table import load_counts, save_counts
+from vocabforge.study.stage_answers import COUNTS
+from vocabforge.vocab.clusters.clusters import load_clusters
+from vocabforge.vocab.counts.table import load_counts, save_counts
+from vocabforge.vocab.subset.select import SpecialTokens
+from vocabforge.vocab.subset.subset import load_subset
 
 
 @pytest.fixture

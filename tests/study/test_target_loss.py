@@ -10,7 +10,17 @@ import torch
 from torch.nn import functional as F
 
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.dataset import TrainingSequence, pack
+from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
+from vocabforge.demo.target import train as tiny_target_train
+from vocabforge.demo.target.train import (
+    TextRows,
+    WorkFolder,
+    batch_loss,
+    counted_states,
+    heldout_loss,
+    spread_rows,
+    train_model,
+)
 from vocabforge.study import target_loss
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.study.target_loss import (
@@ -20,19 +30,9 @@ from vocabforge.study.target_loss import (
     make_target_step,
     passes_in_bf16,
 )
-from vocabforge.train import tiny_target_train
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.data import corpus_counts
 from vocabforge.train.optim import make_optimizer
-from vocabforge.train.tiny_target_train import (
-    TextRows,
-    WorkFolder,
-    batch_loss,
-    counted_states,
-    heldout_loss,
-    spread_rows,
-    train_model,
-)
 
 V, H, T = 709, 16, 24
 

@@ -14,12 +14,12 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
 from tests.train.run_support import WORDS
 from vocabforge.core.config import parse_config
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.study.answers import COUNTS
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.vocab.select import SpecialTokens
-from vocabforge.vocab.table import FrequencyTable, save_counts
+from vocabforge.study.stage_answers import COUNTS
+from vocabforge.vocab.counts.table import FrequencyTable, save_counts
+from vocabforge.vocab.subset.select import SpecialTokens
 
 V, ROWS = 261, 270  # the tokenizer's tokens, and the embedding's rows
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import tiny_target
 from tests.train.run_support import make_place
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(
 
     for step in (1, 2):
         save_checkpoint(tmp_path, step, state(), {}, keep=2)
-    monkeypatch.setattr("vocabforge.core.swap.shutil.rmtree", killed)
+    monkeypatch.setattr("vocabforge.core.folders.shutil.rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path, 3, state(), {}, keep=2)
     monkeypatch.undo()

@@ -17,10 +17,10 @@ from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
-from vocabforge.corpus.packing import PackedRows, StreamPacker, TrainingSequence
-from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.corpus.prepared.packing import PackedRows, StreamPacker, TrainingSequence
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.models.device import choose_device
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import DataConfig
 from vocabforge.train.data import prepare, to_tensors, with_prepared, write_heldout_prompts
 from vocabforge.train.setup import start_from_target

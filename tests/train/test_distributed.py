@@ -21,12 +21,12 @@ from tests.support import ROOT, free_port
 from tests.train.run_support import settings, signalled, write_config
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
-from vocabforge.core.row_log import read_jsonl_log
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
+from vocabforge.train.parallel.deepspeed import deepspeed_config
 from vocabforge.train.setup import build_trainer
-from vocabforge.train.strategy_deepspeed import deepspeed_config
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
-from vocabforge.models.heads import (
+from vocabforge.models.heads.registry import (
     HeadOptions,
     HeadSizes,
     LowRankHead,
@@ -19,11 +19,11 @@ from vocabforge.models.heads import (
     base_of,
     build_head,
 )
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.train import head_report as module
-from vocabforge.train.draft_states import average_precision, drafting_rows, router_labels
-from vocabforge.train.head_report import head_report, report_table, router_schedules
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.heads import report as module
+from vocabforge.train.heads.report import head_report, report_table, router_schedules
+from vocabforge.train.heads.states import average_precision, drafting_rows, router_labels
 from vocabforge.train.metrics import expected_accepted_length
 from vocabforge.train.ttt import shift_left
 

@@ -17,14 +17,14 @@ from tests.contracts.drafter_support import make_drafter
 from tests.train.run_support import write_config
 from tests.train.test_distributed import curve, launch
 from vocabforge.cli.app import build_app
-from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.export.formats import FORMATS, layout_of
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.export.importing import folder_digest, import_drafter, is_native
-from vocabforge.export.layout import Export
-from vocabforge.models.drafter_io import load_target_tensors, native_sizes
-from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.export.layouts.interface import Export
+from vocabforge.export.registry import FORMATS, layout_of
+from vocabforge.models.drafters.io import load_target_tensors, native_sizes
+from vocabforge.models.target.hf import HFTarget, read_target_config
 
 # What each layout is written from: kind or form of drafter, and its head. A new layout takes the first line's.
 WRITTEN = {
@@ -40,7 +40,9 @@ TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take longer than the runs."""
-    monkeypatch.setattr("vocabforge.cli.train_drafter._report", lambda config: config.output / "report.html")
+    monkeypatch.setattr(
+        "vocabforge.cli.train.train_drafter._report", lambda config: config.output / "report.html"
+    )
 
 
 def written(place: Path, folder: Path, name: str) -> Path:

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from tests.support import ROOT
 from tests.train.run_support import settings, signalled, write_config
 from vocabforge.cli.app import build_app
-from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
-from vocabforge.core.row_log import read_jsonl_log
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.train import loop
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig

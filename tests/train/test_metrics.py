@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from vocabforge.train.losses import StepFigures
+from vocabforge.train.loss.rows import StepFigures
 from vocabforge.train.metrics import FIELDS, TTTTotals, expected_accepted_length
 
 

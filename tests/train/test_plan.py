@@ -16,8 +16,8 @@ from tests.support import ROOT
 from tests.train.run_support import settings
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.models.drafters import drafter_sizes, new_drafter
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import prepare
 from vocabforge.train.plan import (
@@ -76,9 +76,9 @@ def test_a_drafter_or_vocabulary_that_cannot_be_opened(place: Path, tmp_path: Pa
 
 def test_a_drafter_of_another_target_is_refused(place: Path, tmp_path: Path) -> None:
     from tests.support import tiny_drafter
-    from vocabforge.models.drafter_io import save_drafter
-    from vocabforge.models.fingerprint import target_fingerprint
-    from vocabforge.models.target import HFTarget
+    from vocabforge.models.drafters.io import save_drafter
+    from vocabforge.models.target.fingerprint import target_fingerprint
+    from vocabforge.models.target.hf import HFTarget
 
     drafter = tiny_drafter(HFTarget.load(place / "target"))
     for name, print_of in (("own", target_fingerprint(place / "target")), ("other", "x" * 64)):

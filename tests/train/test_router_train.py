@@ -16,34 +16,34 @@ from tests.docs.doc_formats import keys_by_kind, written
 from tests.support import tiny_drafter, tiny_target
 from tests.train.run_support import make_place
 from vocabforge.cli.app import build_app
-from vocabforge.cli.train_router import train_router
+from vocabforge.cli.train.train_router import train_router
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.core.lock import only_writer
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.export.formats import load_drafter
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import drafter_digest, load_head, owner_of
-from vocabforge.models.head_rows import open_head
-from vocabforge.models.target import HFTarget
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.head_rows import open_head
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import DataConfig
 from vocabforge.train.data import prepare
-from vocabforge.train.draft_states import (
+from vocabforge.train.heads.router_config import RouterTrainConfig
+from vocabforge.train.heads.router_setup import build_router_trainer, plan
+from vocabforge.train.heads.states import (
     average_precision,
     best_columns,
     drafting_rows,
     router_labels,
     router_loss,
 )
-from vocabforge.train.router_config import RouterTrainConfig
-from vocabforge.train.router_setup import build_router_trainer, plan
 from vocabforge.train.ttt import shift_left, unroll
-from vocabforge.vocab.clusters import make_clusters, save_clusters
-from vocabforge.vocab.kmeans import KMeansOptions
-from vocabforge.vocab.kmeans_backends import choose_backend
-from vocabforge.vocab.kmeans_rows import unit_rows
+from vocabforge.vocab.clusters.backends import choose_backend
+from vocabforge.vocab.clusters.clusters import make_clusters, save_clusters
+from vocabforge.vocab.clusters.kmeans import KMeansOptions
+from vocabforge.vocab.clusters.rows import unit_rows
 
 pytestmark = pytest.mark.long
 
@@ -129,7 +129,7 @@ def test_routers_on_one_drafter_share_its_best_tokens(place: Path, monkeypatch: 
         calls.append(len(logits))
         return best_columns(logits, top_n)
 
-    monkeypatch.setattr("vocabforge.train.router_train.best_columns", counted)
+    monkeypatch.setattr("vocabforge.train.heads.router.best_columns", counted)
 
     def train(output: str, best: dict[Any, Any] | None, **sections: Any) -> tuple[bytes, int]:
         calls.clear()

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from tests.train.run_support import settings, write_config
 from vocabforge.cli.app import build_app
-from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.core.lock import only_writer
-from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train

@@ -14,15 +14,15 @@ from tests.train.test_vocab_loss import FUSED, NAIVE, SmallChunks, case
 from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents, pack
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import MismatchError
-from vocabforge.models.target import HFTarget
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.study.candidates import CandidateSampler
-from vocabforge.train.candidates import Candidates
 from vocabforge.train.config import HeadsConfig
-from vocabforge.train.draft_heads import make_heads
+from vocabforge.train.heads.draft_heads import make_heads
+from vocabforge.train.loss.candidates import Candidates
+from vocabforge.train.loss.fused import LossInputs
+from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import rows_by_step
-from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_terms import LossInputs
 
 VOCAB = 61
 

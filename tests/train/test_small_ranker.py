@@ -10,17 +10,17 @@ import torch
 
 from tests.support import tiny_drafter
 from tests.train.run_support import settings
-from vocabforge.cli import train_drafter as command
+from vocabforge.cli.train import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.head_io import drafter_digest, load_head, owner_of
-from vocabforge.models.low_rank import factor_head
-from vocabforge.models.target import HFTarget
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
+from vocabforge.models.heads.scorer import factor_head
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.study.steps import still_there, train_drafter
 from vocabforge.train.config import HeadsConfig, TrainConfig
-from vocabforge.train.draft_heads import (
+from vocabforge.train.heads.draft_heads import (
     FOLDER,
     KINDS,
     configured,
@@ -82,7 +82,7 @@ def test_both_learn_and_both_are_reported(place: Path, trained: dict[str, Any]) 
 
 
 def test_the_decoder_drafts_with_each_of_its_own_size(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.evaluate import live as module
+    from vocabforge.evaluate.acceptance import live as module
 
     asked: dict[str, int | None] = {}
     build = module.build_head

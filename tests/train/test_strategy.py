@@ -10,7 +10,7 @@ from vocabforge.core.distributed import Group, joined
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.data import divide
-from vocabforge.train.strategy import wanted_strategy
+from vocabforge.train.parallel.strategy import wanted_strategy
 
 
 @pytest.mark.parametrize(

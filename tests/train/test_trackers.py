@@ -12,7 +12,7 @@ import pytest
 from accelerate import tracking
 
 from vocabforge.core.errors import UsageError
-from vocabforge.core.row_log import MetricsLog
+from vocabforge.core.journal import MetricsLog
 from vocabforge.train.trackers import Trackers, check_trackers, flat_config, numeric
 
 CONFIG = {"optim": {"lr": 1e-4, "betas": [0.9, 0.95]}, "target": "models/x", "seed": 3, "cache": None}

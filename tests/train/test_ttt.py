@@ -19,16 +19,16 @@ from tests.train.ttt_reference import (
     pack,
     reference_rows,
 )
+from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.capture.online import CapturedBatch, RowBatch
-from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.models.drafter import Drafter
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.target import HFTarget
-from vocabforge.models.ttt_attention import TTTState
-from vocabforge.train.losses import StepFigures, TakenRows, split_figures, take_rows
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.drafters.interface import Drafter
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.ttt.attention import TTTState
+from vocabforge.train.loss.fused import LossInputs
+from vocabforge.train.loss.rows import StepFigures, TakenRows, split_figures, take_rows
+from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 from vocabforge.train.ttt import TTTStep, checkpointed_step, counted_rows, shift_left, unroll
-from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_terms import LossInputs
 
 
 @pytest.mark.parametrize("reduced", [False, True])

@@ -13,8 +13,8 @@ from tests.train.run_support import settings, signalled
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.models.drafter_io import TargetTensors, load_native, load_target_tensors
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.models.drafters.io import TargetTensors, load_native, load_target_tensors
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer, step_settings

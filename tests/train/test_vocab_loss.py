@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.core.errors import ConfigError, MismatchError
-from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_terms import LossCosts, LossInputs, make_plan
+from vocabforge.train.loss.fused import LossCosts, LossInputs, make_plan
+from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 
 NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
 
@@ -94,7 +94,7 @@ class SmallChunks:
         self.budget = budget
 
     def __enter__(self) -> None:
-        from vocabforge.train import vocab_loss as module
+        from vocabforge.train.loss import vocab as module
 
         self.module, self.before = module, module._MIB
         module._MIB = max(1, self.budget // 256)

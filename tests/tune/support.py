@@ -13,25 +13,25 @@ import torch
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build_models import Models
-from vocabforge.evaluate.environment import describe_environment
-from vocabforge.export.formats import load_drafter
-from vocabforge.models.drafter_io import TargetTensors, save_drafter
-from vocabforge.models.fingerprint import target_fingerprint
-from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.lean import load_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.tune.acceptance import PromptRow
-from vocabforge.tune.measure import shapes_of_drafter, shapes_of_target
-from vocabforge.tune.predict import Prediction, predict
-from vocabforge.tune.proposing import Proposing
-from vocabforge.tune.records import AXES, MeasuredPart, Point
-from vocabforge.tune.space import HeadChoice, TuneCandidate
-from vocabforge.tune.table import LatencyTable, head_family
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build.models import Models
+from vocabforge.evaluate.run.environment import describe_environment
+from vocabforge.export.registry import load_drafter
+from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.tune.latency.measure import shapes_of_drafter, shapes_of_target
+from vocabforge.tune.latency.records import AXES, MeasuredPart, Point
+from vocabforge.tune.latency.table import LatencyTable, head_family
+from vocabforge.tune.search.acceptance import PromptRow
+from vocabforge.tune.search.predict import Prediction, predict
+from vocabforge.tune.search.proposers import Proposing
+from vocabforge.tune.search.space import HeadChoice, TuneCandidate
 from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting
-from vocabforge.vocab.subset import VocabSubset, save_subset
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 ROWS = 261
 

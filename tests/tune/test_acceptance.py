@@ -9,12 +9,12 @@ import pytest
 
 from tests.tune.support import make_place, row
 from vocabforge.core.errors import ArtifactError
-from vocabforge.decode.build_models import Models
-from vocabforge.evaluate.acceptance import AcceptanceMeter
-from vocabforge.evaluate.live_prompts import LivePrompts
-from vocabforge.tune.acceptance import AcceptanceSource, AcceptanceStore, accepted_length
-from vocabforge.tune.proposing import Proposing
-from vocabforge.tune.space import HeadChoice, TuneCandidate
+from vocabforge.decode.build.models import Models
+from vocabforge.evaluate.acceptance.meter import AcceptanceMeter
+from vocabforge.evaluate.acceptance.prompts import LivePrompts
+from vocabforge.tune.search.acceptance import AcceptanceSource, AcceptanceStore, accepted_length
+from vocabforge.tune.search.proposers import Proposing
+from vocabforge.tune.search.space import HeadChoice, TuneCandidate
 from vocabforge.tune.types import TreeSetting
 
 PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))

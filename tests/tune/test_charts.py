@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vocabforge.tune.charts import ChartPoint, contour_rates, frontier, pareto_chart
+from vocabforge.tune.report.charts import ChartPoint, contour_rates, frontier, pareto_chart
 
 
 def test_the_frontier_is_what_nothing_is_quicker_and_better_than() -> None:

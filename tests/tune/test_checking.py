@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.tune.support import Formula, Worlds, chains, row
-from vocabforge.evaluate.results import Figure
-from vocabforge.tune.checking import choose, compare
-from vocabforge.tune.predict import Prediction, predict_plain
-from vocabforge.tune.search import Entry, Halving, search
+from vocabforge.evaluate.results.schema import Figure
+from vocabforge.tune.search.check import choose, compare
+from vocabforge.tune.search.predict import Prediction, predict_plain
+from vocabforge.tune.search.search import Entry, Halving, search
 from vocabforge.tune.types import Seconds
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support import ROOT
 from tests.tune.support import make_place, make_table, settings_of
-from vocabforge.tune.space import HeadChoice
-from vocabforge.tune.table import write_latency
+from vocabforge.tune.latency.table import write_latency
+from vocabforge.tune.search.space import HeadChoice
 
 
 @pytest.mark.proof

@@ -12,22 +12,24 @@ import torch
 
 from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
+from vocabforge.bench.kernels.cycle import new_capture
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.target_side import TargetSide, view_length
 from vocabforge.decode.tree import DraftTree
-from vocabforge.evaluate.bench_cycle import new_capture
-from vocabforge.models.eagle3 import Eagle3Drafter
-from vocabforge.models.head_types import HeadOptions
-from vocabforge.models.heads import base_of, base_of_model, build_head, exact_head, exact_head_of
-from vocabforge.models.heads_exact import FullHead
-from vocabforge.models.heads_low_rank import RankerHead
-from vocabforge.models.heads_router import Router, RouterHead
-from vocabforge.models.heads_scheduled import ScheduledHead
-from vocabforge.models.lean import LeanModel, load_target
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.target import HFTarget
-from vocabforge.tune.measure import (
+from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.models.heads.exact import FullHead
+from vocabforge.models.heads.interface import HeadOptions
+from vocabforge.models.heads.low_rank import RankerHead
+from vocabforge.models.heads.registry import base_of, base_of_model, build_head, exact_head, exact_head_of
+from vocabforge.models.heads.router import Router, RouterHead
+from vocabforge.models.heads.scheduled import ScheduledHead
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.tune.latency.graphs import captured_parts
+from vocabforge.tune.latency.heads import usual_heads
+from vocabforge.tune.latency.measure import (
     LatencyBudget,
     LatencyInputs,
     fit_rest,
@@ -36,12 +38,10 @@ from vocabforge.tune.measure import (
     point_of,
     run_rounds,
 )
-from vocabforge.tune.measure_graphs import captured_parts
-from vocabforge.tune.measure_heads import usual_heads
-from vocabforge.tune.measure_parts import CycleRun, CycleRunner, usual
-from vocabforge.tune.measure_plan import covering, plan_of, prefixes
-from vocabforge.tune.records import Rest
-from vocabforge.tune.table import LatencyTable
+from vocabforge.tune.latency.parts import CycleRun, CycleRunner, usual
+from vocabforge.tune.latency.plan import covering, plan_of, prefixes
+from vocabforge.tune.latency.records import Rest
+from vocabforge.tune.latency.table import LatencyTable
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
 
 TREES = (

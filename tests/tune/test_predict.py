@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tune.support import FULL, Formula, row
-from vocabforge.tune.predict import mean_prefix, predict, predict_plain, prefix_of
+from vocabforge.tune.search.predict import mean_prefix, predict, predict_plain, prefix_of
 from vocabforge.tune.types import TreeSetting
 
 TREE = TreeSetting(topk=2, depth=1, total=6)

@@ -8,14 +8,14 @@ import pytest
 
 from tests.tune.support import ROWS, make_place
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode.build import recipe_methods
-from vocabforge.decode.build_models import Models
+from vocabforge.decode.build.methods import recipe_methods
+from vocabforge.decode.build.models import Models
+from vocabforge.decode.build.recipe import DecodingRecipe
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.recipe import DecodingRecipe
-from vocabforge.models.head_io import HeadOwner, save_head
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.tune.proposing import HeadInputs, Proposing, head_choices
-from vocabforge.tune.space import TuneCandidate
+from vocabforge.models.heads.io import HeadOwner, save_head
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.tune.search.proposers import HeadInputs, Proposing, head_choices
+from vocabforge.tune.search.space import TuneCandidate
 from vocabforge.tune.types import TreeSetting
 
 PROMPT = list(range(70, 90))

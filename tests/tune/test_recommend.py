@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.tune.support import Formula, Worlds, chains, row
-from vocabforge.decode.recipe import PLAIN
-from vocabforge.tune.predict import predict_plain
-from vocabforge.tune.recommend import recommend
-from vocabforge.tune.search import Halving, search
+from vocabforge.decode.build.recipe import PLAIN
+from vocabforge.tune.search.predict import predict_plain
+from vocabforge.tune.search.recommend import recommend
+from vocabforge.tune.search.search import Halving, search
 
 
 def entries_of(world: Worlds, heads: tuple[str, ...] = ("full",), prompts: int = 8):

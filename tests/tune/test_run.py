@@ -9,15 +9,15 @@ import pytest
 
 from tests.tune.support import make_place, make_table, settings_of
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode.build import recipe_methods
-from vocabforge.decode.recipe import PLAIN, read_recipe
-from vocabforge.tune.acceptance import AcceptanceSource
+from vocabforge.decode.build.methods import recipe_methods
+from vocabforge.decode.build.recipe import PLAIN, read_recipe
+from vocabforge.tune.latency.table import write_latency
 from vocabforge.tune.options import TuneInputs, TuneOptions
-from vocabforge.tune.outcome import TUNE, TuneResults
-from vocabforge.tune.proposing import HeadInputs
+from vocabforge.tune.report.outcome import TUNE, TuneResults
 from vocabforge.tune.run import tune
-from vocabforge.tune.space import HeadChoice, TreeGrid
-from vocabforge.tune.table import write_latency
+from vocabforge.tune.search.acceptance import AcceptanceSource
+from vocabforge.tune.search.proposers import HeadInputs
+from vocabforge.tune.search.space import HeadChoice, TreeGrid
 
 GRID = TreeGrid(chains=(1, 3), levels=(2,), topk=(2,), nodes=(6,))
 

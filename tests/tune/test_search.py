@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tune.support import Formula, Worlds, chains
-from vocabforge.tune.search import Halving, finalists, ranked, search
+from vocabforge.tune.search.search import Halving, finalists, ranked, search
 
 
 def lengths_of(acceptance: float, count: int, head: str = "full") -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.tune.space import HeadChoice, TreeGrid, TuneCandidate, candidates, trees_of
+from vocabforge.tune.search.space import HeadChoice, TreeGrid, TuneCandidate, candidates, trees_of
 from vocabforge.tune.types import TreeSetting
 
 GRID = TreeGrid(chains=(1, 3), levels=(1, 2, 5), topk=(1, 2, 4), nodes=(2, 6, 8, 40, 60))

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.models.head_types import HeadBase, HeadOptions
-from vocabforge.models.heads import build_head, exact_head_of
-from vocabforge.models.heads_router import Router
-from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.tune.records import AXES, CycleCheck, MeasuredPart, Point, Rest, Shapes
-from vocabforge.tune.table import (
+from vocabforge.models.heads.interface import HeadBase, HeadOptions
+from vocabforge.models.heads.registry import build_head, exact_head_of
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.tune.latency.records import AXES, CycleCheck, MeasuredPart, Point, Rest, Shapes
+from vocabforge.tune.latency.table import (
     LATENCY,
     LatencyTable,
     TimeSample,

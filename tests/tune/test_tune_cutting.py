@@ -9,11 +9,11 @@ import pytest
 
 from tests.tune.support import ROWS, make_place
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.tune.space import cut_vocabs
-from vocabforge.vocab.select import SpecialTokens
-from vocabforge.vocab.subset import VocabSubset, load_subset, save_subset
-from vocabforge.vocab.table import FrequencyTable, save_counts
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.tune.search.space import cut_vocabs
+from vocabforge.vocab.counts.table import FrequencyTable, save_counts
+from vocabforge.vocab.subset.select import SpecialTokens
+from vocabforge.vocab.subset.subset import VocabSubset, load_subset, save_subset
 
 
 @pytest.fixture(scope="module")

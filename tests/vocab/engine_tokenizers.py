@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from vocabforge.corpus.cut_parts import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
-from vocabforge.corpus.tokenizer import TextTokenizer
+from vocabforge.corpus.tokenizer.cut_parts import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog, doesn't it? I'll say so: they're 12345 of them.\n\n",
@@ -275,7 +275,7 @@ def built(name: str) -> TextTokenizer:
 
 def wrapped(backend: Tokenizer) -> TextTokenizer:
     """A ``TextTokenizer`` around a backend that has no file."""
-    from vocabforge.corpus.tokenizer import fingerprint_of
+    from vocabforge.corpus.tokenizer.tokenizer import fingerprint_of
 
     return TextTokenizer(
         backend=backend,

@@ -17,7 +17,7 @@ from tokenizers import (
     trainers,
 )
 
-from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 
 TEXTS = [
     "the quick brown fox jumps over the lazy dog, and then the dog sleeps. is it late?",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vocabforge.vocab.kmeans_rows import Ids, Rows, UnitRows, unit_rows
+from vocabforge.vocab.clusters.rows import Ids, Rows, UnitRows, unit_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from tests.support import DATA
 from tests.vocab.engine_tokenizers import special_tokens, wrapped
-from vocabforge.corpus.cut_parts import O200K
-from vocabforge.corpus.tokenizer import TextTokenizer
+from vocabforge.corpus.tokenizer.cut_parts import O200K
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 
 
 def byte_alphabet() -> list[str]:

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
-from vocabforge.vocab.clusters import (
+from vocabforge.vocab.clusters.backends import choose_backend
+from vocabforge.vocab.clusters.clusters import (
     Clusters,
     canonical,
     check_count,
@@ -29,9 +30,8 @@ from vocabforge.vocab.clusters import (
     save_clusters,
     size_histogram,
 )
-from vocabforge.vocab.kmeans import KMeansOptions
-from vocabforge.vocab.kmeans_backends import choose_backend
-from vocabforge.vocab.kmeans_rows import unit_rows
+from vocabforge.vocab.clusters.kmeans import KMeansOptions
+from vocabforge.vocab.clusters.rows import unit_rows
 
 TORCH = choose_backend("torch")[0]
 

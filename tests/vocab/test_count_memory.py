@@ -20,8 +20,8 @@ import json, sys
 from pathlib import Path
 from tests.vocab.engine_tokenizers import built
 from vocabforge.core.provenance import peak_memory
-from vocabforge.vocab.count_run import count_corpus
-from vocabforge.vocab.counts import CountOptions
+from vocabforge.vocab.counts.run import count_corpus
+from vocabforge.vocab.counts.tally import CountOptions
 folder = Path(sys.argv[1])
 tokenizer = built({name!r})
 before = peak_memory()

@@ -19,12 +19,12 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import ROOT, free_port
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.corpus.sources import SourceOptions
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab import count_run
-from vocabforge.vocab.count_run import count_corpus, partial_folder
-from vocabforge.vocab.counts import CountOptions
-from vocabforge.vocab.table import load_counts
+from vocabforge.corpus.sources.sources import SourceOptions
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.counts import run as count_run
+from vocabforge.vocab.counts.run import count_corpus, partial_folder
+from vocabforge.vocab.counts.table import load_counts
+from vocabforge.vocab.counts.tally import CountOptions
 
 WORDS = ["alpha", "beta", "gamma", "déjà", "漢字", "naïve", "  ", "\n", "omega's", "x1"]
 
@@ -336,7 +336,7 @@ def test_a_worker_that_dies_is_reported(folder, tokenizer, tmp_path, monkeypatch
         def submit(self, fn, /, *args, **kwargs):
             return super().submit(os._exit, 9)
 
-    monkeypatch.setattr("vocabforge.vocab.count_shards.futures.ProcessPoolExecutor", Dying)
+    monkeypatch.setattr("vocabforge.vocab.counts.shards.futures.ProcessPoolExecutor", Dying)
     with pytest.raises(VocabForgeError, match="finished shards are kept"):
         count_corpus(tokenizer, [folder / "in"], CountOptions(workers=2), tmp_path / "p")
 
@@ -353,8 +353,8 @@ def test_what_a_user_should_know_is_said(folder, tokenizer, tmp_path, capsys):
 
 
 def test_shards_of_unknown_size_are_units_of_their_own():
-    from vocabforge.corpus.shards import Shard
-    from vocabforge.vocab.count_plan import make_units
+    from vocabforge.corpus.sources.shards import Shard
+    from vocabforge.vocab.counts.plan import make_units
 
     hub = [Shard("hub:x", "hub", at, at + 1, "", 0) for at in range(3)]
     files = [Shard(f"{at}.txt", "text", 0, None, "ab"[at > 2], 1000) for at in range(5)]

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import DATA, needs_data
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
-from vocabforge.corpus.sources import Document, Problems, SourceOptions
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.count_run import count_corpus
-from vocabforge.vocab.counts import CountOptions, TokenCounter
-from vocabforge.vocab.engines import choose_engine
-from vocabforge.vocab.table import load_counts, save_counts
+from vocabforge.corpus.sources.sources import Document, Problems, SourceOptions
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.counts.engines import choose_engine
+from vocabforge.vocab.counts.run import count_corpus
+from vocabforge.vocab.counts.table import load_counts, save_counts
+from vocabforge.vocab.counts.tally import CountOptions, TokenCounter
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.vocab.coverage import (
+from vocabforge.vocab.subset.coverage import (
     carrying,
     coverage_at,
     covered,
@@ -22,7 +22,7 @@ from vocabforge.vocab.coverage import (
     unseen_mass,
     unseen_share,
 )
-from vocabforge.vocab.subset import make_subset
+from vocabforge.vocab.subset.subset import make_subset
 
 
 @st.composite

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.corpus.test_cutting import TEXTS
 from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, SENTENCES, built
 from vocabforge.core.errors import UsageError
-from vocabforge.core.extension import resolve
-from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
-from vocabforge.corpus.tokenizer import TextTokenizer
-from vocabforge.vocab import engine_pieces
-from vocabforge.vocab.engine_pieces import PiecesEngine
-from vocabforge.vocab.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
+from vocabforge.core.registry import resolve
+from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
+from vocabforge.vocab.counts import engine_pieces
+from vocabforge.vocab.counts.engine_pieces import PiecesEngine
+from vocabforge.vocab.counts.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
 
 FAST = {
     *(

@@ -15,8 +15,8 @@ import pytest
 from tests.support import DATA, needs_data
 from tests.vocab.real_tokenizers import REAL, real
 from tests.vocab.test_engines import engines_of, in_parts
-from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
-from vocabforge.vocab.engines import CountEngine, PlainEngine
+from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
+from vocabforge.vocab.counts.engines import CountEngine, PlainEngine
 
 
 @cache

@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from tests.vocab.kmeans_support import groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.vocab import kmeans, kmeans_rows
-from vocabforge.vocab.kmeans import INITS, KMeansOptions, Sweep, spherical_kmeans, start_centroids, sweep_rows
-from vocabforge.vocab.kmeans_backends import BACKENDS, choose_backend
-from vocabforge.vocab.kmeans_rows import unit_rows
+from vocabforge.vocab.clusters import kmeans
+from vocabforge.vocab.clusters import rows as kmeans_rows
+from vocabforge.vocab.clusters.backends import BACKENDS, choose_backend
+from vocabforge.vocab.clusters.kmeans import (
+    INITS,
+    KMeansOptions,
+    Sweep,
+    spherical_kmeans,
+    start_centroids,
+    sweep_rows,
+)
+from vocabforge.vocab.clusters.rows import unit_rows
 
 
 def here(name):

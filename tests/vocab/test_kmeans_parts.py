@@ -10,10 +10,10 @@ import pytest
 
 from tests.vocab.kmeans_support import ArrayRows, groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.vocab import kmeans_backends
-from vocabforge.vocab.kmeans import start_centroids
-from vocabforge.vocab.kmeans_backends import absent, choose_backend
-from vocabforge.vocab.kmeans_rows import unit_rows
+from vocabforge.vocab.clusters import backends as kmeans_backends
+from vocabforge.vocab.clusters.backends import absent, choose_backend
+from vocabforge.vocab.clusters.kmeans import start_centroids
+from vocabforge.vocab.clusters.rows import unit_rows
 
 
 def test_plus_plus_spreads_and_sample_does_not():

@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.vocab.coverage import rank_all
-from vocabforge.vocab.domains import MIXTURE_TOTAL, TablePart, choose_domains, merge_tables, mix_tables
-from vocabforge.vocab.select import SpecialTokens
-from vocabforge.vocab.table import load_counts, save_counts
+from vocabforge.vocab.counts.mixtures import (
+    MIXTURE_TOTAL,
+    TablePart,
+    choose_domains,
+    merge_tables,
+    mix_tables,
+)
+from vocabforge.vocab.counts.table import load_counts, save_counts
+from vocabforge.vocab.subset.coverage import rank_all
+from vocabforge.vocab.subset.select import SpecialTokens
 
 V = 12
 rows = st.lists(st.integers(0, 50), min_size=V, max_size=V).filter(any)

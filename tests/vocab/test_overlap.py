@@ -14,9 +14,9 @@ from tests.support import DATA, needs_data
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
 from vocabforge.core.errors import ArtifactError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.overlap import LONGEST, compare, histogram, load_overlap, prepare, save_overlap
-from vocabforge.vocab.overlap_corpus import compare_on_corpus
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.overlap.on_text import compare_on_corpus
+from vocabforge.vocab.overlap.overlap import LONGEST, compare, histogram, load_overlap, prepare, save_overlap
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from tokenizers import processors
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
 from vocabforge.core.errors import DataError
-from vocabforge.vocab.overlap import prepare
-from vocabforge.vocab.overlap_corpus import compare_on_corpus, loss_between
+from vocabforge.vocab.overlap.on_text import compare_on_corpus, loss_between
+from vocabforge.vocab.overlap.overlap import prepare
 
 
 @pytest.fixture(scope="module")

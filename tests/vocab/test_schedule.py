@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import UsageError
-from vocabforge.vocab.schedule import LAWS, schedule_sizes
+from vocabforge.vocab.subset.schedule import LAWS, schedule_sizes
 
 
 @given(st.sampled_from(sorted(LAWS)), st.integers(1, 200_000), st.data())

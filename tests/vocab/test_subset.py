@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.forced import ForceOptions, forced_ids
-from vocabforge.vocab.select import SpecialTokens, select
-from vocabforge.vocab.subset import VocabSubset, load_subset, make_subset, save_subset
-from vocabforge.vocab.table import FrequencyTable
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.counts.table import FrequencyTable
+from vocabforge.vocab.subset.forced import ForceOptions, forced_ids
+from vocabforge.vocab.subset.select import SpecialTokens, select
+from vocabforge.vocab.subset.subset import VocabSubset, load_subset, make_subset, save_subset
 
 
 @st.composite

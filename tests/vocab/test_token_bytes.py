@@ -18,9 +18,9 @@ from tests.vocab.engine_tokenizers import PROVEN, wrapped
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
 from tests.vocab.real_tokenizers import real
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.select import byte_ids
-from vocabforge.vocab.token_bytes import byte_level_characters, readable, token_bytes, token_forms
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.overlap.token_bytes import byte_level_characters, readable, token_bytes, token_forms
+from vocabforge.vocab.subset.select import byte_ids
 
 UNICODE = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 TRAINED = st.text(alphabet=st.sampled_from(ALPHABET), max_size=40)

@@ -15,7 +15,7 @@ from tokenizers import decoders
 from tests.support import needs_data
 from tests.vocab.real_tokenizers import real
 from tests.vocab.test_token_bytes import golden, sentencepiece_text
-from vocabforge.vocab.overlap import prepare
+from vocabforge.vocab.overlap.overlap import prepare
 
 pytestmark = needs_data
 LOOKS_SPECIAL = [

@@ -15,9 +15,8 @@ from safetensors.numpy import load_file
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.subset import VocabSubset, make_subset, save_subset
-from vocabforge.vocab.token_maps import (
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.vocab.subset.maps import (
     EXPORTS,
     ExportInputs,
     exporters,
@@ -25,6 +24,7 @@ from vocabforge.vocab.token_maps import (
     read_fr_spec,
     subset_from_list,
 )
+from vocabforge.vocab.subset.subset import VocabSubset, make_subset, save_subset
 
 
 @pytest.fixture(scope="module")

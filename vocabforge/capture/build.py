@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 
 from ..core.errors import MismatchError
-from ..corpus.packing import PackedRows
-from ..models.target import HFTarget
-from ..models.target_head import TargetHead
-from ..models.target_load import DTYPES, dtype_name
+from ..corpus.prepared.packing import PackedRows
+from ..models.target.head import TargetHead
+from ..models.target.hf import HFTarget
+from ..models.target.load import DTYPES, dtype_name
 from .cache import CachedCapture, CaptureKey, cache_key, open_cache, rows_digest
 from .online import CaptureSource, OnlineCapture
 

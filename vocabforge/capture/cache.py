@@ -21,8 +21,8 @@ from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import form_errors, read_json, sha256_file
 from ..core.records import read_record
-from ..corpus.packing import PackedRows
-from ..models.target_load import DTYPES
+from ..corpus.prepared.packing import PackedRows
+from ..models.target.load import DTYPES
 from .online import CapturedBatch, Key, RowBatch
 
 KIND = "capture"

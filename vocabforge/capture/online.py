@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..models.target import HFTarget, TargetStates
+from ..models.target.hf import HFTarget, TargetStates
 
 Key = tuple[str, int]
 

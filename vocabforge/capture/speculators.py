@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..core.console import ProgressBar
 from ..core.errors import DataError, MismatchError
-from ..models.document_passes import document_spans
-from ..models.target import HFTarget, final_norm
+from ..models.target.documents import document_spans
+from ..models.target.hf import HFTarget, final_norm
 from .online import CapturedBatch, Key, RowBatch
 
 _SAMPLE_TOKENS = 256

@@ -6,31 +6,31 @@ import os
 import sys
 from pathlib import Path
 
-from ..core.extension import load_attribute
+from ..core.registry import load_attribute
 
 # name -> "module:attr"; adding a command is a file and a row.
 COMMANDS: dict[str, str] = {
-    "count-freq": "vocabforge.cli.count_freq:count_freq",
-    "merge-freq": "vocabforge.cli.merge_freq:merge_freq",
-    "select-vocab": "vocabforge.cli.select_vocab:select_vocab",
-    "coverage": "vocabforge.cli.coverage:coverage",
-    "cluster-vocab": "vocabforge.cli.cluster_vocab:cluster_vocab",
-    "compare-vocab": "vocabforge.cli.compare_vocab:compare_vocab",
-    "inspect": "vocabforge.cli.inspect:inspect",
-    "regenerate": "vocabforge.cli.regenerate:regenerate",
-    "capture": "vocabforge.cli.capture:capture",
-    "prepare-data": "vocabforge.cli.prepare_data:prepare_data",
-    "train-drafter": "vocabforge.cli.train_drafter:train_drafter",
-    "train-router": "vocabforge.cli.train_router:train_router",
-    "report-training": "vocabforge.cli.report_training:report_training",
-    "export": "vocabforge.cli.export:export",
-    "revocab": "vocabforge.cli.revocab:revocab",
-    "tune": "vocabforge.cli.tune:tune",
-    "eval": "vocabforge.cli.evaluate:evaluate",
-    "report": "vocabforge.cli.report:report",
-    "generate": "vocabforge.cli.generate:generate",
+    "count-freq": "vocabforge.cli.vocab.count_freq:count_freq",
+    "merge-freq": "vocabforge.cli.vocab.merge_freq:merge_freq",
+    "select-vocab": "vocabforge.cli.vocab.select_vocab:select_vocab",
+    "coverage": "vocabforge.cli.vocab.coverage:coverage",
+    "cluster-vocab": "vocabforge.cli.vocab.cluster_vocab:cluster_vocab",
+    "compare-vocab": "vocabforge.cli.vocab.compare_vocab:compare_vocab",
+    "inspect": "vocabforge.cli.inspect.command:inspect",
+    "regenerate": "vocabforge.cli.data.regenerate:regenerate",
+    "capture": "vocabforge.cli.data.capture:capture",
+    "prepare-data": "vocabforge.cli.data.prepare_data:prepare_data",
+    "train-drafter": "vocabforge.cli.train.train_drafter:train_drafter",
+    "train-router": "vocabforge.cli.train.train_router:train_router",
+    "report-training": "vocabforge.cli.train.report_training:report_training",
+    "export": "vocabforge.cli.ship.export:export",
+    "revocab": "vocabforge.cli.ship.revocab:revocab",
+    "tune": "vocabforge.cli.decode.tune:tune",
+    "eval": "vocabforge.cli.decode.eval:evaluate",
+    "report": "vocabforge.cli.decode.report:report",
+    "generate": "vocabforge.cli.decode.generate:generate",
     "bench": "vocabforge.cli.bench:bench",
-    "doctor": "vocabforge.cli.doctor:doctor",
+    "doctor": "vocabforge.cli.ship.doctor:doctor",
     "study": "vocabforge.cli.study:study",
     "demo": "vocabforge.cli.demo:demo",
 }

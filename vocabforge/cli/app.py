@@ -15,7 +15,7 @@ import typer
 from .. import __version__
 from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
-from .option_groups import flattened
+from .options.groups import flattened
 from .parsing import Command, Commands, help_style
 
 if TYPE_CHECKING:

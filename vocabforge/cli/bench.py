@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import UsageError
-from ..core.extension import resolve
+from ..core.registry import resolve
 from ..core.values import sizes_in, words_in
 from .app import JsonOption, echo, print_json, stdout_console
 
@@ -80,7 +80,7 @@ def print_training(result: dict[str, Any]) -> None:
 
 
 def print_decoding(result: dict[str, Any]) -> None:
-    from ..evaluate.bench_decoding import COLUMNS, cells, remarks
+    from ..bench.decoding.run import COLUMNS, cells, remarks
 
     settings = result["settings"]
     warmth = settings["temperature"]
@@ -96,7 +96,7 @@ def print_decoding(result: dict[str, Any]) -> None:
 
 
 def print_kernels(result: dict[str, Any]) -> None:
-    from ..evaluate.bench_kernels_table import markdown
+    from ..bench.kernels.table import markdown
 
     stdout_console().print(markdown(result, brief=True), markup=False, soft_wrap=True)
 
@@ -144,11 +144,11 @@ if TYPE_CHECKING:
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
 # (recipe, overrides, options, output), the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
-    "count-freq": "vocabforge.evaluate.bench_counting:bench_counting",
-    "decoding": "vocabforge.evaluate.bench_decoding:bench_decoding",
+    "count-freq": "vocabforge.bench.counting:bench_counting",
+    "decoding": "vocabforge.bench.decoding.run:bench_decoding",
     "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
-    "kernels": "vocabforge.evaluate.bench_kernels:bench_kernels",
-    "training": "vocabforge.evaluate.bench_training:bench_training",
+    "kernels": "vocabforge.bench.kernels.run:bench_kernels",
+    "training": "vocabforge.bench.training:bench_training",
 }
 
 

@@ -304,8 +304,8 @@ def demo(
     and made from the same inputs, and goes on where it was stopped.
     """
     from ..core.files import read_json
-    from ..evaluate.results import read_results
-    from .eval_record import print_tables
+    from ..evaluate.results.schema import read_results
+    from .decode.eval_record import print_tables
 
     start = time.monotonic()
     record = Record(output / "demo.json")
@@ -368,7 +368,7 @@ def _step(name: str, inputs: tuple[Path, ...], output: Path, words: tuple[object
 
 
 def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step:
-    from ..corpus.sample_writer import SampleSizes, write_sample
+    from ..demo.texts.writer import SampleSizes, write_sample
 
     sizes = SampleSizes(**scale.sample)
     shown = f"Writing sample texts in nine task categories to {folder}"
@@ -381,14 +381,14 @@ def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step
 
 def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale) -> Step:
     from ..core.config import load_config
-    from ..train.tiny_target_config import TinyTargetConfig
+    from ..demo.target.config import TinyTargetConfig
 
     paths = (f"train={train}", f"heldout={heldout}")
     config = load_config(TinyTargetConfig, recipe("tiny/target.yaml"), [*paths, *scale.target])
     shown = f"Making a tokenizer of {config.vocab_size:,} entries and a small Llama target in {folder}"
 
     def make(replace: bool) -> None:
-        from ..train.tiny_target import train_tiny_target
+        from ..demo.target.build import train_tiny_target
 
         meta = train_tiny_target(config, folder, overwrite=replace).meta
         say(

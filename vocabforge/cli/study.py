@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, print_json
-from .plan_tables import print_plan, study_table
+from .train.plan_tables import print_plan, study_table
 
 RECIPE = "study/study.yaml"
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
+from .folders import is_vacant, leftovers, mend, put_in_place, sibling
 from .provenance import git_revision, package_versions
-from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 
 REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
 _RECORD = {"parents", "config", "versions", "git_revision", "command", "created"}
@@ -167,7 +167,7 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
 def check_output(path: Path, *, overwrite: bool = False) -> None:
     """Refuse, before any work is done, an output path that could not be written at the end.
 
-    Also mends what a killed run left there: see :func:`~vocabforge.core.swap.mend`.
+    Also mends what a killed run left there: see :func:`~vocabforge.core.folders.mend`.
 
     Raises:
         UsageError: ``path`` is a file, a foreign folder, or an artefact and ``overwrite`` is off; or it lies

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from safetensors import SafetensorError
 
 from .errors import ArtifactError, DataError, UsageError, VocabForgeError
-from .swap import clear_up, sibling
+from .folders import clear_up, sibling
 
 _MISFITS = (
     LookupError,

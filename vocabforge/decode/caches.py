@@ -6,9 +6,9 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 
-from .draft import PLAIN_PLAN, WrapsPasses
-from .graphs import GraphCapture
-from .proposers import Proposer
+from .accelerate.graphs import GraphCapture
+from .proposers.interface import PLAIN_PLAN, WrapsPasses
+from .proposers.registry import Proposer
 from .target_side import TargetSide
 
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow

@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .draft import Commit, Draw, Plan
-from .proposer_ngram import root_trees
-from .proposers import Lap, Proposer
+from .proposers.interface import Commit, Draw, Plan
+from .proposers.ngram import root_trees
+from .proposers.registry import Lap, Proposer
 from .request import SamplingParams
 from .sampling import SeededChance
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
-from .verifiers import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
+from .verify.registry import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
 from .work import offered
 
 _IDLE = Draw(SamplingParams(), SeededChance(0))

@@ -14,20 +14,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import torch
 
 from ..core.errors import UsageError
-from ..core.extension import resolve
-from ..models.lean import LeanModel
+from ..core.registry import resolve
+from ..models.lean.model import LeanModel
+from .accelerate.device_cycle import check_window, device_cycle, serves
+from .accelerate.graphs import GraphCapture
 from .caches import Caches
-from .control import Control, CycleFigures, make_control
+from .control.control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
-from .cycle_device import check_window, device_cycle, serves
-from .draft import PLAIN_PLAN, Wrap, WrapsPasses
-from .graphs import GraphCapture
-from .proposer_ngram import root_trees
-from .proposers import Counts, Proposer
+from .proposers.interface import PLAIN_PLAN, Wrap, WrapsPasses
+from .proposers.ngram import root_trees
+from .proposers.registry import Counts, Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
-from .verifiers import VERIFIERS, RowVerification, verify
+from .verify.registry import VERIFIERS, RowVerification, verify
 from .work import Waiting, Work, check_layers, check_request
 
 PREFILL = "prefill"

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..models.kv_cache import Sight, causal_mask, line_sight
-from ..models.lean import LeanModel
-from .draft import Wrap
-from .graphs import GraphCapture
+from ..models.lean.model import LeanModel
+from .accelerate.graphs import GraphCapture
+from .proposers.interface import Wrap
 from .tree import DraftTree
-from .verify import decide_greedy
+from .verify.greedy import decide_greedy
 
 VIEW_STEP = 128
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..core.errors import MismatchError, UsageError
 from .request import Finish, Generation, Request
 from .tree import DraftTree
-from .verifiers import RowVerification
+from .verify.registry import RowVerification
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.console import markdown_table
-from ..models.drafter import Drafter
+from ..models.drafters.interface import Drafter
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}

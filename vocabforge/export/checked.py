@@ -15,11 +15,11 @@ from torch import Tensor
 from ..core.artifact import check_output
 from ..core.errors import ArtifactError, MismatchError
 from ..core.files import disk_errors, fsync_path
-from ..core.swap import put_in_place, sibling
-from ..models.drafter import Drafter
-from ..models.target_load import dtype_name
-from ..models.ttt_attention import TTTState
-from .layout import Export, Layout
+from ..core.folders import put_in_place, sibling
+from ..models.drafters.interface import Drafter
+from ..models.target.load import dtype_name
+from ..models.ttt.attention import TTTState
+from .layouts.interface import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
 # Largest difference of logits, of the largest logit: a head that repeats the target's is read as the target's own.

@@ -10,9 +10,9 @@ from pathlib import Path
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import ArtifactError
 from ..core.files import sha256_file
-from ..models.drafter_io import KIND, load_target_tensors, save_drafter
-from ..models.fingerprint import target_fingerprint
-from .formats import load_drafter
+from ..models.drafters.io import KIND, load_target_tensors, save_drafter
+from ..models.target.fingerprint import target_fingerprint
+from .registry import load_drafter
 
 _KEPT = ("tokenizer_fingerprint", "eos_ids")  # facts of an export that hold for what is made from it
 _READ = (".json", ".safetensors", ".pt")  # what a layout's files end with

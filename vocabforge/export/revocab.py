@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from ..core.errors import MismatchError
 from ..models.checkpoint import LM_HEAD
-from ..models.drafter import Drafter
-from ..models.drafters import new_drafter
-from ..vocab.subset import VocabSubset
+from ..models.drafters.interface import Drafter
+from ..models.drafters.registry import new_drafter
+from ..vocab.subset.subset import VocabSubset
 
 
 @dataclass(frozen=True)

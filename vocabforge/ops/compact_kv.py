@@ -1,7 +1,7 @@
 """Compaction of a key/value cache after verification: the accepted nodes move behind the prefix, in all layers.
 
 Four places: this file, ``kernels/compact_kv``, ``tests/ops/test_compact_kv.py`` and
-``evaluate/op_benches/compact_kv.py``.
+``bench/kernels/cases/compact_kv.py``.
 """
 
 from __future__ import annotations

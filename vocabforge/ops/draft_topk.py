@@ -1,7 +1,7 @@
 """What a draft head answers: log-softmax over a row's columns, the k best, as target ids.
 
 Four places: this file, ``kernels/draft_topk``, ``tests/ops/test_draft_topk.py`` and
-``evaluate/op_benches/draft_topk.py``.
+``bench/kernels/cases/draft_topk.py``.
 """
 
 from __future__ import annotations

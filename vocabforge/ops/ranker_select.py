@@ -1,7 +1,7 @@
 """The ranker's candidates: the k best of all tokens by a low-rank score (SpecVocab).
 
 Four places: this file, ``kernels/ranker_select``, ``tests/ops/test_ranker_select.py`` and
-``evaluate/op_benches/ranker_select.py``.
+``bench/kernels/cases/ranker_select.py``.
 """
 
 from __future__ import annotations

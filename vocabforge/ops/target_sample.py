@@ -5,7 +5,7 @@ the random number lies within rounding of a border, since exponentials here are 
 exact (``ops/masses.py``). So every implementation of this op gives the same bits.
 
 Four places: this file, ``kernels/target_sample``, ``tests/ops/test_target_sample.py`` and
-``evaluate/op_benches/target_sample.py``.
+``bench/kernels/cases/target_sample.py``.
 """
 
 from __future__ import annotations

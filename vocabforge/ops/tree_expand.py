@@ -1,7 +1,7 @@
 """One round of a dynamic draft tree: the children of W frontier nodes, and the best of them (EAGLE-2, Li et al. 2024).
 
 Four places: this file, ``kernels/tree_expand``, ``tests/ops/test_tree_expand.py`` and
-``evaluate/op_benches/tree_expand.py``.
+``bench/kernels/cases/tree_expand.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The best nodes of a dynamic draft tree's history, as a tree of static size (EAGLE-2, Li et al. 2024).
 
 Four places: this file, ``kernels/tree_select``, ``tests/ops/test_tree_select.py`` and
-``evaluate/op_benches/tree_select.py``.
+``bench/kernels/cases/tree_select.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Verification of draft trees by the target's own choices: greedy, or by match where the choices were drawn.
 
 Four places: this file, ``kernels/tree_verify``, ``tests/ops/test_tree_verify.py`` and
-``evaluate/op_benches/tree_verify.py``.
+``bench/kernels/cases/tree_verify.py``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Lossless sampled verification where draft tokens are point masses, on the device.
 
 Leviathan et al. 2023 with point masses as the draft law; siblings in SpecInfer's multi-step form (Miao et al. 2024).
-The decisions of ``decode/verify_sampling.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums, which
+The decisions of ``decode/verify/point.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums, which
 are exact here (``ops/masses.py``).
 
 Four places: this file, ``kernels/tree_verify_point``, ``tests/ops/test_tree_verify_point.py`` and
-``evaluate/op_benches/tree_verify_point.py``.
+``bench/kernels/cases/tree_verify_point.py``.
 """
 
 from __future__ import annotations

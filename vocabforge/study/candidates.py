@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
-from ..train.candidates import Candidates
+from ..train.loss.candidates import Candidates
 
 # The error of log Z is least where pi_v goes with the root of the mean of p_v^2 over contexts: between the frequency
 # (a token equally likely everywhere) and its root (likely in few places). word2vec's power lies between them.

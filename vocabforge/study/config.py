@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
 from ..core.errors import ConfigError, UsageError, did_you_mean
+from ..demo.target.config import TargetTrainingConfig
 from ..train.config import Fraction, Precision
-from ..train.tiny_target_config import TargetTrainingConfig
 
 SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]
 
@@ -22,7 +22,7 @@ class SourceConfig(StrictModel):
     Attributes:
         name: for reports and file names.
         path: file below ``data.root``; None for the built-in sample.
-        kind: how it is read and turned into conversations (``study/sources.py``).
+        kind: how it is read and turned into conversations (``study/sources/registry.py``).
         language: English name of its language, for the prompt of plain texts.
         role: ``train``; ``heldout``: never learnt from, for held-out loss and coverage; ``rare``: held out too, its
             beginnings are prompts of the set of questions ``rare``.

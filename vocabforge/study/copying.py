@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..capture.online import CapturedBatch
 from ..core.errors import UsageError
-from ..models.eagle3 import Eagle3Drafter
+from ..models.drafters.eagle3 import Eagle3Drafter
 
 _MATCH = 20.0  # score of the position with the same token; others have it at random, near 0
 _RAISED = 16.0  # nats that the token found gains

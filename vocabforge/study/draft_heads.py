@@ -22,26 +22,26 @@ from ..core.console import ProgressBar, markdown_table, say
 from ..core.distributed import world_size
 from ..core.errors import UsageError
 from ..core.files import atomic_write, atomic_write_json
-from ..corpus.packing import PackedRows
-from ..corpus.tokenizer import load_tokenizer
-from ..decode.build_heads import parse_budget
+from ..corpus.prepared.packing import PackedRows
+from ..corpus.tokenizer.tokenizer import load_tokenizer
+from ..decode.build.heads import parse_budget
 from ..decode.engine import Decoder
-from ..decode.proposers import tree_proposer
+from ..decode.proposers.registry import tree_proposer
 from ..decode.tree import TreeSettings
-from ..evaluate.acceptance import AcceptanceMeter, pooled
+from ..evaluate.acceptance.meter import AcceptanceMeter, pooled
+from ..evaluate.acceptance.prompts import read_prompts
 from ..evaluate.benchmarks import spread
-from ..evaluate.compare import first_difference
-from ..evaluate.live_prompts import read_prompts
+from ..evaluate.identity.compare import first_difference
 from ..models.device import choose_device
-from ..models.fingerprint import target_fingerprint
-from ..models.heads import DraftHead, DraftState, HeadOptions
-from ..models.heads_exact import answer
-from ..models.lean import load_target
-from ..models.target import check_tokenizer_fits, read_target_config
-from ..models.target_load import DTYPES
+from ..models.heads.exact import answer
+from ..models.heads.registry import DraftHead, DraftState, HeadOptions
+from ..models.lean.model import load_target
+from ..models.target.fingerprint import target_fingerprint
+from ..models.target.hf import check_tokenizer_fits, read_target_config
+from ..models.target.load import DTYPES
 from ..train.config import LiveConfig, OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared
-from ..train.draft_heads import KINDS
+from ..train.heads.draft_heads import KINDS
 from ..train.machine import set_threads
 from ..train.setup import identity_of
 from . import steps as making

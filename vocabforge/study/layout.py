@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.artifact import open_artifact
 from ..core.files import atomic_write_json, read_json
-from ..core.swap import mend, put_in_place, sibling
+from ..core.folders import mend, put_in_place, sibling
 
 
 class StudyLayout:

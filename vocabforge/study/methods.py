@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import Artifact, open_artifact
-from ..export.formats import load_drafter, restrict
-from ..models.drafter import Drafter
-from ..models.drafter_io import TargetTensors
-from ..models.head_io import LoadedHead, drafter_digest, load_head
-from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
-from ..models.lean import LeanModel
+from ..export.registry import load_drafter, restrict
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import TargetTensors
+from ..models.heads.io import LoadedHead, drafter_digest, load_head
+from ..models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
+from ..models.lean.model import LeanModel
 from ..tune.types import HeadSetting, setting_of
-from ..vocab.schedule import schedule_sizes
-from ..vocab.subset import load_subset
+from ..vocab.subset.schedule import schedule_sizes
+from ..vocab.subset.subset import load_subset
 from .config import StudyConfig
 from .layout import StudyLayout
 

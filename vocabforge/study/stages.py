@@ -12,11 +12,11 @@ import torch
 
 from ..core.console import say
 from ..core.errors import DataError, UsageError
-from ..core.extension import load_attribute
 from ..core.files import atomic_write_json, read_json
 from ..core.lock import only_writer
-from ..corpus.regenerate_rows import content_digest
-from ..evaluate.environment import describe_environment
+from ..core.registry import load_attribute
+from ..corpus.regenerate.rows import content_digest
+from ..evaluate.run.environment import describe_environment
 from ..models.device import choose_device
 from ..train.machine import keep_freed_memory
 from .config import StudyConfig
@@ -47,35 +47,37 @@ class Stage(NamedTuple):
 # name -> stage, in order; a new stage is a file and a row.
 STAGES: dict[str, Stage] = {
     "data": Stage(
-        "vocabforge.study.data:run", "conversations, held-out texts by source, questions", (), ("data",)
+        "vocabforge.study.stage_data:run", "conversations, held-out texts by source, questions", (), ("data",)
     ),
-    "target": Stage("vocabforge.study.target:run", "the target model", ("data",), ("target",)),
+    "target": Stage("vocabforge.study.stage_target:run", "the target model", ("data",), ("target",)),
     "answers": Stage(
-        "vocabforge.study.answers:run", "what the target itself writes", ("target",), ("answers",)
+        "vocabforge.study.stage_answers:run", "what the target itself writes", ("target",), ("answers",)
     ),
     "vocab": Stage(
-        "vocabforge.study.vocab:run",
+        "vocabforge.study.stage_vocab:run",
         "draft vocabularies and clusters",
         ("answers",),
         ("methods", "drafters.reduced_size"),
     ),
     "drafters": Stage(
-        "vocabforge.study.drafters:run",
+        "vocabforge.study.stage_drafters:run",
         "drafters, rankers, routers of every seed",
         ("vocab",),
         ("drafters",),
         by_seed=True,
     ),
     "replay": Stage(
-        "vocabforge.study.replaying:run",
+        "vocabforge.study.stage_replay:run",
         "acceptance of all methods on all questions",
         ("drafters",),
         ("replay",),
         by_seed=True,
     ),
-    "check": Stage("vocabforge.study.check:run", "the decoder itself on a sample", ("replay",), ("check",)),
-    "times": Stage("vocabforge.study.times:run", "how long draft heads take", ("replay",), ("times",)),
-    "report": Stage("vocabforge.study.report:run", "tables, plots, page", ("check", "times")),
+    "check": Stage(
+        "vocabforge.study.stage_check:run", "the decoder itself on a sample", ("replay",), ("check",)
+    ),
+    "times": Stage("vocabforge.study.times.stage:run", "how long draft heads take", ("replay",), ("times",)),
+    "report": Stage("vocabforge.study.report.stage:run", "tables, plots, page", ("check", "times")),
 }
 
 

@@ -20,25 +20,25 @@ import numpy.typing as npt
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.console import say
 from ..core.files import atomic_write_json, read_json
-from ..corpus.tokenizer import TextTokenizer
-from ..export.formats import load_drafter
-from ..models.head_io import drafter_digest
-from ..models.head_rows import check_head_fits, digest_start, open_head
+from ..corpus.tokenizer.tokenizer import TextTokenizer
+from ..export.registry import load_drafter
+from ..models.heads.io import drafter_digest
+from ..models.target.head_rows import check_head_fits, digest_start, open_head
 from ..train.config import OptimConfig, TrainConfig
+from ..train.heads.router import BestTokens
+from ..train.heads.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
+from ..train.heads.router_setup import build_router_trainer
 from ..train.loop import train
-from ..train.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
-from ..train.router_setup import build_router_trainer
-from ..train.router_train import BestTokens
 from ..train.setup import build_trainer
 from ..train.trainer import Trainer
-from ..vocab.clusters import make_clusters, save_clusters
-from ..vocab.forced import ForceOptions, forced_ids
-from ..vocab.kmeans import KMeansOptions
-from ..vocab.kmeans_backends import AUTO, choose_backend
-from ..vocab.kmeans_rows import unit_rows
-from ..vocab.select import Fill, SpecialTokens
-from ..vocab.subset import make_subset, save_subset
-from ..vocab.table import FrequencyTable
+from ..vocab.clusters.backends import AUTO, choose_backend
+from ..vocab.clusters.clusters import make_clusters, save_clusters
+from ..vocab.clusters.kmeans import KMeansOptions
+from ..vocab.clusters.rows import unit_rows
+from ..vocab.counts.table import FrequencyTable
+from ..vocab.subset.forced import ForceOptions, forced_ids
+from ..vocab.subset.select import Fill, SpecialTokens
+from ..vocab.subset.subset import make_subset, save_subset
 
 Counts = npt.NDArray[np.int64]
 # What fills a draft vocabulary up if too few ids were counted: in a BPE the bytes, then the earliest merges.

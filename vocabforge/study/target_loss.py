@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..train.candidates import Candidates
+from ..demo.target.config import TinyTargetConfig
+from ..demo.target.train import Step, TextBatch, TextRows, counted_states, plain_step
 from ..train.config import Precision
 from ..train.data import corpus_counts
-from ..train.tiny_target_config import TinyTargetConfig
-from ..train.tiny_target_train import Step, TextBatch, TextRows, counted_states, plain_step
-from ..train.vocab_loss_terms import accumulation, product
+from ..train.loss.candidates import Candidates
+from ..train.loss.fused import accumulation, product
 from .candidates import CandidateSampler
 
 # Of logits at once: on a CPU as much as its caches hold, elsewhere enough to keep the device busy.

@@ -23,7 +23,7 @@ from ..core.artifact import MANIFEST, open_artifact, write_artifact
 from ..core.console import say
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import form_errors, read_json
-from ..core.swap import take_away
+from ..core.folders import take_away
 
 KIND = "checkpoint"
 _WEIGHTS, _OPTIMIZER, _RNG = "weights.safetensors", "optimizer.safetensors", "rng.safetensors"

@@ -109,7 +109,7 @@ class DrafterConfig(StrictModel):
     """The drafter's architecture; what is left out is taken from the target.
 
     Attributes:
-        kind: row of the drafter table (``models/drafters.py``).
+        kind: row of the drafter table (``models/drafters/registry.py``).
         init: drafter to start from: a native artefact (the command converts other layouts to one); its sizes hold, and
             the keys below must not contradict it.
         freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
@@ -142,7 +142,7 @@ class DrafterConfig(StrictModel):
     @field_validator("kind")
     @classmethod
     def _known_kind(cls, kind: str) -> str:
-        from ..models.drafters import DRAFTERS
+        from ..models.drafters.registry import DRAFTERS
 
         if kind not in DRAFTERS:
             hint = did_you_mean(kind, DRAFTERS)

@@ -19,13 +19,13 @@ from ..core.console import say
 from ..core.distributed import rank
 from ..core.errors import ConfigError
 from ..core.files import atomic_write
-from ..corpus.chat import ChatOptions
-from ..corpus.dataset import SequenceOptions
-from ..corpus.document import SourceOptions
-from ..corpus.packing import PackedRows
-from ..corpus.prepared import PreparedData, check_belongs, load_prepared, prepare_in
-from ..corpus.prepared_key import HeldoutOptions, PrepareOptions
-from ..corpus.tokenizer import TextTokenizer
+from ..corpus.chat.render import ChatOptions
+from ..corpus.prepared.artifact import PreparedData, check_belongs, load_prepared, prepare_in
+from ..corpus.prepared.dataset import SequenceOptions
+from ..corpus.prepared.options import HeldoutOptions, PrepareOptions
+from ..corpus.prepared.packing import PackedRows
+from ..corpus.sources.document import SourceOptions
+from ..corpus.tokenizer.tokenizer import TextTokenizer
 from .config import DataConfig, OptimConfig
 
 # Rows that are counted at once.

@@ -14,12 +14,12 @@ from ..capture.online import CapturedBatch
 from ..core.artifact import check_output
 from ..core.console import say
 from ..core.errors import DataError
-from ..core.row_log import MetricsLog
-from ..models.drafter import Drafter
-from ..models.drafter_io import save_drafter
-from ..models.drafters import new_drafter
-from .draft_heads import draft_heads, save_heads
-from .head_report import head_report
+from ..core.journal import MetricsLog
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import save_drafter
+from ..models.drafters.registry import new_drafter
+from .heads.draft_heads import draft_heads, save_heads
+from .heads.report import head_report
 from .metrics import TTTTotals
 from .trainer import Trainer
 from .ttt import rows_by_step

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from ..core.console import ProgressBar, human_rate, say
 from ..core.distributed import Group
-from ..core.row_log import MetricsLog
+from ..core.journal import MetricsLog
 from .data import batch_rows, to_tensors
 from .heldout import finish, look, name_bad_rows
-from .keeping import is_finished, keep, resume, start_facts, write_record
-from .losses import StepFigures
+from .loss.rows import StepFigures
+from .loss.vocab import RowLoss
 from .machine import StopFlag, TokenClock, stop_requested
 from .metrics import TTTTotals
 from .optim import learning_rate
+from .resume import is_finished, keep, resume, start_facts, write_record
 from .trackers import Trackers
 from .trainer import Trainer
 from .ttt import rows_by_step
-from .vocab_loss import RowLoss
 
 
 class Window:

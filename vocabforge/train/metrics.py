@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .losses import StepFigures
+from .loss.rows import StepFigures
 
 # Rows of the table of sums; one column a TTT step.
 FIELDS = (

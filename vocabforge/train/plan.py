@@ -18,24 +18,24 @@ from ..core.artifact import open_artifact
 from ..core.console import say
 from ..core.distributed import Group, rank, world_size
 from ..core.errors import DataError
-from ..corpus.inputs import PACKED_SUFFIXES, expand_paths, kind_of
-from ..corpus.prepared import check_belongs, load_prepared
-from ..corpus.tokenizer import TextTokenizer
+from ..corpus.prepared.artifact import check_belongs, load_prepared
+from ..corpus.sources.inputs import PACKED_SUFFIXES, expand_paths, kind_of
+from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..models.checkpoint import FLOATS, checkpoint_files, read_headers
 from ..models.device import choose_device
-from ..models.drafter_io import check_target
-from ..models.drafters import new_drafter
-from ..models.fingerprint import target_fingerprint
-from ..models.head_rows import EMBEDDINGS, HEADS
-from ..models.target_load import dtype_of
+from ..models.drafters.io import check_target
+from ..models.drafters.registry import new_drafter
+from ..models.target.fingerprint import target_fingerprint
+from ..models.target.head_rows import EMBEDDINGS, HEADS
+from ..models.target.load import dtype_of
 from .config import TrainConfig
 from .data import divide
-from .draft_heads import head_name, make_heads
-from .keeping import HELDOUT_PROMPTS
+from .heads.draft_heads import head_name, make_heads
+from .loss.vocab import naive_bytes
+from .parallel.deepspeed import deepspeed_config
+from .parallel.strategy import wanted_strategy
+from .resume import HELDOUT_PROMPTS
 from .setup import read_basis, step_settings
-from .strategy import wanted_strategy
-from .strategy_deepspeed import deepspeed_config
-from .vocab_loss import naive_bytes
 
 
 def plan(config: TrainConfig) -> dict[str, Any]:

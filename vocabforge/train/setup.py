@@ -18,25 +18,25 @@ from ..core.console import say
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.files import check_run_folder
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.drafter import Drafter
-from ..models.drafter_io import TargetTensors, check_target, load_trainable, native_sizes
-from ..models.drafters import check_wishes, drafter_sizes, new_drafter
-from ..models.fingerprint import target_fingerprint
-from ..models.head_io import drafter_digest
-from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
-from ..models.target_load import dtype_name
-from ..vocab.subset import VocabSubset, load_subset
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import TargetTensors, check_target, load_trainable, native_sizes
+from ..models.drafters.registry import check_wishes, drafter_sizes, new_drafter
+from ..models.heads.io import drafter_digest
+from ..models.target.fingerprint import target_fingerprint
+from ..models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
+from ..models.target.load import dtype_name
+from ..vocab.subset.subset import VocabSubset, load_subset
 from .config import DrafterConfig, TrainConfig
 from .data import TrainData, divide, open_data, prepare, to_tensors, with_prepared
-from .draft_heads import KINDS, configured, make_heads
+from .heads.draft_heads import KINDS, configured, make_heads
+from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
+from .parallel.strategy import wanted_strategy
 from .step import StepSettings, TrainStep
-from .strategy import wanted_strategy
 from .trackers import check_trackers
 from .trainer import Live, Trainer
-from .vocab_loss import LossOptions
 
 # (feature weight, token weight, feature noise): EAGLE-1 learns to predict hidden states, and little from tokens.
 _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}

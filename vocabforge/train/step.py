@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch
-from ..models.drafter import Drafter
-from .candidates import Candidates, rows_among
-from .losses import StepFigures, TakenRows, feature_loss, split_figures, take_rows
+from ..models.drafters.interface import Drafter
+from .loss.candidates import Candidates, rows_among
+from .loss.fused import LossInputs
+from .loss.rows import StepFigures, TakenRows, feature_loss, split_figures, take_rows
+from .loss.vocab import LossOptions, RowLoss, vocab_loss
 from .ttt import unroll
-from .vocab_loss import LossOptions, RowLoss, vocab_loss
-from .vocab_loss_terms import LossInputs
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any
 from ..core.console import say
 from ..core.distributed import rank
 from ..core.errors import UsageError
-from ..core.extension import check_known
 from ..core.files import atomic_write_json, read_json
+from ..core.registry import check_known
 
 STATE = "trackers.json"  # tracker -> what a resumed run needs to continue the same tracked run
 _PROJECT = "vocabforge"

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch
 from ..core.distributed import Group
-from ..models.drafter import Drafter
-from .candidates import Candidates
+from ..models.drafters.interface import Drafter
 from .config import TrainConfig
 from .data import TrainData, divide, to_tensors
-from .losses import feature_noise
+from .loss.candidates import Candidates
+from .loss.rows import feature_noise
 from .machine import uses_bf16
+from .parallel.strategy import Strategy, make_strategy, wanted_strategy
 from .step import TrainStep
-from .strategy import Strategy, make_strategy, wanted_strategy
 
 # Decodes held-out prompts with a drafter and its draft heads, and returns figures; handed in by the command.
 Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..capture.online import CapturedBatch
-from ..models.drafter import Drafter
-from ..models.ttt_attention import TTTState
+from ..models.drafters.interface import Drafter
+from ..models.ttt.attention import TTTState
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def unroll(
 
     Args:
         noise: (B, T, .) added to what the drafter reads.
-        attention: row of ``models/ttt_attention.py``.
+        attention: row of ``models/ttt/attention.py``.
         checkpointing: keep each step's inputs only and compute it again in the backward pass.
     """
     read = batch.states(drafter.reads)

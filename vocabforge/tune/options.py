@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from ..core.errors import UsageError
-from ..corpus.tokenizer import TextTokenizer
+from ..corpus.tokenizer.tokenizer import TextTokenizer
+from ..evaluate.acceptance.prompts import LivePrompts
 from ..evaluate.benchmarks import Benchmark, Question, asked_sha256, load_benchmark, spread
-from ..evaluate.live_prompts import LivePrompts
-from ..evaluate.prompts import PromptBuilder, PromptFormat, resolve_format, system_of
-from .proposing import HeadInputs
-from .space import TreeGrid
+from ..evaluate.run.prompts import PromptBuilder, PromptFormat, resolve_format, system_of
+from .search.proposers import HeadInputs
+from .search.space import TreeGrid
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

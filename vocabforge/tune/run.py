@@ -15,19 +15,25 @@ from ..core.console import ProgressBar, say
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write, atomic_write_json, check_run_folder, read_json, sha256_file
 from ..core.lock import only_writer
-from ..decode.draft import Wrap
-from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
-from .acceptance import digest
-from .checking import check_predictions
-from .joining import Joined, TuneSession
-from .measure import LatencyBudget, LatencyInputs, measure_latency, shapes_of_drafter, shapes_of_target
-from .measure_heads import usual_heads
+from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
+from ..decode.proposers.interface import Wrap
+from .latency.heads import usual_heads
+from .latency.measure import (
+    LatencyBudget,
+    LatencyInputs,
+    measure_latency,
+    shapes_of_drafter,
+    shapes_of_target,
+)
+from .latency.table import LATENCY, LatencyTable, read_latency, write_latency
 from .options import TuneInputs, TuneOptions
-from .outcome import RECIPE, REPORT, TUNE, TuneResults
-from .recommend import results_of
-from .report import render_report
-from .search import Entry, Halving, search
-from .table import LATENCY, LatencyTable, read_latency, write_latency
+from .report.outcome import RECIPE, REPORT, TUNE, TuneResults
+from .report.page import render_report
+from .search.acceptance import digest
+from .search.check import check_predictions
+from .search.recommend import results_of
+from .search.search import Entry, Halving, search
+from .search.session import Joined, TuneSession
 from .types import setting_of
 
 MEASURED_FOR = "latency-of.json"

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel
 from ..core.errors import UsageError
-from ..decode.method_spec import MethodSpec
-from ..models.heads import DraftHead
+from ..decode.build.spec import MethodSpec
+from ..models.heads.registry import DraftHead
 
 HeadKind = Literal["full", "static", "scheduled", "ranker", "low-rank", "router", "context", "hybrid"]
 TreeKind = Literal["dynamic", "chain"]

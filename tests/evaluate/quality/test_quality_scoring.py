@@ -14,7 +14,7 @@ from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.quality import require_sandbox, score_answers, scoring
-from vocabforge.evaluate.results import Quality
+from vocabforge.evaluate.results.schema import Quality
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="code is run on Linux only")
 TASKS = ("double", "half", "name")

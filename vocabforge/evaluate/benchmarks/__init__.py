@@ -1,8 +1,8 @@
 """Benchmarks are data: a table of known ones, where their files are found, and readers of their formats."""
 
 from .load import BenchmarkListing, describe_benchmarks, load_benchmark, spread
-from .read_chats import read_questions
-from .table import BENCHMARKS, FORMATS, MT_BENCH, detect_format
+from .readers import read_questions
+from .registry import BENCHMARKS, FORMATS, MT_BENCH, detect_format
 from .types import Benchmark, BenchmarkRow, Question, Source, asked_sha256
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.console import say
 from ...core.errors import DataError, UsageError, VocabForgeError
 from ...core.files import atomic_write
-from ...corpus.regenerate_http import http_library
+from ...corpus.regenerate.server import http_library
 from .types import BenchmarkRow, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"

@@ -12,10 +12,10 @@ from typing import TypeVar
 from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
-from ...corpus.inputs import split_suffix
-from ...corpus.reading import ByteSpan
+from ...corpus.sources.bytes import ByteSpan
+from ...corpus.sources.inputs import split_suffix
 from .find import cache_folder, file_of, find_file, look_up
-from .table import BENCHMARKS, FORMATS, check_format, detect_format, read_format
+from .registry import BENCHMARKS, FORMATS, check_format, detect_format, read_format
 from .types import Benchmark, BenchmarkRow, Scorer, asked_sha256
 
 ItemT = TypeVar("ItemT")
@@ -74,7 +74,7 @@ def _from_row(
             remedy="leave the format out, or give the path of a file",
         )
     if not row.files:
-        from .read_chats import make_sample
+        from .readers import make_sample
 
         made = tuple(make_sample())
         return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format, row.scorer)

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from ...core.errors import DataError
 from ...core.files import parse_json
-from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
-from ...corpus.parquet import row_groups
-from ...corpus.reading import DOCUMENT_LIMIT, ByteSpan
+from ...corpus.sources.bytes import DOCUMENT_LIMIT, ByteSpan
+from ...corpus.sources.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
+from ...corpus.sources.parquet import row_groups
 
 Row = Mapping[str, Any]
 

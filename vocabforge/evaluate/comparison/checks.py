@@ -11,8 +11,8 @@ from typing import Any
 
 from ...core.errors import MismatchError
 from ...decode.request import SamplingParams
-from ..report_text import law_line
-from ..results import Results
+from ..reports.text import law_line
+from ..results.schema import Results
 from .results import OutputRow, RunRow
 from .runs import SEPARATOR, EvaluationRun
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ... import __version__
 from ...core.errors import MismatchError, UsageError, did_you_mean
-from ..answers import MethodRows
-from ..compare import compare_outputs
-from ..results import Figure, MethodResults
-from ..summary import OVERALL, task_groups
+from ..identity.compare import compare_outputs
+from ..results.answers import MethodRows
+from ..results.schema import Figure, MethodResults
+from ..results.summary import OVERALL, task_groups
 from . import checks
 from .figures import (
     KINDS,

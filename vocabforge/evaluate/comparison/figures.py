@@ -19,8 +19,9 @@ from typing import Literal
 import numpy as np
 
 from ...core.errors import DataError
-from ..answers import MethodRows
-from ..intervals import (
+from ..quality.gsm8k import Z95, rate, wilson
+from ..results.answers import MethodRows
+from ..results.intervals import (
     Array,
     Statistic,
     columns_of_mean,
@@ -30,9 +31,8 @@ from ..intervals import (
     percentile_interval,
     ratio,
 )
-from ..quality.gsm8k import Z95, rate, wilson
-from ..results import Figure
-from ..summary import FORMULAS, QuestionTable
+from ..results.schema import Figure
+from ..results.summary import FORMULAS, QuestionTable
 
 Verdict = Literal["better", "worse", "no difference shown", "not judged"]
 # Figure -> (Q, R, C), what each question contributes in each run; questions in the same order for all methods.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...core.console import DataCell, DataTable, FactList
-from ..page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
-from ..plots import Bar, bar_rows
-from ..report_text import figure_cell
-from ..results import Figure
-from ..summary import OVERALL
+from ..reports.page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
+from ..reports.plots import Bar, bar_rows
+from ..reports.text import figure_cell
+from ..results.schema import Figure
+from ..results.summary import OVERALL
 from .figures import KINDS, Verdict
 from .results import DifferenceRow, MethodRow, RunComparison
 

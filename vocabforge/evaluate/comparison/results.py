@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..results import Figure, Strict, VocabularyFacts
+from ..results.schema import Figure, Strict, VocabularyFacts
 from .figures import KINDS, Verdict
 
 

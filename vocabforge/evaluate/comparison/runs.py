@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
-from ..answers import MethodRows, read_method
-from ..results import ARTIFACT_KIND, RESULTS, Results, read_results
+from ..results.answers import MethodRows, read_method
+from ..results.schema import ARTIFACT_KIND, RESULTS, Results, read_results
 
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"

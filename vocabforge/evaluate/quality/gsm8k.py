@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from ...core.errors import DataError
-from ..results import Figure
+from ..results.schema import Figure
 
 # A minus after a letter, a number or a bracket is an operator or a dash: "10-3", "5-day".
 _NUMBER = (

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ..answers import Row, write_rows
 from ..benchmarks import Benchmark, Question
-from ..prompts import PromptFormat
-from ..results import Quality
-from ..settings import run_files
+from ..results.answers import Row, write_rows
+from ..results.schema import Quality
+from ..run.prompts import PromptFormat
+from ..run.settings import run_files
 from . import gsm8k, human_eval
 from .gsm8k import INTERVAL, rate
 from .sandbox import PASSED, Sandbox

@@ -1,0 +1,118 @@
+"""Cycles of random weights: sizes and bytes of real models, times of tiny ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import torch
+
+from vocabforge.bench.kernels import cycle as bench_cycle
+from vocabforge.bench.kernels.cases.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
+from vocabforge.bench.kernels.parts import FigureJournal, KernelOptions, planned, run_part
+from vocabforge.bench.kernels.shapes import Pair, head_settings, label_of, lean_config, random_pair
+from vocabforge.bench.kernels.timing import DeviceCeilings, Protocol
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.drafters.eagle_layers import MidLayer, RMSNorm
+from vocabforge.models.lean.model import LeanModel
+
+CPU = torch.device("cpu")
+TINY = dataclasses.replace(SMALL, prefix=16)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Pair:
+    return random_pair(TINY, CPU, torch.bfloat16)
+
+
+def on_paper(shape: ModelShape) -> Pair:
+    """The real sizes, without memory for them."""
+    config = lean_config(shape)
+    target = LeanModel(config, dtype=torch.bfloat16, device="meta")
+    sizes = Eagle3Config(
+        4096, shape.intermediate, 32, 8, 128, shape.vocab, None, (2, 16, 29), 64, rope=config.rope
+    )
+    with torch.device("meta"):
+        layer, norm = MidLayer(sizes), RMSNorm(4096, 1e-5)
+        fc = torch.nn.Linear(3 * 4096, 4096, bias=False)
+    parts = {"midlayer": layer.bfloat16(), "norm": norm.bfloat16(), "fc": fc.bfloat16()}
+    return Pair(shape, target, cast("Eagle3Drafter", SimpleNamespace(**parts)))
+
+
+# Parameters of the published checkpoints, without the input embedding, of which a step reads a row.
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [(LLAMA3_8B, 8_030_261_248 - 128_256 * 4096), (QWEN3_8B, 8_190_735_360 - 151_936 * 4096)],
+)
+def test_plain_decoding_reads_the_model_and_its_cache(shape: ModelShape, parameters: int) -> None:
+    cached = 2 * shape.layers * 8 * 128 * shape.prefix
+    if shape.qk_norm:  # held once a head
+        parameters += shape.layers * (32 + 8 - 2) * 128
+    assert on_paper(shape).plain_bytes() == 2 * (parameters + cached)
+
+
+def test_a_cycle_reads_the_target_once_and_the_drafter_every_level() -> None:
+    pair = on_paper(LLAMA3_8B)
+    settings = {one.kind: one for one in head_settings(LLAMA3_8B)}
+    layer = 2 * 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14_336
+    cached = 2 * 8 * 128 * LLAMA3_8B.prefix
+    extra = pair.cycle_bytes(settings["full"]) - pair.plain_bytes()
+    extra -= 2 * 3 * 4096 * 4096  # fc
+    extra -= 6 * (2 * 128_256 * 4096)  # heads
+    norms = extra - 6 * 2 * (layer + cached)
+    assert 0 < norms < 6 * 2 * 5 * 4096
+    ranker = pair.head_bytes(settings["ranker"])
+    assert ranker == 2 * (256 * (128_256 + 4096) + 2048 * 4096)
+    assert pair.head_bytes(settings["static"]) == 2 * 32_768 * 4096
+
+
+def test_heads_of_the_cycle() -> None:
+    assert [label_of(one) for one in head_settings(QWEN3_8B)] == [
+        "full",
+        "static 32,768",
+        "ranker d/16, k = 2,048",
+        "router, about 27,344",
+        "hybrid 4,096 + 512",
+    ]
+
+
+def test_plain_and_speculative_cycles_run(tiny: Pair) -> None:
+    for setting in (None, head_settings(TINY)[2]):
+        for capture in (None, bench_cycle.new_capture(CPU)):
+            times = bench_cycle.cycle_times(tiny, setting, 2, capture)
+            assert len(times) == 2
+            assert min(times) > 0
+
+
+def test_the_whole_cycle_is_one_pass(tiny: Pair) -> None:
+    capture = bench_cycle.new_capture(CPU)
+    bench_cycle.cycle_times(tiny, head_settings(TINY)[2], 1, capture)
+    assert [one.name for one in capture.done if "cycle" in one.name] == [f"cycle of {TINY.nodes} nodes"]
+
+
+def test_a_breakdown_adds_up(tiny: Pair) -> None:
+    protocol = Protocol(CPU, 1e-4, least=1, most=1)
+    row = bench_cycle.breakdown(tiny, head_settings(TINY)[2], protocol)
+    assert sum(row["parts"].values()) == pytest.approx(row["without_us"])
+    assert list(row["parts"]) == ["layer", "head", "softmax and top-k", "tree", "launch gaps"]
+    assert row["parts"]["layer"] > 0
+    assert row["parts"]["softmax and top-k"] > 0
+
+
+def test_tokens_a_second_follow_from_accepted_lengths() -> None:
+    found = bench_cycle.follows("qwen3-8b", "ranker", 5.0, 4.0)
+    assert [one["accepted"] for one in found] == [5.01, 4.33]
+    assert found[0]["tokens_per_s"] == pytest.approx(1002.0)
+    assert found[0]["speedup"] == pytest.approx(5.01 * 4 / 5)
+    assert bench_cycle.follows("llama3-8b", "full", 5.0, None)[0]["speedup"] is None
+
+
+def test_nothing_begins_after_the_deadline() -> None:
+    options = KernelOptions("cpu", ("small",), (1,), ceilings=DeviceCeilings(1e9, 1e9, 1e-6))
+    for part, names in planned(options).items():
+        journal = FigureJournal(deadline=0.0)
+        run_part(part, options, journal)
+        assert journal.rows == {}
+        assert set(journal.open) == set(names)

@@ -1,0 +1,249 @@
+"""The timing protocol of ``bench kernels``, and the checks before anything is timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from vocabforge.bench.kernels import timing as bench_kernels_timing
+from vocabforge.bench.kernels.cases.types import (
+    LLAMA3_8B,
+    QWEN3_8B,
+    OpCase,
+    close,
+    distinct_ids,
+    generator,
+    normal,
+    shared_ids,
+)
+from vocabforge.bench.kernels.ops import (
+    OpBench,
+    check_case,
+    leave_poison,
+    measure_case,
+    poisoned_memory,
+    unique_cases,
+)
+from vocabforge.bench.kernels.table import op_lines
+from vocabforge.bench.kernels.timing import DeviceCeilings, Protocol, Replay, summary, time_calls
+
+CPU = torch.device("cpu")
+QUICK = Protocol(CPU, seconds=1.0, least=1, most=2, most_copies=3)
+CEILINGS = DeviceCeilings(copy=1e9, matmul=1e10, node=1e-6)
+
+
+def doubling(**changes: Any) -> OpCase:
+    """An op that doubles; ``changes`` break it."""
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
+        return {"x": normal((4, 8), generator(device, seed), dtype)}
+
+    case = OpCase(
+        name="doubling",
+        op="double",
+        sizes={"n": 32},
+        make=make,
+        run=lambda inputs, backend: inputs["x"] * 2,
+        reference=lambda inputs: inputs["x"] + inputs["x"],
+        floor_bytes=128.0,
+        baselines={"add": lambda inputs: inputs["x"] + inputs["x"]},
+    )
+    return replace(case, **changes)
+
+
+class TestTiming:
+    def test_calls_take_turns_and_all_are_counted(self) -> None:
+        order: list[int] = []
+        timing = time_calls([lambda n=n: order.append(n) for n in range(3)], QUICK)  # type: ignore[misc]
+        assert order[:3] == [0, 1, 0]  # two to warm up, one to know how long it takes
+        order = order[3:]
+        assert order == [0, 1, 2] * (len(order) // 3)
+        assert (timing.calls, timing.method) == (3, "clock")
+        assert timing.low <= timing.seconds <= timing.high
+        assert timing.repeats in (2 * QUICK.least, 2 * QUICK.most)
+
+    @pytest.mark.parametrize(("replay_us", "turns"), [(50.0, 5), (900.0, 1), (1e-3, 64)])
+    def test_a_graph_holds_as_many_turns_as_its_own_time_asks_for(
+        self, monkeypatch: pytest.MonkeyPatch, replay_us: float, turns: int
+    ) -> None:
+        """Not the time of calls made one by one, most of which is spent in starting them."""
+        made: list[int] = []
+
+        class Recorded:
+            def __init__(self, call: Any, device: torch.device) -> None:
+                self.replay = call
+
+        def queued(action: Any, device: torch.device, busy: float = 0.0) -> float:
+            made.clear()
+            action()
+            return len(made) / 2 * replay_us * 1e-6
+
+        monkeypatch.setattr(bench_kernels_timing, "Replay", Recorded)
+        monkeypatch.setattr(bench_kernels_timing, "_queued", queued)
+        monkeypatch.setattr(bench_kernels_timing, "_events", lambda action, device: 1e-3)
+        monkeypatch.setattr(Protocol, "synchronize", lambda self: None)
+        protocol = Protocol(torch.device("cuda"), least=1, most=1)
+        timing = time_calls([lambda n=n: made.append(n) for n in range(2)], protocol)  # type: ignore[misc]
+        assert (timing.method, timing.calls) == ("graph", 2 * turns)
+        assert timing.seconds == pytest.approx(replay_us * 1e-6 / 2)
+
+    def test_a_repeat_is_shared_out_among_its_calls(self) -> None:
+        timing = summary(([3.0, 3.0], [6.0, 6.0]), 3, "graph", None)
+        assert (timing.seconds, timing.low, timing.high, timing.again) == (1.5, 1.0, 2.0, (1.0, 2.0))
+        assert (timing.repeats, timing.calls) == (4, 3)
+
+    def test_copies_exceed_the_cache_twice(self) -> None:
+        protocol = Protocol(CPU, most_copies=64)
+        touched = protocol.cache_bytes() / 3
+        count = protocol.copies(touched, touched)
+        assert (count - 1) * touched <= 2 * protocol.cache_bytes() <= count * touched
+        assert protocol.copies(1e12, 1e12) == 1
+        assert protocol.copies(1.0, 1.0) == 64
+
+    def test_a_replay_writes_over_its_outputs(self) -> None:
+        source = torch.ones(3)
+        replay = Replay(lambda: (source * 2,), CPU)
+        (first,) = replay.outputs
+        source.fill_(5.0)
+        first.fill_(float("nan"))
+        replay.replay()
+        assert replay.outputs[0] is first
+        assert first.tolist() == [10.0] * 3
+
+    def test_the_floor_is_the_larger_of_bytes_and_operations(self) -> None:
+        assert CEILINGS.floor(1e9, 1e9) == (1.0, "bytes")
+        assert CEILINGS.floor(1e6, 1e10) == (1.0, "operations")
+
+
+class TestCheck:
+    def problem(self, case: OpCase) -> str | None:
+        found = check_case(case, CPU, torch.bfloat16, "reference", 1)
+        return found["problem"] or found["graph"]
+
+    def test_a_right_op_passes(self) -> None:
+        assert self.problem(doubling()) is None
+
+    def test_a_wrong_value_is_found(self) -> None:
+        wrong = doubling(run=lambda inputs, backend: inputs["x"] * 2.1)
+        assert "relative error" in str(self.problem(wrong))
+
+    def test_an_output_that_is_not_written_is_found(self) -> None:
+        def run(inputs: Any, backend: str) -> torch.Tensor:
+            out = torch.empty_like(inputs["x"])
+            out[:3] = inputs["x"][:3] * 2
+            return out
+
+        assert "NaN" in str(self.problem(doubling(run=run)))
+
+    def test_bits_that_change_between_runs_are_found(self) -> None:
+        calls: list[int] = []
+
+        def run(inputs: Any, backend: str) -> torch.Tensor:
+            calls.append(1)
+            return inputs["x"] * 2 + (1e-2 if len(calls) == 2 else 0.0)
+
+        assert self.problem(doubling(run=run)) == "the same inputs gave other bits"
+
+    def test_a_replay_that_does_nothing_is_found(self) -> None:
+        kept: dict[int, torch.Tensor] = {}
+
+        def run(inputs: Any, backend: str) -> torch.Tensor:
+            return kept.setdefault(inputs["x"].data_ptr(), inputs["x"] * 2)
+
+        assert "replay" in str(self.problem(doubling(run=run)))
+
+    def test_inputs_that_are_written_to_are_put_back(self) -> None:
+        def run(inputs: Any, backend: str) -> torch.Tensor:
+            return inputs["x"].mul_(2)
+
+        found = doubling(run=run, reference=lambda inputs: inputs["x"].mul_(2), mutates=("x",))
+        assert self.problem(found) is None
+        assert self.problem(replace(found, mutates=())) is not None
+
+    def test_new_memory_is_poisoned(self) -> None:
+        with poisoned_memory():
+            assert bool(torch.empty(5).isnan().all())
+        leave_poison((torch.zeros(5), torch.zeros(3, dtype=torch.int64), torch.zeros(2, dtype=torch.bool)))
+        assert torch.get_deterministic_debug_mode() == 0
+
+    @pytest.mark.parametrize(
+        ("ours", "theirs", "told"),
+        [
+            ([1.0, float("nan")], [1.0, 2.0], "NaN"),
+            ([1.0, float("-inf")], [1.0, 2.0], "infinities"),
+            ([1.0, float("inf")], [1.0, float("-inf")], "infinities"),
+            ([1.0, 2.1], [1.0, 2.0], "relative error"),
+            ([1.0, float("-inf")], [1.0, float("-inf")], None),
+        ],
+    )
+    def test_close(self, ours: list[float], theirs: list[float], told: str | None) -> None:
+        found = close((torch.tensor(ours),), (torch.tensor(theirs),), 1e-3)
+        assert found is None if told is None else told in str(found)
+
+    def test_integers_and_shapes_must_be_equal(self) -> None:
+        assert "integers" in str(close((torch.tensor([1, 2]),), (torch.tensor([1, 3]),), 1.0))
+        assert "shape" in str(close((torch.zeros(2),), (torch.zeros(3),), 1.0))
+        assert "outputs" in str(close((), (torch.zeros(3),), 1.0))
+
+
+class TestMeasuring:
+    def test_a_row_holds_times_floor_and_baselines(self) -> None:
+        row = measure_case(doubling(), OpBench(QUICK, CEILINGS, "reference"))
+        assert row["problems"] == {}
+        assert row["floor_us"] == pytest.approx(0.128)
+        assert row["share"] == pytest.approx(row["floor_us"] / row["timing"]["us"])
+        assert set(row["baselines"]) == {"reference", "add"}
+        ratio = row["baselines"]["add"]["us"] / row["timing"]["us"]
+        assert row["baselines"]["add"]["ratio"] == pytest.approx(ratio)
+        assert (row["copies"], row["cold"]) == (3, False)
+
+    def test_a_wrong_op_is_not_timed(self) -> None:
+        wrong = doubling(run=lambda inputs, backend: inputs["x"], dtypes=(torch.bfloat16, torch.float16))
+        row = measure_case(wrong, OpBench(QUICK, CEILINGS, "reference"))
+        assert set(row["problems"]) == {"bfloat16", "float16"}
+        assert "timing" not in row
+        assert "wrong" in op_lines([row])[-1]
+
+    def test_the_floor_may_depend_on_the_inputs_and_copies_differ(self) -> None:
+        seeds: list[int] = []
+
+        def vary(inputs: Any, seed: int) -> dict[str, Any]:
+            seeds.append(seed)
+            return {"x": inputs["x"] * 3, "big": inputs.get("big")}
+
+        case = doubling(vary=vary, floor_bytes=lambda inputs: float(inputs["x"].numel()))
+        row = measure_case(case, OpBench(QUICK, CEILINGS, "reference", plain=False))
+        assert row["floor_bytes"] == 32.0
+        assert len(set(seeds)) == len(seeds) == QUICK.most_copies
+        assert set(row["baselines"]) == {"add"}
+
+    def test_a_baseline_that_fails_says_why(self) -> None:
+        def failing(inputs: Any) -> None:
+            raise RuntimeError("out of memory\nmore")
+
+        row = measure_case(doubling(baselines={"bad": failing}), OpBench(QUICK, CEILINGS, "reference"))
+        assert row["baselines"]["bad"] == {"problem": "out of memory"}
+        assert "bad -" in op_lines([row])[-1]
+
+    def test_cases_that_do_not_depend_on_a_size_are_met_once(self) -> None:
+        def broken(shape: Any) -> list[OpCase]:
+            raise ModuleNotFoundError("nothing here")
+
+        def sized(shape: Any) -> list[OpCase]:
+            return [doubling(sizes={"N": shape.rows})]
+
+        found = list(unique_cases({"a": sized, "b": broken}, [LLAMA3_8B, QWEN3_8B], (1, 10)))
+        assert [case.sizes["N"] for case in found if isinstance(case, OpCase)] == [1, 10]
+        assert set(found[1:3]) == {"b: ModuleNotFoundError: nothing here"}
+
+    def test_ids_of_rows(self) -> None:
+        random = generator(CPU, 1)
+        shared = shared_ids(50, (3, 20), random)
+        assert len(shared.unique()) == 20
+        assert shared.sort(1).values.diff(dim=1).min() > 0
+        own = distinct_ids(50, (3, 20), random)
+        assert own.sort(1).values.diff(dim=1).min() > 0
+        assert len(own.unique()) > 20

@@ -1,0 +1,189 @@
+"""The sample texts: deterministic, in the promised formats, and with nothing held out in the training set."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from vocabforge.core.config import parse_config
+from vocabforge.core.errors import ConfigError
+from vocabforge.corpus.chat.render import parse_conversation
+from vocabforge.demo.texts.families import (
+    ADJECTIVES,
+    FAMILIES,
+    PERSONS,
+    THINGS,
+    VERBS,
+    arithmetic,
+    coding,
+    translation,
+)
+from vocabforge.demo.texts.world import JOBS, KINDS, REGIONS, build_world
+from vocabforge.demo.texts.writer import HELDOUT, QUESTIONS, TRAIN, SampleSizes, write_sample
+
+SPEC_BENCH_CATEGORIES = {
+    "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
+    "translation", "summarization", "qa", "math_reasoning", "rag",
+}  # fmt: skip
+SIZES = SampleSizes(train=900, heldout=120, questions_per_category=4)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sample")
+    write_sample(folder, 0, SIZES)
+    return folder
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes(sample: Path, tmp_path: Path) -> None:
+    state = random.getstate()
+    again = write_sample(tmp_path / "again", 0, SIZES)
+    other = write_sample(tmp_path / "other", 1, SIZES)
+    for name in (TRAIN, HELDOUT, QUESTIONS):
+        assert again[name].read_bytes() == (sample / name).read_bytes()
+        assert other[name].read_bytes() != (sample / name).read_bytes()
+    assert random.getstate() == state, "the generator must not touch the global random state"
+
+
+def test_conversations_are_openai_messages(sample: Path) -> None:
+    assert len(rows(sample / TRAIN)) == SIZES.train
+    assert len(rows(sample / HELDOUT)) == SIZES.heldout
+    for row in rows(sample / TRAIN) + rows(sample / HELDOUT):
+        assert set(row) == {"messages"}
+        messages = parse_conversation(row)
+        assert messages is not None
+        assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2)
+        assert all(message["content"].strip() == message["content"] != "" for message in messages)
+
+
+def test_questions_are_spec_bench_rows(sample: Path) -> None:
+    questions = rows(sample / QUESTIONS)
+    assert [row["question_id"] for row in questions] == list(range(81, 81 + len(questions)))
+    assert Counter(row["category"] for row in questions) == dict.fromkeys(FAMILIES, 4)
+    assert set(FAMILIES) <= SPEC_BENCH_CATEGORIES
+    for row in questions:
+        assert list(row)[:3] == ["question_id", "category", "turns"]
+        assert set(row) <= {"question_id", "category", "turns", "reference"}
+        two = row["category"] in {"writing", "roleplay", "coding", "extraction"}
+        assert len(row["turns"]) == (2 if two else 1)
+        if row["category"] not in {"writing", "roleplay"}:
+            assert len(row["reference"]) == len(row["turns"])
+            assert all(row["reference"])
+
+
+def test_nothing_held_out_is_in_the_training_set(sample: Path) -> None:
+    trained = {row["messages"][0]["content"] for row in rows(sample / TRAIN)}
+    heldout = [row["messages"][0]["content"] for row in rows(sample / HELDOUT)]
+    asked = [row["turns"][0] for row in rows(sample / QUESTIONS)]
+    assert len(set(heldout)) == len(heldout)
+    assert len(set(asked)) == len(asked)
+    assert not trained & set(heldout)
+    assert not trained & set(asked)
+    assert not set(heldout) & set(asked)
+
+
+def test_full_size_has_many_word_forms_with_a_skew(tmp_path: Path) -> None:
+    path = write_sample(tmp_path)[TRAIN]
+    assert 1.5e6 < path.stat().st_size < 2.2e6
+    words: Counter[str] = Counter()
+    for row in rows(path):
+        for message in row["messages"]:
+            words.update(re.findall(r"[^\W\d_]+", message["content"]))
+    assert len(words) > 2000
+    ranked = [count for _, count in words.most_common()]
+    assert ranked[0] > 50 * ranked[300] > 0
+    assert sum(ranked[:300]) > 0.6 * sum(ranked)
+
+
+def test_every_family_is_trained(sample: Path) -> None:
+    starts = (
+        "Translate German to English: ",
+        "Summarize: ",
+        "Extract the orders",
+        "Write a Python function",
+        "[1] ",
+    )
+    prompts = [row["messages"][0]["content"] for row in rows(sample / TRAIN)]
+    for start in starts:
+        assert sum(prompt.startswith(start) for prompt in prompts) > 20, start
+
+
+def test_arithmetic_is_right() -> None:
+    rng = random.Random(5)
+    for _ in range(300):
+        exchange = arithmetic(rng).exchanges[0]
+        for left, operator, right, result in re.findall(r"(\d+) ([-+*/]) (\d+) = (\d+)", exchange.answer):
+            value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "/": int.__floordiv__}[operator]
+            assert value(int(left), int(right)) == int(result) >= 0
+            assert operator != "/" or int(left) % int(right) == 0
+        last = re.findall(r"= (\d+) ", exchange.answer)[-1]
+        assert exchange.answer.endswith(f"#### {last}")
+
+
+def test_code_runs() -> None:
+    rng = random.Random(6)
+    for _ in range(200):
+        first, second = coding(rng).exchanges
+        code, changed = (
+            re.findall(r"```python\n(.*?)\n```", text, re.S)[0] for text in (first.answer, second.answer)
+        )
+        namespace: dict = {}
+        exec(code, namespace)
+        exec(changed, namespace)
+        function = next(
+            value for name, value in namespace.items() if name in first.answer and callable(value)
+        )
+        function([3, 4, 6, 9, 12, -5])
+
+
+def test_german_agreement() -> None:
+    """Accusative masculine takes ``den`` and ``-en``; the other endings are ``-e``."""
+    articles = {"m": "der", "f": "die", "n": "das"}
+    gender = {german: gender for gender, german, _ in (*PERSONS, *THINGS)}
+    stems = {stem for stem, _ in ADJECTIVES}
+    rng = random.Random(7)
+    seen = 0
+    for _ in range(300):
+        german = translation(rng).exchanges[0].prompt
+        for word, adjective, noun in re.findall(r"\b([Dd]er|[Dd]ie|[Dd]as|den) (\w+) (\w+)", german):
+            if (
+                noun not in gender
+                or not adjective.rstrip("n").endswith("e")
+                or adjective[:-1].rstrip("e") not in stems
+            ):
+                continue
+            seen += 1
+            if word == "den":
+                assert gender[noun] == "m"
+                assert adjective.endswith("en")
+            else:
+                assert articles[gender[noun]] == word.lower()
+                assert adjective.endswith("e")
+    assert seen > 100
+
+
+def test_tables_are_consistent() -> None:
+    for table in (VERBS, ADJECTIVES):
+        assert len({german for german, _ in table}) == len(table)
+    people, animals = build_world()
+    assert len({person["name"] for person in people}) == len(people)
+    assert all(person["town"].endswith(person["ending"]) for person in people)
+    assert all(animal["animal"].endswith(animal["ending"]) for animal in animals)
+    for rows, key in ((REGIONS, "ending"), (KINDS, "ending"), (JOBS, "job")):
+        assert len({row[key] for row in rows}) == len(rows)
+
+
+def test_sizes_are_checked() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        parse_config(SampleSizes, {"trian": 3}, source="test")
+    with pytest.raises(ConfigError):
+        parse_config(SampleSizes, {"heldout": 0}, source="test")

@@ -1,0 +1,307 @@
+"""A target with a given tokenizer, several held-out files, and runs that are stopped on their way."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.support import DATA
+from vocabforge.core.artifact import Artifact
+from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.corpus.chat.render import render_with_mask
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.demo.target import build as tiny_target
+from vocabforge.demo.target.build import (
+    END,
+    PAD,
+    build_model,
+    copy_tokenizer,
+    finished_target,
+    make_tokenizer,
+    target_inputs,
+    train_tiny_target,
+)
+from vocabforge.demo.target.config import TinyTargetConfig
+from vocabforge.demo.target.train import MakeStep, packed_rows, plain_step, prepared_rows
+from vocabforge.demo.texts.writer import SampleSizes, write_sample
+from vocabforge.train.config import OptimConfig
+
+ROWS, STEPS = 640, 12
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Conversations, a second held-out file, and a tokenizer of 400 entries."""
+    folder = tmp_path_factory.mktemp("given")
+    write_sample(folder, 0, SampleSizes(train=40, heldout=8, questions_per_category=1))
+    shutil.copyfile(folder / "train.jsonl", folder / "second.jsonl")
+    (folder / "tokenizer").mkdir()
+    said = [m["content"] for row in read_jsonl_log(folder / "train.jsonl") for m in row["messages"]]
+    make_tokenizer(said, 400, folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(place: Path) -> TinyTargetConfig:
+    return TinyTargetConfig(
+        train=place / "train.jsonl",
+        heldout=(place / "heldout.jsonl", place / "second.jsonl"),
+        tokenizer=place / "tokenizer",
+        rows=ROWS,
+        hidden_size=16,
+        intermediate_size=24,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        sequence_length=64,
+        loss_on="all",
+        checkpoint_every=4,
+        optim=OptimConfig(steps=STEPS, batch_size=2, lr=1e-2, clip=1.0, fused=True),
+        threads=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def target(config: TinyTargetConfig, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return train_tiny_target(config, tmp_path_factory.mktemp("made") / "target")
+
+
+def test_the_folder_has_the_given_tokenizer(target: Artifact, place: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert target.file(name).read_bytes() == (place / "tokenizer" / name).read_bytes()
+    given, copied = load_tokenizer(place / "tokenizer"), load_tokenizer(target.path)
+    assert copied.fingerprint == given.fingerprint
+    assert copied.chat_template == given.chat_template
+    end, pad = (given.backend.token_to_id(token) for token in (END, PAD))
+    generation = GenerationConfig.from_pretrained(target.path)
+    assert generation.eos_token_id == [end, pad]
+    assert generation.pad_token_id == pad
+    assert copied.eos_ids == (end, pad)
+    theirs = AutoTokenizer.from_pretrained(target.path)
+    messages = [{"role": "user", "content": "Add 12 and 7."}]
+    assert theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == copied.render(
+        messages, add_generation_prompt=True
+    )
+    model, info = AutoModelForCausalLM.from_pretrained(target.path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert model.config.vocab_size == ROWS > copied.vocab_size
+    assert model.config.tie_word_embeddings
+    assert model.config.eos_token_id == end
+    assert target.meta["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_each_held_out_file_has_its_exact_loss(target: Artifact, place: Path) -> None:
+    """Conversation by conversation, without packing, by the model as others load it."""
+    from transformers import AutoModelForCausalLM
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(target.path), load_tokenizer(target.path)
+    total, count = 0.0, 0
+    for row in read_jsonl_log(place / "heldout.jsonl"):
+        ids = torch.tensor([render_with_mask(tokenizer, row["messages"])[0][:64]])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, :-1]
+        total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
+        count += ids.shape[1] - 1
+    meta = target.meta
+    assert meta["heldout_losses"]["heldout"] == pytest.approx(total / count, abs=2e-4)
+    assert meta["heldout_tokens"]["heldout"] == count
+    assert meta["heldout_losses"]["second"] != meta["heldout_losses"]["heldout"]
+    weighted = sum(meta["heldout_losses"][name] * number for name, number in meta["heldout_tokens"].items())
+    assert meta["heldout_loss"] == pytest.approx(weighted / sum(meta["heldout_tokens"].values()), abs=2e-4)
+
+
+def test_the_record_names_every_file(target: Artifact, config: TinyTargetConfig) -> None:
+    parents = target.manifest["parents"]
+    assert parents == target_inputs(config)
+    assert set(parents) == {
+        "train",
+        "heldout/heldout",
+        "heldout/second",
+        "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
+    }
+
+
+def test_figures_are_logged(target: Artifact) -> None:
+    log = read_jsonl_log(target.file("metrics.jsonl"))
+    assert [row["step"] for row in log] == [10, STEPS]
+    assert log[-1]["loss"] == pytest.approx(target.meta["last_loss"], abs=1e-4)
+    assert all(row["grad_norm"] > 0 for row in log)
+
+
+class Killed(Exception):
+    pass
+
+
+def fail() -> None:
+    raise Killed
+
+
+def with_event(at: int, event: Callable[[], None]) -> MakeStep:
+    """Ordinary steps; before the one of this number something happens."""
+
+    def make(*arguments: Any) -> Any:
+        take = plain_step(*arguments)
+
+        def step(number: int, batch: Any) -> Any:
+            if number == at:
+                event()
+            return take(number, batch)
+
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("step", [2, 6, 11])
+def test_a_killed_run_goes_on_to_the_same_weights(
+    target: Artifact, config: TinyTargetConfig, tmp_path: Path, step: int, capsys: Any
+) -> None:
+    """Killed before the first checkpoint, between two, behind the last; twice, to kill a resumed run, too."""
+    for at in (step, min(step + 3, STEPS - 1)):
+        with pytest.raises(Killed):
+            train_tiny_target(config, tmp_path / "target", make_step=with_event(at, fail))
+        assert not (tmp_path / "target").exists()
+        torch.rand(7)  # whatever others do with the global random numbers
+    again = train_tiny_target(config, tmp_path / "target")
+    assert "were found and are used again" in capsys.readouterr().err
+    assert again.content_hash == target.content_hash  # weights, log and figures
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_run_killed_behind_its_last_step_is_only_measured_again(
+    target: Artifact, config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_target, "heldout_loss", lambda *_: fail())
+        with pytest.raises(Killed):
+            train_tiny_target(config, tmp_path / "target")
+    made = train_tiny_target(config, tmp_path / "target", make_step=with_event(STEPS - 1, fail))
+    assert made.content_hash == target.content_hash
+
+
+def test_a_run_asked_to_stop_says_how_it_goes_on(
+    target: Artifact, config: TinyTargetConfig, tmp_path: Path, capsys: Any
+) -> None:
+    interrupted = with_event(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train_tiny_target(config, tmp_path / "target", make_step=interrupted)
+    said = capsys.readouterr().err
+    assert "Stopped at step 6; the same command resumes from there." in said
+    assert [p.name for p in (tmp_path / "target.checkpoints" / "steps").iterdir()] == [
+        "step-00000004",
+        "step-00000006",
+    ]
+    again = train_tiny_target(config, tmp_path / "target")
+    assert "Resuming at step 6 of 12" in capsys.readouterr().err
+    assert again.content_hash == target.content_hash
+
+
+def test_a_run_begun_with_other_settings_is_not_gone_on_with(
+    config: TinyTargetConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        train_tiny_target(config, tmp_path / "target", make_step=with_event(6, fail))
+    with pytest.raises(MismatchError, match="init_std") as caught:
+        train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
+    assert str(tmp_path / "target.checkpoints") in str(caught.value.remedy)
+
+
+def test_a_loss_that_is_not_finite_is_named_and_not_kept(config: TinyTargetConfig, tmp_path: Path) -> None:
+    def spoilt(*arguments: Any) -> Any:
+        take = plain_step(*arguments)
+
+        def step(number: int, batch: Any) -> Any:
+            loss, norm = take(number, batch)
+            return (loss * float("nan") if number == 7 else loss), norm
+
+        return step
+
+    with pytest.raises(DataError, match="nan at step 8"):
+        train_tiny_target(config, tmp_path / "target", make_step=spoilt)
+    steps = tmp_path / "target.checkpoints" / "steps"
+    assert [path.name for path in steps.iterdir()] == ["step-00000004"]
+
+
+def test_a_finished_target_is_known_by_inputs_and_settings(
+    target: Artifact, config: TinyTargetConfig, place: Path, tmp_path: Path
+) -> None:
+    found = finished_target(config, target.path)
+    assert found is not None
+    assert found.content_hash == target.content_hash
+    for same in ({"threads": 2}, {"checkpoint_every": 3}, {"device": "auto"}):
+        assert finished_target(config.model_copy(update=same), target.path) is not None
+    for other in ({"init_std": 0.1}, {"seed": 1}, {"heldout": place / "heldout.jsonl"}):
+        assert finished_target(config.model_copy(update=other), target.path) is None
+    moved = shutil.copyfile(place / "train.jsonl", tmp_path / "moved.jsonl")
+    assert finished_target(config.model_copy(update={"train": moved}), target.path) is not None
+    moved.write_text(moved.read_text("utf-8").replace("a", "b", 1), "utf-8")
+    assert finished_target(config.model_copy(update={"train": moved}), target.path) is None
+    assert finished_target(config, tmp_path / "none") is None
+
+
+def test_prepared_rows_hold_every_token(config: TinyTargetConfig, place: Path, tmp_path: Path) -> None:
+    """What a row is too short for goes on in another one; what cannot be learnt from is left out."""
+    tokenizer = load_tokenizer(place / "tokenizer")
+    rows = prepared_rows(tmp_path, tokenizer, config)
+    cut = packed_rows(tokenizer, config.train, config.sequence_length, 0)
+    assert (rows.document > 0).sum() > (cut.document > 0).sum()
+
+
+def test_conversations_that_a_given_template_refuses_are_left_out(
+    config: TinyTargetConfig, place: Path, tmp_path: Path, capsys: Any
+) -> None:
+    bad = tmp_path / "train.jsonl"
+    bad.write_text(json.dumps({"messages": []}) + "\n" + (place / "train.jsonl").read_text("utf-8"), "utf-8")
+    short = config.model_copy(update={"train": bad, "optim": OptimConfig(steps=1, batch_size=1)})
+    assert train_tiny_target(short, tmp_path / "target").meta["train_tokens"] > 0
+    assert "1" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="tokenizer"):
+        train_tiny_target(config.model_copy(update={"rows": 399}), tmp_path / "a")
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
+        train_tiny_target(config.model_copy(update={"tokenizer": place}), tmp_path / "b")
+    values = config.model_dump()
+    assert TinyTargetConfig.model_validate(values) == config
+    for changes, said in (
+        ({"vocab_size": 500}, "give rows"),
+        ({"max_position_embeddings": 32}, "longer than max_position"),
+        ({"num_heads": 3}, "multiple of num_heads"),
+        ({"heldout": (place / "train.jsonl", tmp_path / "train.jsonl")}, "names of their own"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            TinyTargetConfig.model_validate({**values, **changes})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not (DATA / "tokenizers/qwen3").is_dir(), reason=f"no Qwen3 tokenizer in {DATA}")
+def test_qwen3s_own_tokenizer(config: TinyTargetConfig, tmp_path: Path) -> None:
+    own, folder = tmp_path / "qwen3", tmp_path / "target"
+    own.mkdir()
+    folder.mkdir()
+    packed = DATA / "tokenizers" / "qwen3" / "tokenizer.json.xz"
+    (own / "tokenizer.json").write_bytes(lzma.decompress(packed.read_bytes()))
+    shutil.copyfile(packed.with_name("tokenizer_config.json"), own / "tokenizer_config.json")
+    tokenizer = copy_tokenizer(own, folder)
+    assert tokenizer.vocab_size == 151_669
+    model = build_model(config.model_copy(update={"rows": 151_936, "hidden_size": 8}), tokenizer)
+    assert model.lm_head.weight.shape == (151_936, 8)
+    assert model.generation_config.eos_token_id == [151645, 151643]
+    assert model.generation_config.pad_token_id == model.config.pad_token_id == 151643
+    assert model.config.eos_token_id == 151645

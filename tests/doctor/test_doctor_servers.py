@@ -1,0 +1,219 @@
+"""The doctor on drafters' folders as servers read them: nothing to say of good ones, every single fault named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.doctor.doctor_faults import FAULTS, GATE, edit
+from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write
+from vocabforge.core.errors import VocabForgeError
+from vocabforge.doctor import servers
+from vocabforge.doctor.checks import CheckRow, Report
+from vocabforge.doctor.servers import ServerCheckOptions, check_servers
+from vocabforge.doctor.servers_rows import clearly_better
+from vocabforge.export.registry import load_drafter
+
+SGLANG, VLLM, SPECULATORS, FRSPEC = (
+    f"served by {name}" for name in ("SGLang", "vLLM", "speculators", "FR-Spec")
+)
+
+
+class World:
+    """Good folders of every layout, and what the target computes for the texts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tiny = make_tiny(folder / "target")
+        self.texts = self.tiny.texts()
+        fitted = eagle3(self.tiny)
+        special = {"norm_before_residual": True, "qk_norm": True, "fc_norm": True, "layers": (1, 3, 4, 7)}
+        made = {
+            "sglang": (fitted, "sglang-eagle3", {}),
+            "speculators": (fitted, "speculators-eagle3", {}),
+            "bf16": (fitted, "sglang-eagle3", {"dtype": torch.bfloat16}),
+            "speculators bf16": (fitted, "speculators-eagle3", {"dtype": torch.bfloat16}),
+            "shared": (eagle3(self.tiny, rows=None), "sglang-eagle3", {}),
+            "speculators shared bf16": (
+                eagle3(self.tiny, rows=None),
+                "speculators-eagle3",
+                {"dtype": torch.bfloat16},
+            ),
+            "norm_output": (eagle3(self.tiny, norm_output=True), "sglang-eagle3", {}),
+            "norm_before_fc": (eagle3(self.tiny, norm_before_fc=True), "sglang-eagle3", {}),
+            "variant": (eagle3(self.tiny, **special), "speculators-eagle3", {}),
+            "eagle": (eagle1(self.tiny), "eagle", {"server": "sglang"}),
+            "eagle vllm": (eagle1(self.tiny, fc_bias=False), "eagle", {"server": "vllm"}),
+            "fr-spec": (eagle1(self.tiny, rows=IDS), "fr-spec", {}),
+        }
+        self.folders = {
+            name: write(self.tiny, drafter, layout, folder / name, **fields)
+            for name, (drafter, layout, fields) in made.items()
+        }
+
+    def examine(self, path: Path, *, ends: tuple[int, ...] = (), **options: Any) -> dict[str, CheckRow]:
+        report = Report()
+        tokenizer: Any = SimpleNamespace(eos_ids=ends) if ends else None
+        facts = dataclasses.replace(self.tiny.facts, tokenizer=tokenizer)
+        try:
+            drafter = load_drafter(path, self.tiny.shared, self.tiny.path)[0]
+        except VocabForgeError:
+            drafter = None
+        check_servers(report, path, facts, drafter, ServerCheckOptions(prompts=[[1]], **options))
+        return {f"{row.group}: {row.check}": row for row in report.rows}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(autouse=True)
+def _texts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "probe", lambda *_: world.texts)
+
+
+UNTRAINED = {"norm_before_fc", "variant", "eagle", "eagle vllm", "fr-spec"}  # random: they hardly draft
+READ_BY = {
+    "sglang": {SGLANG, VLLM},
+    "speculators": {VLLM, SPECULATORS},
+    "eagle": {SGLANG},
+    "eagle vllm": {VLLM},
+    "fr-spec": {SGLANG, FRSPEC},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sglang",
+        "speculators",
+        "bf16",
+        "speculators bf16",
+        "shared",
+        "speculators shared bf16",
+        "norm_output",
+        "norm_before_fc",
+        "variant",
+        "eagle",
+        "eagle vllm",
+        "fr-spec",
+    ],
+)
+def test_good_folders_raise_no_alarm(world: World, name: str) -> None:
+    rows = world.examine(world.folders[name])
+    odd = {key for key, row in rows.items() if row.state != "ok"}
+    if name in UNTRAINED:
+        odd = {key for key in odd if "layers by acceptance" not in key}
+    assert odd == set(), {key: rows[key].found for key in odd}
+    compared = {row.group for row in rows.values() if row.check == "logits"}
+    assert compared == READ_BY.get(name, compared)
+    assert all("draft steps" in row.found for row in rows.values() if row.check == "logits")
+    assert compared
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_named(world: World, tmp_path: Path, fault: str) -> None:
+    good, where, change, named, words = FAULTS[fault]
+    server, check, state = named.split(": ")
+    path = changed(world.folders[good], tmp_path / "x", **{where: change})  # type: ignore[arg-type]
+    group = server if server == "servers" else f"served by {server}"
+    row = world.examine(path)[f"{group}: {check}"]
+    assert (row.state, words in row.found + (row.remedy or "")) == (state, True), row
+    assert row.remedy
+
+
+def test_end_tokens_outside_the_map(world: World) -> None:
+    rows = world.examine(world.folders["sglang"], ends=(2, 0))
+    assert (rows[f"{SGLANG}: draft tokens"].state, "[0]" in rows[f"{SGLANG}: draft tokens"].found) == (
+        "warning",
+        True,
+    )
+    inside = world.examine(world.folders["sglang"], ends=(2,))[f"{VLLM}: draft tokens"]
+    assert (inside.state, "[2]" in inside.found) == ("ok", True)
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 2], [1, 2, 99], [-1, 2, 3]])
+def test_a_token_map_of_other_ids(world: World, tmp_path: Path, ids: list[int]) -> None:
+    path = changed(world.folders["fr-spec"], tmp_path / "x")
+    next(path.glob("freq_*.pt")).unlink()
+    torch.save(ids, path / "freq_3.pt")
+    rows = world.examine(path)
+    assert [rows[f"{group}: draft tokens"].state for group in (SGLANG, FRSPEC)] == ["failed"] * 2
+
+
+def test_a_token_map_that_is_not_for_vllm(world: World, tmp_path: Path) -> None:
+    path = changed(world.folders["eagle vllm"], tmp_path / "x")
+    torch.save([3, 1, 2], path / "freq_3.pt")
+    rows = world.examine(path)
+    assert "not read" in rows[f"{VLLM}: configuration"].found
+    assert rows[f"{VLLM}: logits"].state == "failed", "restricted here, whole there"
+
+
+def test_other_logits_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vocabforge.models.drafters.eagle_layers import MLP
+
+    right = MLP.forward
+    monkeypatch.setattr(MLP, "forward", lambda self, x: right(self, x) * 1.01)
+    row = world.examine(world.folders["sglang"])[f"{SGLANG}: logits"]
+    assert (row.state, "other logits" in row.found) == ("failed", True)
+
+
+def test_only_the_servers_asked_for(world: World) -> None:
+    rows = world.examine(world.folders["sglang"], servers=("vllm",))
+    assert {row.group for row in rows.values()} == {"servers", VLLM}
+    refused = world.examine(world.folders["sglang"], servers=("speculators",))["servers: layout"]
+    assert (refused.state, "speculators-eagle3" in (refused.remedy or "")) == ("failed", True)
+
+
+def test_every_key_is_told(world: World) -> None:
+    rows = world.examine(world.folders["sglang"])
+    told = "\n".join(rows[f"{SGLANG}: tensors"].details)
+    stored = json.loads((world.folders["sglang"] / "config.json").read_text("utf-8"))
+    assert stored["draft_vocab_size"] == 40
+    assert f"{GATE} [40, 32] float32: read as model.layers.0.mlp.gate_proj.weight" in told
+    assert "t2d [61] bool: ignored (not needed: SGLang does not read it)" in told
+    assert "model.embed_tokens.weight: the target" in told
+
+
+def test_a_native_drafter_is_told_what_it_could_become(world: World, tmp_path: Path) -> None:
+    report = Report()
+    native = SimpleNamespace(kind="eagle3", label="EAGLE-3")
+    check_servers(report, tmp_path, world.tiny.facts, native, ServerCheckOptions())  # type: ignore[arg-type]
+    assert "speculators-eagle3" in report.rows[0].found
+    check_servers(
+        report,
+        tmp_path,
+        world.tiny.facts,
+        SimpleNamespace(kind="medusa", label="Medusa"),
+        ServerCheckOptions(),  # type: ignore[arg-type]
+    )
+    assert "no server" in report.rows[1].found
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "clear"),
+    [(20, 0, True), (30, 8, True), (30, 22, False), (12, 4, False), (4, 0, False), (0, 20, False)],
+)
+def test_neighbours_must_be_clearly_better(gained: int, lost: int, clear: bool) -> None:
+    """Of 200 tokens: by more than chance among those that differ, and by 5% of all."""
+    other, own = torch.zeros(200, dtype=torch.bool), torch.zeros(200, dtype=torch.bool)
+    other[:gained], own[100 : 100 + lost] = True, True
+    assert clearly_better(other, own) == clear
+
+
+@pytest.mark.parametrize(("by", "state"), [(0, "ok"), (1, "failed"), (-1, "failed")])
+def test_a_map_is_told_by_acceptance_where_the_rows_do_not_tell(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int, state: str
+) -> None:
+    for name in ("_FITS", "_COPIED"):
+        monkeypatch.setattr(f"vocabforge.doctor.servers_rows.{name}", 2.0)
+    path = changed(world.folders["sglang"], tmp_path / "x", tensors=edit("d2t", lambda d: d + by))
+    row = world.examine(path)["servers: head rows"]
+    assert row.state == state
+    assert "tokens" in row.found

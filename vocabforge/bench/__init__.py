@@ -1,0 +1,1 @@
+"""Benchmarks of counting, training, decoding, draft heads and kernels."""

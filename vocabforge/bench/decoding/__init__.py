@@ -1,0 +1,1 @@
+"""Decoding speed of every method, beside plain decoding and transformers."""

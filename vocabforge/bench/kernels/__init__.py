@@ -1,0 +1,1 @@
+"""Times of ops, heads and whole cycles on one device."""

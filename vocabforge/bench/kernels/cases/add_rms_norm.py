@@ -1,0 +1,36 @@
+"""Benchmark of ``add_rms_norm``: residual addition and norm of one draft step."""
+
+from __future__ import annotations
+
+import torch
+
+from ....ops.add_rms_norm import add_rms_norm, add_rms_norm_reference
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+
+
+def cases(shape: ModelShape) -> list[OpCase]:
+    """With a residual, and without: the first norm of a layer's input."""
+    return [_case(shape, True), _case(shape, False)]
+
+
+def _case(shape: ModelShape, residual: bool) -> OpCase:
+    rows, width = shape.rows, shape.hidden
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        random = generator(device, seed)
+        return {
+            "x": normal((rows, width), random, dtype),
+            "residual": normal((rows, width), random, dtype) if residual else None,
+            "weight": normal((width,), random, dtype),
+        }
+
+    return case_of_op(
+        add_rms_norm,
+        add_rms_norm_reference,
+        {"eps": shape.eps},
+        name=f"R={rows} d={width}" + ("" if residual else " no residual"),
+        sizes={"R": rows, "d": width},
+        make=make,
+        floor_bytes=2.0 * width * (rows * (4 if residual else 2) + 1),
+        dtypes=(torch.bfloat16, torch.float16),
+    )

@@ -1,0 +1,55 @@
+"""Benchmark of ``rope_store``: norms of heads, rotation and the write to the cache of one draft step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ....ops.rope_store import rope_store, rope_store_reference
+from .types import Inputs, ModelShape, OpCase, generator, normal
+
+
+def cases(shape: ModelShape) -> list[OpCase]:
+    """One request whose rows are the nodes of a draft step."""
+    rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
+    capacity = shape.prefix + shape.nodes + rows
+    every = heads + 2 * kv_heads
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        random = generator(device, seed)
+        angles = torch.rand((1, rows, dim // 2), generator=random, device=device) * 6.0
+        cos, sin = angles.cos(), angles.sin()
+        order = torch.rand((1, capacity), generator=random, device=device).argsort(1)
+        return {
+            "qkv": normal((1, rows, every * dim), random, dtype),
+            "cos": torch.cat((cos, cos), -1).to(dtype),
+            "sin": torch.cat((-sin, sin), -1).to(dtype),
+            "keys": normal((1, kv_heads, capacity, dim), random, dtype),
+            "values": normal((1, kv_heads, capacity, dim), random, dtype),
+            "slots": order[:, :rows].contiguous(),
+            "qk_norm": normal((heads + kv_heads, dim), random, dtype) if shape.qk_norm else None,
+        }
+
+    def run(inputs: Inputs, backend: str) -> tuple[Tensor, ...]:
+        q = rope_store(**inputs, heads=heads, eps=shape.eps, backend=backend)
+        return q, inputs["keys"], inputs["values"]
+
+    def reference(inputs: Inputs) -> tuple[Tensor, ...]:
+        q = rope_store_reference(**inputs, heads=heads, eps=shape.eps)
+        return q, inputs["keys"], inputs["values"]
+
+    moved = 2.0 * dim * (rows * (2 * every + 2) + (heads + kv_heads if shape.qk_norm else 0)) + 8.0 * rows
+    return [
+        OpCase(
+            name=f"rope_store T={rows} Hq={heads} Hkv={kv_heads} D={dim}",
+            op="rope_store",
+            sizes={"B": 1, "T": rows, "Hq": heads, "Hkv": kv_heads, "D": dim},
+            make=make,
+            run=run,
+            reference=reference,
+            floor_bytes=moved,
+            baselines={"torch": reference},
+            mutates=("keys", "values"),
+            dtypes=(torch.bfloat16, torch.float16),
+        )
+    ]

@@ -1,0 +1,89 @@
+"""Benchmark of ``target_sample``: the sampling transform and a draw for each node of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ....ops.target_sample import (
+    target_sample,
+    target_sample_reference,
+    target_weights_of,
+    target_weights_reference,
+)
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers, normal
+
+SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-k, top-p, min-p
+    "temperature": (0.8, 0, 1.0, 0.0),
+    "top-p": (0.8, 0, 0.95, 0.0),
+    "top-k top-p min-p": (0.8, 50, 0.95, 0.02),
+}
+
+
+def cases(shape: ModelShape) -> list[OpCase]:
+    """One row (plain decoding) and the nodes of a verified tree under each transform; the laws alone, too."""
+    made = [_case(shape, rows, kind) for kind in SETTINGS for rows in sorted({1, shape.nodes})]
+    return [*made, _laws(shape)]
+
+
+def _inputs(
+    shape: ModelShape, rows: int, kind: str, random: torch.Generator, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    names = ("temperature", "top_k", "top_p", "min_p")
+    settings = {
+        name: torch.full(
+            (rows,), value, dtype=torch.int64 if name == "top_k" else torch.float64, device=random.device
+        )
+        for name, value in zip(names, SETTINGS[kind])
+    }
+    return {"logits": normal((rows, shape.vocab), random, dtype, 3.0), **settings}
+
+
+def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        random = generator(device, seed)
+        streams = integers(2**31, (2, rows), random)
+        return _inputs(shape, rows, kind, random, dtype) | {"seeds": streams[0], "draws": streams[1]}
+
+    def plain(inputs: Inputs) -> torch.Tensor:
+        """Torch's own draw without top-k, top-p and min-p."""
+        law = (inputs["logits"].float() / inputs["temperature"][:, None].float()).softmax(-1)
+        return torch.multinomial(law, 1)
+
+    def floor(inputs: Inputs) -> float:
+        return float(rows * shape.vocab * inputs["logits"].element_size() + 57 * rows)
+
+    return case_of_op(
+        target_sample,
+        target_sample_reference,
+        name=f"R={rows} {kind}",
+        sizes={"R": rows, "V": shape.vocab},
+        make=make,
+        floor_bytes=floor,
+        baselines={"softmax and multinomial": plain},
+        tolerance=0.0,
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    )
+
+
+def _laws(shape: ModelShape) -> OpCase:
+    rows, vocab = shape.nodes, shape.vocab
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        return _inputs(shape, rows, "temperature", generator(device, seed), dtype)
+
+    def floor(inputs: Inputs) -> float:
+        return float(rows * vocab * (inputs["logits"].element_size() + 4) + 32 * rows)
+
+    return case_of_op(
+        target_weights_of,
+        target_weights_reference,
+        name=f"R={rows}",
+        sizes={"R": rows, "V": vocab},
+        make=make,
+        floor_bytes=floor,
+        baselines={"softmax": lambda inputs: inputs["logits"].float().softmax(-1)},
+        tolerance=1e-7,
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    )

@@ -1,0 +1,35 @@
+"""Benchmark of ``tree_expand``: one round of a dynamic draft tree."""
+
+from __future__ import annotations
+
+import torch
+
+from ....ops.tree_expand import tree_expand, tree_expand_reference
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
+
+
+def cases(shape: ModelShape) -> list[OpCase]:
+    """The root's children, and those of ``topk`` nodes."""
+    return [_case(shape, width) for width in sorted({1, shape.topk})]
+
+
+def _case(shape: ModelShape, width: int) -> OpCase:
+    k = shape.topk
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        random = generator(device, seed)
+        scores = torch.rand((1, width), generator=random, device=device).log()
+        logprobs = torch.rand((1, width, k), generator=random, device=device).log()
+        return {"scores": scores, "logprobs": logprobs, "ids": integers(shape.vocab, (1, width, k), random)}
+
+    return case_of_op(
+        tree_expand,
+        tree_expand_reference,
+        {"keep": k},
+        name=f"W={width} k={k}",
+        sizes={"W": width, "k": k},
+        make=make,
+        floor_bytes=4.0 * width + 12.0 * width * k + 4.0 * width * k + 28.0 * k,
+        tolerance=0.0,
+        dtypes=(torch.float32,),
+    )

@@ -1,0 +1,246 @@
+"""Whole decode cycles of real shapes with random weights, against the bytes that they must read.
+
+A cycle is what the engine pays for: draft loop, verification, commit, and the host that reads the accepted count. Its
+time does not depend on how much is accepted, so that tokens a second follow for accepted lengths measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...decode.accelerate.graphs import GraphCapture, capture_passes
+from ...decode.engine import Decoder
+from ...decode.proposers.interface import Frontier
+from ...decode.proposers.model import ModelProposer
+from ...decode.request import Generation, Request
+from ...models.heads.registry import DraftHead, DraftState
+from ...ops.draft_topk import draft_topk
+from .cases.heads import BenchHead
+from .cases.types import SHAPES, ModelShape
+from .parts import Figure, KernelOptions
+from .shapes import Pair, Pairs, head_settings, label_of
+from .timing import Protocol, Timing, time_calls
+
+
+def drafting_figures(options: KernelOptions) -> list[Figure]:
+    """The draft loop of every shape with several heads."""
+    pairs = Pairs(options.device)
+
+    def measure(shape: ModelShape, setting: BenchHead, name: str) -> dict[str, Any]:
+        return {"name": name, **breakdown(pairs.of(shape), setting, options.protocol())}
+
+    return [
+        (name, partial(measure, shape, setting, name))
+        for shape in map(SHAPES.__getitem__, options.shapes)
+        for setting in head_settings(shape)
+        for name in [f"{shape.name}: drafting, {label_of(setting)}"]
+    ]
+
+
+@torch.inference_mode()
+def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, Any]:
+    """Microseconds of one drafting and of its parts.
+
+    Returns:
+        ``with_us``, ``without_us`` (graphs), ``parts``: ``layer``, ``head`` (logits, with whatever chooses their
+        columns), ``softmax and top-k``, ``tree``, ``launch gaps``.
+    """
+    proposer = _prepared(pair, setting)
+    roots = torch.zeros(1, dtype=torch.int64, device=pair.target.device)
+    plan, depth = pair.plan(), pair.shape.depth
+
+    def loop() -> Any:
+        return proposer.draft(roots, plan).tokens
+
+    with_graph = time_calls([loop], protocol)
+    without = time_calls([loop], protocol, graph=False)
+    layer = depth * _layer(proposer, pair, protocol).seconds
+    first, further = (_head(proposer.head, pair, rows, protocol) for rows in (1, pair.shape.topk))
+    both = first[0] + depth * further[0]
+    choosing = first[1] + depth * further[1]
+    parts = {
+        "layer": layer,
+        "head": both - choosing,
+        "softmax and top-k": choosing,
+        "tree": with_graph.seconds - layer - both,
+        "launch gaps": without.seconds - with_graph.seconds,
+    }
+    return {
+        "model": pair.shape.name,
+        "with_us": with_graph.seconds * 1e6,
+        "without_us": without.seconds * 1e6,
+        "method": with_graph.method,
+        "problem": with_graph.problem,
+        "noise": with_graph.noise,
+        "parts": {name: seconds * 1e6 for name, seconds in parts.items()},
+    }
+
+
+def _prepared(pair: Pair, setting: BenchHead) -> ModelProposer:
+    """A proposer that has read a prompt and stands before a drafting."""
+    proposer = pair.proposer(setting)
+    room = 4 * pair.shape.nodes
+    capture = new_capture(pair.target.device)
+    decoder = Decoder(pair.target, proposer, pair.shape.prefix + room, wrap=capture)
+    stream = decoder.stream(Request(pair.prompt(), room, ()), Generation())
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    proposer.prepare()
+    return proposer
+
+
+def _layer(proposer: ModelProposer, pair: Pair, protocol: Protocol) -> Timing:
+    """One expansion of a full frontier: the drafter's layer and norm, its keys written, what it sees."""
+    backend, width, device = proposer.backend, pair.shape.topk, pair.target.device
+    roots = torch.zeros(1, dtype=torch.int64, device=device)
+    step = backend.start_in(roots, backend.view())  # type: ignore[attr-defined]
+    tokens = torch.arange(width, device=device)[None]  # (1, W)
+    frontier = Frontier(tokens, torch.zeros_like(tokens))
+    return time_calls([lambda: backend.expand(frontier, step, 1).hidden], protocol)
+
+
+def _head(head: DraftHead, pair: Pair, rows: int, protocol: Protocol) -> tuple[float, float]:
+    """Seconds of a draft head's answer for some rows, and of the softmax and top-k in it."""
+    device, k = pair.target.device, pair.shape.topk
+    random = torch.Generator(device=device).manual_seed(rows)
+    size = (rows, pair.shape.hidden)
+    hidden, previous = (
+        torch.randn(size, generator=random, device=device).to(pair.target.dtype) for _ in range(2)
+    )
+    context = None
+    if head.context_size:
+        context = torch.arange(head.context_size, device=device)[None]
+    tokens = torch.randint(pair.shape.vocab, (rows,), generator=random, device=device)
+    state = DraftState(1, tokens, previous, 1, context)
+    whole = time_calls([lambda: head.topk(hidden, k, state)], protocol)
+    logits, ids = head.scores(hidden, k, state)
+    if ids.dim() == 1:  # one dense product, whose logits are in the weights' dtype
+        logits = logits.to(hidden.dtype)
+    logits, ids = logits.contiguous(), ids.contiguous()
+    choosing = time_calls([lambda: draft_topk(logits, k, ids=ids)], protocol)
+    return whole.seconds, choosing.seconds
+
+
+_WARM = 4  # cycles before the clock counts: captures, first allocations
+
+# (shape, kind of head) -> accepted lengths that others or other models had, with where from.
+ACCEPTED: dict[tuple[str, str], tuple[tuple[float, str], ...]] = {
+    ("qwen3-8b", "full"): ((5.26, "Qwen3-8B, full head, SpecVocab's paper"),),
+    ("qwen3-8b", "static"): (
+        (4.78, "Qwen3-8B, EAGLE-3's reduced vocabulary, SpecVocab's paper"),
+        (4.69, "Qwen3-8B, FR-Spec's vocabulary, SpecVocab's paper"),
+    ),
+    ("qwen3-8b", "ranker"): ((5.01, "Qwen3-8B, SpecVocab's paper"),),
+}
+# No other model's accepted length is known with absolute figures: this one only shows what a length would give.
+ANYWHERE = (4.33, "bitllama-3M, tree of 30 nodes, docs/performance.md")
+
+
+class CallAgain:
+    """A recorder for machines without CUDA graphs: a replay runs the pass again."""
+
+    def warm_up(self, run: Callable[[], Any]) -> None:
+        """Run the pass once."""
+        run()
+
+    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        """The pass over these inputs, to be called again."""
+        return lambda: function(*inputs)
+
+
+def new_capture(device: torch.device) -> GraphCapture:
+    """Whole passes as graphs; on a CPU the same passes, called."""
+    return capture_passes(device) if device.type == "cuda" else GraphCapture(CallAgain)
+
+
+def cycle_figures(options: KernelOptions) -> list[Figure]:
+    """Plain decoding, then a cycle with each head, for every shape."""
+    pairs, plain = Pairs(options.device), dict[str, float]()
+
+    def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
+        row = {"name": name, **_measured(pairs.of(shape), setting, options)}
+        if setting is None:
+            plain[shape.name] = row["ms"]
+            return row
+        return row | {"follows": follows(shape.name, setting.kind, row["ms"], plain.get(shape.name))}
+
+    return [
+        (name, partial(measure, shape, setting, name))
+        for shape in map(SHAPES.__getitem__, options.shapes)
+        for setting in (None, *head_settings(shape))
+        for name in [f"{shape.name}: " + ("plain" if setting is None else f"cycle, {label_of(setting)}")]
+    ]
+
+
+def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
+    """One kind of decoding with and without graphs, beside the bytes that it must read."""
+    assert options.ceilings is not None
+    moved = pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
+    floor = moved / options.ceilings.copy
+    count = max(8, int(options.measure * 1000)) if options.device != "cpu" else 3
+    graphs = cycle_times(pair, setting, count, new_capture(pair.target.device))
+    plainly = cycle_times(pair, setting, -(-count // 2), None)
+    ordered = sorted(graphs)
+    return {
+        "model": pair.shape.name,
+        "by": "one token a step" if setting is None else label_of(setting),
+        "ms": median(graphs) * 1e3,
+        "low_ms": ordered[len(ordered) // 10] * 1e3,
+        "high_ms": ordered[-1 - len(ordered) // 10] * 1e3,
+        "without_ms": median(plainly) * 1e3,
+        "cycles": len(graphs),
+        "prefix": pair.shape.prefix,
+        "nodes": 1 if setting is None else pair.shape.nodes,
+        "bytes": moved,
+        "floor_ms": floor * 1e3,
+        "share": floor / median(graphs),
+    }
+
+
+def cycle_times(
+    pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None
+) -> list[float]:
+    """Host seconds from one committed cycle to the next; each ends with the host reading what was accepted."""
+    proposer = None if setting is None else pair.proposer(setting)
+    levels = 0 if setting is None else pair.shape.levels
+    most = (levels + 1) * (count + _WARM + 2)
+    decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture)
+    stream = decoder.stream(Request(pair.prompt(), most, ()), Generation())
+    times: list[float] = []
+    for _ in range(_WARM):
+        next(stream)
+    last = time.perf_counter()
+    for _ in range(count):
+        next(stream)
+        now = time.perf_counter()
+        times.append(now - last)
+        last = now
+    stream.close()  # type: ignore[attr-defined]
+    return times
+
+
+def follows(model: str, kind: str, cycle_ms: float, plain_ms: float | None) -> list[dict[str, Any]]:
+    """Tokens a second for accepted lengths measured elsewhere, and how many times plain decoding's.
+
+    Args:
+        model: name of a shape.
+        kind: of the draft head.
+        cycle_ms: of one cycle.
+        plain_ms: of one step of plain decoding; None where it is not known.
+    """
+    return [
+        {
+            "accepted": accepted,
+            "source": source,
+            "tokens_per_s": accepted / cycle_ms * 1e3,
+            "speedup": None if plain_ms is None else accepted / cycle_ms * plain_ms,
+        }
+        for accepted, source in (*ACCEPTED.get((model, kind), ()), ANYWHERE)
+    ]

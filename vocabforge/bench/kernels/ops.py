@@ -1,0 +1,321 @@
+"""Cases of ops, checked and timed: one row of figures each, beside the floor and other ways to the same result."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.target.load import dtype_name
+from .cases import OP_BENCHES, op_cases
+from .cases.types import SHAPES, Inputs, ModelShape, OpCase, close, outputs_of
+from .parts import Figure, KernelOptions
+from .timing import DeviceCeilings, Protocol, Replay, Timing, time_calls
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """New tensors start as NaN (integers: their highest value) instead of whatever lies there."""
+    filling: Any = torch.utils.deterministic
+    was, filled = torch.get_deterministic_debug_mode(), filling.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of operators without a deterministic form
+        # Not use_deterministic_algorithms, which imports the compiler.
+        torch.set_deterministic_debug_mode("warn")
+        filling.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(was)
+            filling.fill_uninitialized_memory = filled
+
+
+def poison(tensor: Tensor) -> None:
+    """Overwrite with what no op gives: NaN, or the integer type's highest value."""
+    if tensor.is_floating_point():
+        tensor.fill_(float("nan"))
+    elif tensor.dtype == torch.bool:
+        tensor.logical_not_()
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def leave_poison(like: tuple[Tensor, ...]) -> None:
+    """Free poisoned blocks of the outputs' sizes: an allocator hands them to the next who asks.
+
+    Outputs of compiled ops do not all pass through what :func:`poisoned_memory` switches.
+    """
+    for tensor in [torch.empty_like(one) for one in like for _ in range(2)]:
+        poison(tensor)
+
+
+def check_case(
+    case: OpCase, device: torch.device, dtype: torch.dtype, backend: str, seed: int
+) -> dict[str, Any]:
+    """Compare an op with its reference on inputs that nothing else uses.
+
+    Returns:
+        ``problem``: None, or what is wrong (values, bits that change between runs); ``graph``: the same for the
+        replay of a captured graph whose outputs were poisoned; ``measured``: the case's own figures by name.
+    """
+    inputs = case.make(device, dtype, seed)
+    expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
+    ours = _own(case, inputs)
+    leave_poison(expected)
+    with poisoned_memory():
+        got = outputs_of(case.run(ours, backend))
+    problem = _judge(case, ours, got, expected)
+    kept = tuple(one.clone() for one in got)
+    if problem is None:
+        second = outputs_of(case.run(_own(case, inputs), backend))
+        problem = None if _same_bits(kept, second) else "the same inputs gave other bits"
+    measured = {name: round(float(measure(ours, kept)), 4) for name, measure in case.measures.items()}
+    return {
+        "problem": problem,
+        "graph": _check_graph(case, inputs, backend, device, kept),
+        "measured": measured,
+    }
+
+
+def _check_graph(
+    case: OpCase, inputs: Inputs, backend: str, device: torch.device, expected: tuple[Tensor, ...]
+) -> str | None:
+    ours = _own(case, inputs)
+    try:
+        replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
+    except RuntimeError as error:  # what torch raises for a call that capture forbids
+        return f"cannot be captured: {str(error).splitlines()[0]}"
+    given = {one.data_ptr() for one in ours.values() if isinstance(one, Tensor)}
+    for output in replay.outputs:
+        if output.data_ptr() not in given:  # an op may hand an input on
+            poison(output)
+    for name in case.mutates:
+        ours[name].copy_(inputs[name])
+    replay.replay()
+    return None if _same_bits(replay.outputs, expected) else "the replay gave other bits than the call"
+
+
+def _own(case: OpCase, inputs: Inputs) -> Inputs:
+    """The inputs with copies of what the op writes to."""
+    return {name: value.clone() if name in case.mutates else value for name, value in inputs.items()}
+
+
+def _judge(case: OpCase, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
+    if case.check is not None:
+        return case.check(inputs, got, expected)
+    return close(got, expected, case.tolerance)
+
+
+def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
+    """Equal, NaN being equal to NaN."""
+    return len(ours) == len(theirs) and all(
+        a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
+        for a, b in zip(ours, theirs)
+    )
+
+
+PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
+
+
+@dataclass(frozen=True)
+class OpBench:
+    """What all cases are measured with.
+
+    Attributes:
+        protocol: repeats and device.
+        ceilings: of this device.
+        backend: of the ops, as in ``ops/backend.py``.
+        seed: of the inputs.
+        plain: time the PyTorch reference, too.
+    """
+
+    protocol: Protocol
+    ceilings: DeviceCeilings
+    backend: str
+    seed: int = 0
+    plain: bool = True
+
+
+def unique_cases(
+    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]],
+    shapes: Sequence[ModelShape],
+    rows: Sequence[int],
+) -> Iterator[OpCase | str]:
+    """Cases at all shapes and rows, each once; a text instead where they cannot be made.
+
+    Args:
+        makers: name -> its ``cases``.
+        rows: N, first things first: what the time does not suffice for is at the end. Small shapes have their own.
+    """
+    met: set[object] = set()
+    for count in rows:
+        for name, cases in makers.items():
+            for shape in shapes:
+                try:
+                    found = cases(shape if shape.small else replace(shape, rows=count))
+                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
+                    yield f"{name}: {type(error).__name__}: {error}"
+                    continue
+                for case in found:
+                    key = (case.op, case.name, *sorted(case.sizes.items()))
+                    if key not in met:
+                        met.add(key)
+                        yield case
+
+
+def op_figures(options: KernelOptions) -> list[Figure]:
+    """Every op with a benchmark, checked and timed."""
+    names = options.ops or tuple(OP_BENCHES)
+    return _named({name: partial(op_cases, name) for name in names}, options, plain=True)
+
+
+def head_figures(options: KernelOptions) -> list[Figure]:
+    """The table of draft heads."""
+    from .cases.heads import cases
+
+    return _named({"heads": cases}, options, plain=False)
+
+
+def _named(
+    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
+) -> list[Figure]:
+    """Cases by a name that no other has; a text where an op's cannot be made."""
+
+    def measure(case: OpCase) -> dict[str, Any]:
+        assert options.ceilings is not None
+        return measure_case(case, OpBench(options.protocol(), options.ceilings, options.backend, plain=plain))
+
+    found: dict[str, Any] = {}
+    for case in unique_cases(makers, [SHAPES[name] for name in options.shapes], options.rows):
+        if isinstance(case, str):
+            found[case.partition(":")[0]] = case
+        else:
+            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
+            found[f"{case.op}: {case.name} [{sizes}]"] = partial(measure, case)
+    return list(found.items())
+
+
+def measure_case(case: OpCase, bench: OpBench) -> dict[str, Any]:
+    """Check a case in all its dtypes and time it in the first.
+
+    Returns:
+        a row: ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (what is wrong, by dtype; nothing is timed
+        then), ``graph_problems`` (the same of a captured graph), ``measured`` (figures beside time, of the first
+        dtype), and the figures of :func:`_figures`.
+    """
+    device = bench.protocol.device
+    problems: dict[str, str] = {}
+    graphs: dict[str, str] = {}
+    measured: dict[str, float] = {}
+    for dtype in case.dtypes:
+        found = check_case(case, device, dtype, bench.backend, bench.seed + 1)
+        for told, part in ((problems, "problem"), (graphs, "graph")):
+            if (text := found[part]) is not None:
+                told[dtype_name(dtype)] = text
+        measured = measured or found["measured"]
+    row: dict[str, Any] = {
+        "op": case.op,
+        "case": case.name,
+        "sizes": dict(case.sizes),
+        "dtype": dtype_name(case.dtypes[0]),
+        "backend": bench.backend,
+        "problems": problems,
+        "graph_problems": graphs,
+        "measured": measured,
+    }
+    if not problems:
+        row |= _figures(case, bench)
+    _make_room(bench.protocol)
+    return row
+
+
+def _make_room(protocol: Protocol) -> None:
+    """Collect what still holds the device's memory, where that is much: a collection takes a while."""
+    if protocol.cuda:
+        free, total = torch.cuda.mem_get_info(protocol.device)
+        if (
+            free + torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
+            < total / 2
+        ):
+            gc.collect()
+
+
+def _figures(case: OpCase, bench: OpBench) -> dict[str, Any]:
+    """Times of the op and its baselines.
+
+    ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
+    (floor over time), ``bound``, ``gb_per_s`` and ``tflop_per_s`` reached, ``baselines`` with their ``ratio``
+    (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
+    cache or more.
+    """
+    protocol = bench.protocol
+    sets = _rotation(case, bench)
+    moved = sum(case.bytes_of(one) for one in sets) / len(sets)
+    floor, bound = bench.ceilings.floor(moved, case.floor_flops)
+    backend = bench.backend
+    timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
+    eager = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol, graph=False)
+    used = min(len(sets), timing.calls)
+    ways = {**({PLAIN: case.reference} if bench.plain else {}), **case.baselines}
+    baselines = {name: _baseline(_calls(sets, way), protocol, timing) for name, way in ways.items()}
+    return {
+        "timing": timing.to_dict(),
+        "eager": eager.to_dict(),
+        "floor_bytes": moved,
+        "floor_flops": case.floor_flops,
+        "floor_us": floor * 1e6,
+        "bound": bound,
+        "share": floor / timing.seconds,
+        "gb_per_s": moved / timing.seconds / 1e9,
+        "tflop_per_s": case.floor_flops / timing.seconds / 1e12,
+        "baselines": baselines,
+        "copies": used,
+        "cold": moved * used >= 2 * protocol.cache_bytes(),
+    }
+
+
+def _baseline(calls: list[Callable[[], Any]], protocol: Protocol, ours: Timing) -> dict[str, Any]:
+    """A baseline's time, or why it has none; it may lack the memory where the op does not."""
+    try:
+        timing = time_calls(calls, protocol)
+    except (RuntimeError, ValueError) as error:
+        return {"problem": str(error).splitlines()[0]}
+    return {**timing.to_dict(), "ratio": timing.seconds / ours.seconds}
+
+
+def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callable[[], Any]]:
+    def call(inputs: Inputs) -> Callable[[], Any]:
+        return lambda: way(inputs)
+
+    return [call(inputs) for inputs in sets]
+
+
+def _rotation(case: OpCase, bench: OpBench) -> list[Inputs]:
+    """As many sets of inputs as exceed the cache."""
+    device, dtype = bench.protocol.device, case.dtypes[0]
+    first = case.make(device, dtype, bench.seed)
+    held = _held(first) if case.vary is None else _held(case.vary(first, bench.seed + 2), beside=first)
+    sets = [first]
+    for number in range(1, bench.protocol.copies(case.bytes_of(first), held)):
+        seed = bench.seed + 2 + number
+        sets.append(case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed))
+    return sets
+
+
+def _held(inputs: Inputs, beside: Inputs | None = None) -> float:
+    """Bytes of the tensors among the inputs, less those that another set holds already."""
+    shared = {one.data_ptr() for one in (beside or {}).values() if isinstance(one, Tensor)}
+    return float(
+        sum(
+            one.numel() * one.element_size()
+            for one in inputs.values()
+            if isinstance(one, Tensor) and one.data_ptr() not in shared
+        )
+    )

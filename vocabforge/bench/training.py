@@ -1,0 +1,335 @@
+"""How fast a drafter trains and how much memory it takes, against the plain formulas in the same run.
+
+A step is all of it: the target's pass, the unroll, the vocabulary loss, backward pass, clipping and optimiser. The
+variants take turns, round after round; figures are medians.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..capture.online import CapturedBatch, RowBatch
+from ..core.config import Positive, StrictModel, apply_overrides, parse_config
+from ..core.console import ProgressBar
+from ..core.registry import check_known
+from ..models.device import choose_device
+from ..models.drafters.registry import drafter_sizes, new_drafter
+from ..models.target.hf import HFTarget
+from ..train.config import OptimConfig
+from ..train.loss.fused import LossInputs
+from ..train.loss.vocab import LossOptions, vocab_loss
+from ..train.optim import make_optimizer
+from ..train.step import StepSettings, TrainStep
+from ..train.ttt import rows_by_step
+from .tensor_memory import TensorMemory
+
+
+@dataclass(frozen=True)
+class TrainingShape:
+    """A target's sizes, and rows that fit one device.
+
+    Attributes:
+        model_type: Hugging Face's name of the architecture.
+        sizes: fields of its configuration.
+        batch, length: packed rows a step, and their tokens.
+        steps: K of the training-time test.
+        loss_rows: rows for the vocabulary loss alone.
+    """
+
+    model_type: str
+    sizes: Mapping[str, Any]
+    batch: int
+    length: int
+    steps: int = 7
+    loss_rows: int = 8192
+
+
+def _sizes(
+    hidden: int, inner: int, layers: int, heads: int, kv: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocab,
+        "tie_word_embeddings": False,
+        **more,
+    }
+
+
+_LONG = {"head_dim": 128, "max_position_embeddings": 40_960}
+
+SHAPES: dict[str, TrainingShape] = {
+    # As bitllama-3M: many rows of a tiny vocabulary.
+    "tiny": TrainingShape(
+        "llama", _sizes(256, 256, 8, 8, 4, 512), batch=4, length=256, steps=4, loss_rows=4096
+    ),
+    "tiny-long": TrainingShape(
+        "llama", _sizes(256, 256, 8, 8, 4, 512), batch=1, length=512, steps=4, loss_rows=4096
+    ),
+    "small": TrainingShape(
+        "llama", _sizes(256, 512, 4, 8, 4, 16_384), batch=1, length=512, steps=4, loss_rows=1024
+    ),
+    "qwen3-0.6b": TrainingShape(
+        "qwen3",
+        _sizes(1024, 3072, 28, 16, 8, 151_936, **{**_LONG, "tie_word_embeddings": True}),
+        batch=8,
+        length=2048,
+    ),
+    "qwen3-8b": TrainingShape(
+        "qwen3", _sizes(4096, 12_288, 36, 32, 8, 151_936, **_LONG), batch=4, length=2048
+    ),
+    "llama3-8b": TrainingShape(
+        "llama", _sizes(4096, 14_336, 32, 32, 8, 128_256, **_LONG), batch=4, length=2048
+    ),
+}
+CPU_SHAPES = ("tiny", "tiny-long", "small")
+CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b")
+
+
+def random_target(shape: TrainingShape, device: torch.device, dtype: torch.dtype) -> HFTarget:
+    """A target with random weights, made on the device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(shape.model_type, **shape.sizes)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    return HFTarget(model, source=f"random weights of the shape {shape.model_type}")
+
+
+def random_rows(shape: TrainingShape, device: torch.device, seed: int) -> RowBatch:
+    """Rows of one document each, all of it the assistant's, so that nearly every row counts."""
+    size = (shape.batch, shape.length)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, int(shape.sizes["vocab_size"]), size, generator=generator)
+    position = torch.arange(shape.length).expand(size)
+    ones = torch.ones(size, dtype=torch.int64)
+
+    def move(x: Tensor) -> Tensor:
+        return x.contiguous().to(device)
+
+    return RowBatch(move(ids), move(ones.bool()), move(ones), move(position))
+
+
+_MB = 1e6
+
+
+class TrainingBenchConfig(StrictModel):
+    """Settings of ``vocabforge bench training``, given as ``key=value``.
+
+    Attributes:
+        shapes: names of :data:`SHAPES`; None takes those that suit the device.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        batch, length, loss_rows: in the place of the shape's own.
+        steps: the same, K of the training-time test (not optimiser steps).
+        weights: of the drafter, as ``memory.weights``.
+        chunk_mb: workspace of the fused loss, MiB.
+        threads: of a CPU; None leaves them as they are.
+    """
+
+    shapes: tuple[str, ...] | None = None
+    device: str = "auto"
+    batch: Positive | None = None
+    length: Positive | None = None
+    steps: Positive | None = None
+    loss_rows: Positive | None = None
+    weights: Literal["fp32", "bf16"] = "fp32"
+    chunk_mb: Positive = 256
+    threads: Positive | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is compared: implementations of loss and attention, and activation checkpointing."""
+
+    loss: str
+    attention: str
+    checkpointing: bool = False
+
+
+def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
+    """Measure whole training steps and the vocabulary loss alone at each shape.
+
+    Args:
+        settings: ``key=value`` of :class:`TrainingBenchConfig`.
+        repeats: rounds, after one that does not count.
+
+    Returns:
+        plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``. A row is the variant with
+        ``seconds`` (median of the rounds, which are ``all_seconds``), ``extra_mb`` (highest memory above what was held
+        before: allocated on CUDA, on a CPU the tensors that live at once), ``peak_mb`` (highest allocated memory on
+        CUDA) and for a step ``tokens_per_s`` (of its rows). Figures are None if a variant was out of memory.
+
+    Raises:
+        UsageError: an unknown shape or device; ConfigError: an unknown setting.
+    """
+    config = parse_config(TrainingBenchConfig, apply_overrides({}, settings), source="the command line")
+    device = choose_device(config.device)
+    names = config.shapes or (CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES)
+    for name in names:
+        check_known(name, SHAPES, "shape")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(config.threads or threads)
+        return {
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "repeats": repeats,
+            "weights": config.weights,
+            "chunk_mb": config.chunk_mb,
+            "shapes": [_measure_shape(name, config, device, repeats) for name in names],
+        }
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure_shape(
+    name: str, config: TrainingBenchConfig, device: torch.device, repeats: int
+) -> dict[str, Any]:
+    wishes = {key: getattr(config, key) for key in ("batch", "length", "steps", "loss_rows")}
+    given = {key: value for key, value in wishes.items() if value is not None}
+    shape = dataclasses.replace(SHAPES[name], **given)
+    target = random_target(shape, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    blocks = "flex" if device.type == "cuda" else "merged"
+    variants = [Variant(loss, attention) for loss in ("fused", "naive") for attention in (blocks, "eager")]
+    variants.insert(1, Variant("fused", blocks, checkpointing=True))
+    make = _training(shape, target, config, device)
+    steps: dict[Any, Callable[[], None]] = {variant: make(variant) for variant in variants}
+    losses: dict[Any, Callable[[], None]] = {
+        impl: _loss_alone(shape, target, impl, config.chunk_mb) for impl in ("fused", "naive")
+    }
+    tokens = shape.batch * shape.length
+    found: dict[str, Any] = {
+        "name": name,
+        "vocab": target.vocab_size,
+        "batch": shape.batch,
+        "length": shape.length,
+    }
+    found |= {"steps": shape.steps, "loss_rows": shape.loss_rows, "step": [], "loss": []}
+    for variant, row in _take_turns(f"{name}, steps", steps, device, repeats).items():
+        rate = None if row["seconds"] is None else tokens / row["seconds"]
+        found["step"].append({**vars(variant), **row, "tokens_per_s": rate})
+    for impl, row in _take_turns(f"{name}, loss", losses, device, repeats).items():
+        found["loss"].append({"impl": impl, **row})
+    return found
+
+
+def _training(
+    shape: TrainingShape, target: HFTarget, config: TrainingBenchConfig, device: torch.device
+) -> Callable[[Variant], Callable[[], None]]:
+    """Makes, for a variant, a function that does one training step; all share one drafter and optimiser."""
+    torch.manual_seed(1)
+    sizes = drafter_sizes("eagle3", target.model.config.to_dict())
+    with torch.device(device):
+        drafter = new_drafter("eagle3", sizes, target.embedding, target.head_weight).to(device)
+    parameters = [p for p in drafter.parameters() if p.requires_grad]
+    low = config.weights == "bf16"
+    optimizer = make_optimizer(parameters, OptimConfig(steps=1), lower=torch.bfloat16 if low else None)
+    rows = random_rows(shape, device, 0)
+    counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
+
+    def steps_of(variant: Variant) -> Callable[[], None]:
+        settings = StepSettings(
+            decay=0.8,
+            attention=variant.attention,
+            checkpointing=variant.checkpointing,
+            loss=LossOptions(variant.loss, config.chunk_mb),  # type: ignore[arg-type]
+        )
+        module = TrainStep(drafter, nn.ModuleDict(), target.head_weight, settings)
+
+        def step() -> None:
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=low or device.type == "cuda"):
+                states = target.capture(rows.input_ids, rows.position, rows.document)
+                batch = CapturedBatch(**vars(rows), features=states.features, hidden=states.hidden)
+                loss = module(batch, shape.steps, counted)[0]
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    return steps_of
+
+
+def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str, chunk_mb: int) -> Callable[[], None]:
+    """The vocabulary loss with its backward pass, one teacher a row."""
+    head = target.head_weight
+    draft, teacher = (
+        torch.randn(shape.loss_rows, head.shape[1], device=head.device).to(head.dtype) for _ in "ab"
+    )
+    draft.requires_grad_()
+    weight = torch.full((shape.loss_rows,), 1 / shape.loss_rows, device=head.device)
+    row = torch.arange(shape.loss_rows, device=head.device)
+    options = LossOptions(impl, chunk_mb)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result = vocab_loss(LossInputs(draft, head, teacher, row, head, None, weight), options)
+        result.total.backward()
+        draft.grad = None
+
+    return run
+
+
+def _take_turns(
+    label: str, runs: Mapping[Any, Callable[[], None]], device: torch.device, repeats: int
+) -> dict[Any, dict[str, Any]]:
+    """Memory in a first round, then ``repeats`` timed rounds in which everyone has a turn."""
+    found: dict[Any, dict[str, Any]] = {
+        key: {"seconds": None, "all_seconds": [], "extra_mb": None, "peak_mb": None} for key in runs
+    }
+    with ProgressBar(label, len(runs) * (repeats + 2), "runs") as bar:
+        for key, run in runs.items():
+            # A variant that is out of memory is reported as such, and the others go on.
+            try:
+                run()  # makes and compiles what later runs find
+                found[key]["extra_mb"], found[key]["peak_mb"] = _memory_of(run, device)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+            bar.update(2)
+        for _ in range(repeats):
+            for key, run in runs.items():
+                if found[key]["extra_mb"] is not None:
+                    found[key]["all_seconds"].append(_seconds(run, device))
+                bar.update(1)
+    for row in found.values():
+        if row["all_seconds"]:
+            row["seconds"] = statistics.median(row["all_seconds"])
+    return found
+
+
+def _seconds(run: Callable[[], None], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _memory_of(run: Callable[[], None], device: torch.device) -> tuple[float, float | None]:
+    """Megabytes above what is held before, and on CUDA the highest in all."""
+    if device.type != "cuda":
+        with TensorMemory() as counted:
+            run()
+        return counted.peak / _MB, None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    return (peak - before) / _MB, peak / _MB

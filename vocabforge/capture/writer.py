@@ -1,0 +1,316 @@
+"""Writing the disk cache shard by shard; an interrupted run, or another process, goes on where shards are missing.
+
+Shards are finished one at a time in ``OUTPUT.partial``, each with a small JSON file that holds its hash. When the last
+is there they are linked, not copied, into the artefact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ..core.artifact import MANIFEST, check_output, write_artifact
+from ..core.console import ProgressBar, say
+from ..core.errors import DataError, UsageError
+from ..core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
+from ..core.journal import check_identity
+from ..core.lock import only_writer
+from ..corpus.prepared.packing import PackedRows
+from ..models.target.documents import PASS_TOKENS
+from ..models.target.load import DTYPES
+from .cache import (
+    FORMAT,
+    INDEX,
+    KIND,
+    CaptureKey,
+    CaptureShard,
+    check_finite,
+    plan_shards,
+    row_lengths,
+    shard_tensors,
+    to_batch,
+)
+from .online import CapturedBatch, CaptureSource
+
+_SPARE = 1 << 28
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """Bytes that the cache takes, that are there already, and that are free."""
+
+    total: int
+    done: int
+    free: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rest fits, with 256 MiB to spare."""
+        return self.total - self.done + _SPARE <= self.free
+
+
+def disk_use(output: Path, total: int, done: int) -> DiskUse:
+    """What a cache of ``total`` bytes at ``output`` needs, ``done`` of them being there."""
+    where = output.absolute()
+    there = next(folder for folder in (where, *where.parents) if folder.exists())
+    return DiskUse(total, done, shutil.disk_usage(there).free)
+
+
+def check_disk(use: DiskUse, output: Path) -> None:
+    """Refuse a cache that does not fit.
+
+    Raises:
+        UsageError: naming what is needed and what is free.
+    """
+    if not use.fits:
+        raise UsageError(
+            "the captured states do not fit on the disk",
+            got=f"{gigabytes(use.free)} free",
+            expected=f"{gigabytes(use.total - use.done)} more for this cache",
+            source=output,
+            remedy="use --store-dtype bfloat16, less data, or an --output on another disk; "
+            "or train online (capture.cache left out)",
+        )
+
+
+def gigabytes(size: float) -> str:
+    """``1.5 GB``, smaller sizes in MB."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class CaptureJob:
+    """What is to be written.
+
+    Attributes:
+        rows: split -> packed rows.
+    """
+
+    output: Path
+    key: CaptureKey
+    rows: Mapping[str, PackedRows]
+    shards: Sequence[CaptureShard]
+
+    @property
+    def partial(self) -> Path:
+        """Where shards stand until all are there."""
+        return self.output.with_name(f"{self.output.name}.partial")
+
+    def bytes(self, shards: Sequence[CaptureShard] | None = None) -> int:
+        """Size on the disk, headers of the files left out."""
+        return sum(s.tokens * self.key.token_bytes for s in (self.shards if shards is None else shards))
+
+
+def plan_capture(
+    output: Path, key: CaptureKey, rows: Mapping[str, PackedRows], shard_bytes: int
+) -> CaptureJob:
+    """Cut the rows into shards."""
+    return CaptureJob(output, key, rows, plan_shards(rows, key.token_bytes, shard_bytes))
+
+
+def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
+    """Make ``OUTPUT.partial``, or go on in one of the same plan; sound shards of a replaced cache are taken over.
+
+    Raises:
+        UsageError: the output exists, or the folder belongs to another plan.
+    """
+    check_output(job.output, overwrite=overwrite)
+    plan = {"format": FORMAT, "key": job.key.facts(), "shards": [asdict(shard) for shard in job.shards]}
+    with disk_errors(job.partial):
+        job.partial.mkdir(parents=True, exist_ok=True)
+        if not (job.partial / PLAN).is_file():
+            atomic_write_json(job.partial / PLAN, plan)
+    former = read_json(job.partial / PLAN, "plan of the unfinished capture")
+    check_identity(former, plan, source=job.partial, remedy="remove that folder, or choose another --output")
+    if overwrite and (job.output / MANIFEST).is_file():
+        _take_over(job)
+
+
+def _take_over(job: CaptureJob) -> None:
+    """Link shards of the cache that is to be replaced; what is damaged is found when they are verified."""
+    with contextlib.suppress(DataError, OSError, KeyError, TypeError):
+        manifest = read_json(job.output / MANIFEST)
+        index = read_json(job.output / INDEX)
+        if manifest["meta"]["key"] != job.key.facts():
+            return
+        if index["shards"] != [asdict(shard) for shard in job.shards]:
+            return
+        for shard in job.shards:
+            file = job.partial / shard.file
+            if not file.exists() and (job.output / shard.file).is_file():
+                os.link(job.output / shard.file, file)
+                entry = manifest["files"][shard.file]
+                atomic_write_json(_side(file), {"sha256": entry["sha256"], "bytes": entry["bytes"]})
+
+
+def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[CaptureShard]:
+    """Those of ``among`` in ``OUTPUT.partial`` whose hash holds; damaged ones are removed, to be made again."""
+    present = [shard for shard in among if _side(job.partial / shard.file).is_file()]
+    found: list[CaptureShard] = []
+    if not present:
+        return found
+    with ProgressBar("verify finished shards", job.bytes(present), "B") as bar:
+        for shard in present:
+            file = job.partial / shard.file
+            if _sound(file):
+                found.append(shard)
+            else:
+                say(f"{file} is damaged: it is captured again")
+                file.unlink(missing_ok=True)
+                _side(file).unlink(missing_ok=True)
+            bar.update(job.bytes([shard]))
+    return found
+
+
+def present_shards(job: CaptureJob) -> list[CaptureShard]:
+    """Shards that some process has finished, whole or not."""
+    return [shard for shard in job.shards if _side(job.partial / shard.file).is_file()]
+
+
+def _side(file: Path) -> Path:
+    return file.with_suffix(".json")
+
+
+def _sound(file: Path) -> bool:
+    try:
+        entry = read_json(_side(file))
+        return file.stat().st_size == entry["bytes"] and sha256_file(file) == entry["sha256"]
+    except (DataError, OSError, KeyError, TypeError):
+        return False
+
+
+def my_shards(shards: Sequence[CaptureShard], part: tuple[int, int]) -> list[CaptureShard]:
+    """Every n-th shard, from number i - 1 on, of ``part`` = (i, n)."""
+    return list(shards[part[0] - 1 :: part[1]])
+
+
+def write_shards(
+    job: CaptureJob,
+    todo: Sequence[CaptureShard],
+    source: CaptureSource,
+    device: torch.device,
+    *,
+    writes: bool = True,
+) -> None:
+    """Capture shards one after the other, with rate, time left and disk use.
+
+    Args:
+        device: that rows are handed over on.
+        writes: off in processes that only take part in the computation (tensor parallelism).
+
+    Raises:
+        DataError: states that are not finite; the row is named.
+    """
+    total = sum(shard.tokens for shard in todo)
+    with ProgressBar("capture", total, "tokens") as bar:
+        written = 0
+        for shard in todo:
+            bar.update(0, note=f"{gigabytes(written)} of {gigabytes(job.bytes(todo))} written")
+            batches = _batches(job, shard, source, device, bar.update)
+            tensors = shard_tensors(batches, DTYPES[job.key.dtype])
+            _check_shard(job, shard, tensors)
+            if writes:
+                _save(job.partial / shard.file, tensors)
+            written += job.bytes([shard])
+        bar.update(0, note=f"{gigabytes(written)} written")
+
+
+def _batches(
+    job: CaptureJob,
+    shard: CaptureShard,
+    source: CaptureSource,
+    device: torch.device,
+    progress: Callable[[int], None],
+) -> Iterator[CapturedBatch]:
+    rows = job.rows[shard.split]
+    stop = shard.first + shard.rows
+    together = max(1, PASS_TOKENS // rows.input_ids.shape[1])
+    for first in range(shard.first, stop, together):
+        numbers = list(range(first, min(first + together, stop)))
+        yield source(to_batch(rows, numbers, device), [(shard.split, number) for number in numbers])
+        progress(int((rows.document[numbers] != 0).sum()))
+
+
+def _check_shard(job: CaptureJob, shard: CaptureShard, tensors: Mapping[str, torch.Tensor]) -> None:
+    packed = job.rows[shard.split]
+    offsets = tensors["offsets"].tolist()
+    for place in range(shard.rows):
+        number = shard.first + place
+        one = slice(offsets[place], offsets[place + 1])
+        real = packed.document[number] != 0
+        ids = torch.from_numpy(packed.input_ids[number][real].astype("int32"))
+        if not torch.equal(tensors["token_ids"][one], ids):
+            raise DataError(
+                "captured states are not those of their row",
+                got=f"{shard.split} row {number}: other token ids",
+                expected="those of the prepared data",
+                remedy="the data changed while it was captured: run the same command again with --overwrite",
+            )
+        check_finite(
+            [("features", tensors["features"][one]), ("hidden states", tensors["hidden"][one])],
+            (shard.split, number),
+            source=job.output,
+            remedy="try capture.dtype=float32 or --store-dtype bfloat16 (float16 overflows at 65,504), or take "
+            "this row out of the data",
+        )
+
+
+def _save(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Equal tensors give equal files: no metadata, whose order safetensors leaves to chance."""
+    temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
+    with disk_errors(file):
+        try:
+            save_file({name: t.contiguous() for name, t in tensors.items()}, temporary)
+            fsync_path(temporary)
+            entry = {"sha256": sha256_file(temporary), "bytes": temporary.stat().st_size}
+            os.replace(temporary, file)
+        finally:
+            temporary.unlink(missing_ok=True)
+    atomic_write_json(_side(file), entry)
+
+
+def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], *, overwrite: bool) -> bool:
+    """Make the artefact if every shard is there; whether it stands now.
+
+    Of several processes that finish at the same time one does it, the others wait.
+    """
+    with only_writer(job.partial, wait=True):
+        if not job.partial.is_dir():  # another process was quicker
+            return (job.output / MANIFEST).is_file()
+        if len(present_shards(job)) < len(job.shards):
+            return False
+        totals = {
+            split: {"rows": len(packed), "tokens": int(row_lengths(packed).sum())}
+            for split, packed in job.rows.items()
+        }
+        length = next(iter(job.rows.values())).input_ids.shape[1]
+        facts = {
+            "format": FORMAT,
+            "key": job.key.facts(),
+            "target_fingerprint": job.key.target,
+            "sequence_length": int(length),
+            "rows": totals,
+            "tokens": sum(entry["tokens"] for entry in totals.values()),
+            "shards": len(job.shards),
+            **meta,
+        }
+        with write_artifact(job.output, KIND, facts, config=config, overwrite=overwrite) as folder:
+            atomic_write_json(folder / INDEX, {"shards": [asdict(shard) for shard in job.shards]})
+            for shard in job.shards:
+                try:
+                    os.link(job.partial / shard.file, folder / shard.file)
+                except OSError:  # a file system without hard links
+                    shutil.move(job.partial / shard.file, folder / shard.file)
+        shutil.rmtree(job.partial, ignore_errors=True)
+    return True

@@ -1,0 +1,1 @@
+"""Commands that make training data: regenerate, prepare-data, capture."""

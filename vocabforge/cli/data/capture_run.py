@@ -1,0 +1,223 @@
+"""What ``vocabforge capture`` does, step by step."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ...capture.cache import SPLITS, CaptureKey, CaptureShard, rows_digest
+from ...capture.online import CaptureSource, OnlineCapture
+from ...capture.speculators import SpeculatorsCapture
+from ...capture.writer import (
+    CaptureJob,
+    check_disk,
+    disk_use,
+    finish,
+    finished_shards,
+    gigabytes,
+    my_shards,
+    plan_capture,
+    prepare_folder,
+    present_shards,
+    write_shards,
+)
+from ...core.console import say
+from ...core.distributed import rank, world_size
+from ...core.errors import UsageError
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ...models.target.fingerprint import target_fingerprint
+from ...models.target.hf import (
+    HFTarget,
+    check_row_length,
+    check_tokenizer_fits,
+    default_aux_layers,
+    read_target_config,
+)
+from ...models.target.load import dtype_name, dtype_of
+from ...train.config import TrainConfig
+from ...train.data import prepare
+from ...train.machine import device_of, set_threads
+from ...train.setup import sizes_of
+from ..train.train_drafter import briefly_native
+
+_PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+
+
+@dataclass(frozen=True)
+class CaptureRunOptions:
+    """The command's options beside the recipe; ``store_dtype`` None is the target's."""
+
+    output: Path
+    store_dtype: str | None
+    shard_bytes: int
+    part: str | None
+    from_speculators: Path | None
+    yes: bool
+    overwrite: bool
+
+
+def plan(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
+    """What would be captured and the room it takes; nothing is written but the prepared data."""
+    job, _ = _job(settings, options)
+    use = disk_use(options.output, job.bytes(), job.bytes(present_shards(job)))
+    return {
+        "output": str(options.output),
+        "target": str(settings.target),
+        "key": job.key.facts(),
+        "rows": {split: len(packed.input_ids) for split, packed in job.rows.items()},
+        "tokens": sum(shard.tokens for shard in job.shards),
+        "shards": len(job.shards),
+        "bytes": use.total,
+        "bytes_done": use.done,
+        "bytes_free": use.free,
+        "fits": use.fits,
+    }
+
+
+def run(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
+    """Capture this process's shards and, when all are there, finish the cache.
+
+    Raises:
+        UsageError: no room, no consent, or options that contradict each other.
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    together = settings.capture.tp_plan is not None and options.from_speculators is None
+    part = _part(options.part, together)
+    if device_of(settings).type == "cpu":
+        set_threads(settings)  # as training does: the number of threads decides the last bits
+    leads = not together or rank() == 0
+    job, tokenizer = _job(settings, options)
+    if leads:
+        prepare_folder(job, overwrite=options.overwrite)
+        mine = my_shards(job.shards, part)
+        done = finished_shards(job, mine)
+        todo = [shard for shard in mine if shard not in done]
+        _ask(job, todo, options)
+    else:
+        todo = []
+    target = None
+    if todo or together:
+        target = _load(settings, job, tokenizer)
+        if together:
+            todo = _agreed(todo)
+        source = _source(target, options, job)
+        write_shards(job, todo, source, target.device, writes=leads)
+    meta = {
+        "target_name": settings.target.name,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "source": "online" if options.from_speculators is None else "speculators",
+    }
+    config = {**settings.model_dump(mode="json"), "target": str(settings.target)}
+    whole = leads and finish(job, meta, config, overwrite=options.overwrite)
+    if whole:
+        say(f"The captured states are in {options.output}: train with capture.cache={options.output}")
+    elif leads:
+        say(
+            f"Part {part[0]} of {part[1]} is done; {len(present_shards(job)):,} of {len(job.shards):,} shards are "
+            "there. The part that finishes last joins them."
+        )
+    return {"output": str(options.output), "finished": whole, "shards": len(todo), "bytes": job.bytes(todo)}
+
+
+def _part(text: str | None, together: bool) -> tuple[int, int]:
+    """(i, n): what --part says, or this process's place among the launched ones."""
+    if together:
+        if text is not None:
+            raise UsageError(
+                "--part and capture.tp_plan exclude each other: all processes share every shard",
+                got=f"--part {text}",
+                source="capture.tp_plan",
+                remedy="leave --part out",
+            )
+        return 1, 1
+    if text is None:
+        return rank() + 1, world_size()
+    found = _PART.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise UsageError("cannot read --part", got=text, expected="I/N with I from 1 to N, such as 2/4")
+    return int(found[1]), int(found[2])
+
+
+def _job(settings: TrainConfig, options: CaptureRunOptions) -> tuple[CaptureJob, TextTokenizer]:
+    """Rows, key and shards; the target's weights are not loaded."""
+    raw = read_target_config(settings.target)
+    tokenizer = load_tokenizer(settings.tokenizer or settings.target)
+    device = device_of(settings)
+    target_dtype = dtype_name(dtype_of(settings.target, settings.capture.dtype, device))
+    with briefly_native(settings) as native:
+        layers = tuple(sizes_of(native.drafter, raw, None).aux_layers or ())
+    data = prepare(settings.data, tokenizer, cache=settings.output / "data")
+    rows = {split: getattr(data, split) for split in SPLITS}
+    check_row_length(raw, data.train.input_ids.shape[1], source=settings.target / "config.json")
+    key = CaptureKey(
+        target=target_fingerprint(settings.target),
+        aux_layers=layers or default_aux_layers(int(raw["num_hidden_layers"])),
+        hidden_size=int(raw["hidden_size"]),
+        dtype=options.store_dtype or target_dtype,
+        target_dtype=target_dtype,
+        rows={split: rows_digest(packed) for split, packed in rows.items()},
+    )
+    return plan_capture(options.output, key, rows, options.shard_bytes), tokenizer
+
+
+def _ask(job: CaptureJob, todo: list[CaptureShard], options: CaptureRunOptions) -> None:
+    """Show the disk use; go on only where it fits and is wanted."""
+    if not todo:
+        return
+    use = disk_use(options.output, job.bytes(), job.bytes(present_shards(job)))
+    tokens = sum(shard.tokens for shard in job.shards)
+    say(
+        f"{tokens:,} tokens of {job.key.token_bytes:,} bytes ({job.key.dtype}): {gigabytes(use.total)} in "
+        f"{len(job.shards):,} shards; {gigabytes(use.done)} are there, {gigabytes(use.free)} are free "
+        f"at {options.output}"
+    )
+    check_disk(use, options.output)
+    if options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "nobody is here to agree to the disk use",
+            got=f"{gigabytes(use.total - use.done)} to write, and no terminal",
+            expected="--yes",
+            remedy="pass --yes",
+        )
+    if not typer.confirm("Write them?", err=True):
+        raise UsageError(
+            "not agreed: nothing was captured", got="no", expected="yes", remedy="answer y, or pass --yes"
+        )
+
+
+def _load(settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer) -> HFTarget:
+    target = HFTarget.load(
+        settings.target,
+        aux_layers=job.key.aux_layers,
+        dtype=job.key.target_dtype,
+        device=device_of(settings),
+        device_map=settings.capture.device_map,
+        tp_plan=settings.capture.tp_plan,
+    )
+    check_tokenizer_fits(
+        tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=settings.target
+    )
+    return target
+
+
+def _source(target: HFTarget, options: CaptureRunOptions, job: CaptureJob) -> CaptureSource:
+    if options.from_speculators is None:
+        return OnlineCapture(target, 0)
+    length = next(iter(job.rows.values())).input_ids.shape[1]
+    return SpeculatorsCapture(options.from_speculators, target, length)
+
+
+def _agreed(todo: list[CaptureShard]) -> list[CaptureShard]:
+    """Rank 0's list on every process: under tensor parallelism all compute the same shards."""
+    import torch.distributed as dist
+
+    box = [todo]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

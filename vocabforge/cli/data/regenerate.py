@@ -1,0 +1,77 @@
+"""``vocabforge regenerate``: the target's own responses to the prompts of a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..app import print_json
+from .regenerate_options import (
+    AnswererOptions,
+    DrawOptions,
+    HandlingOptions,
+    LocalOptions,
+    PromptOptions,
+    PromptSourceOptions,
+    ServerLoadOptions,
+    WorkOptions,
+)
+
+
+def regenerate(
+    source: PromptSourceOptions,
+    answerer: AnswererOptions,
+    draw: DrawOptions,
+    prompt: PromptOptions,
+    handling: HandlingOptions,
+    servers: ServerLoadOptions,
+    local: LocalOptions,
+    work: WorkOptions,
+) -> None:
+    """Replace the answers of a data set by the target's own.
+
+    VocabTrim counts them, and ranker and drafters learn best from them. Every assistant turn is answered
+    anew, in order; later turns see the new answers. The same command again goes on where it was interrupted.
+
+    Examples: `vocabforge regenerate --input chat.jsonl --server http://gpu1:8000 --server http://gpu2:8000
+    --temperature 0.7 --output responses/` and `vocabforge regenerate --input chat.jsonl --target
+    models/Qwen3-0.6B --output responses/`
+    """
+    from ...core.artifact import check_output
+    from ...core.console import say
+    from ...corpus.regenerate.backends import RegenerateJob
+    from ...corpus.regenerate.log import RESPONSES
+    from ...corpus.regenerate.rows import Policy
+    from ...corpus.regenerate.run import regenerate as run
+    from ...corpus.sources import document
+    from .regenerate_setup import choose_side, wanted
+
+    answerer.check()
+    check_output(source.output, overwrite=work.result.overwrite)
+    generation, backend = choose_side(answerer, wanted(draw, prompt), servers, local)
+    reading = document.SourceOptions(
+        text_field=prompt.prompt_field, strict=work.strict, sample=work.sample, seed=draw.seed
+    )
+    policy = Policy(prompt.first_turn_only, handling.truncated.value, handling.empty.value)
+    task = RegenerateJob(source.input, reading, generation, policy, handling.drop_failed)
+    meta = run(task, backend, source.output, overwrite=work.result.overwrite, fresh=work.fresh)
+    if work.result.as_json:
+        print_json({"responses": str(source.output / RESPONSES), **meta})
+        return
+    for line in summary(meta):
+        say(line)
+    say(f"The responses are in {source.output / RESPONSES}")
+
+
+def summary(meta: dict[str, Any]) -> list[str]:
+    """What became of rows and answers, in words."""
+    lines = [f"{meta['rows_written']:,} of {meta['rows']:,} rows written, {meta['answers']:,} answers"]
+    told = {
+        "rows_without_prompt": "rows hold no prompt",
+        "rows_failed": "rows left out, since a request found no answer",
+        "rows_dropped_truncated": "rows left out, since --max-tokens cut an answer",
+        "rows_dropped_empty": "rows left out, since an answer was empty",
+        "rows_ended_by_tools": "rows end early: the target calls other tools than the data set's results answer",
+        "answers_truncated": "answers were cut by --max-tokens",
+        "answers_empty": "answers were empty",
+    }
+    return lines + [f"{meta[name]:,} {words}" for name, words in told.items() if meta[name]]

@@ -1,0 +1,1 @@
+"""Commands that decode: generate, eval, tune, report."""

@@ -1,0 +1,263 @@
+"""``vocabforge eval``: benchmark a drafter against plain decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...decode.build.spec import MethodGrid, MethodSpec
+from ..app import ResultOptions, print_json
+from ..options.benchmark import BenchmarkOptions
+from ..options.decoding import (
+    ManyMethods,
+    PassOptions,
+    PromptFormatOption,
+    SamplingOptions,
+    TokenizerOption,
+    wrap_for,
+)
+from .eval_record import print_tables, provenance_of
+
+if TYPE_CHECKING:
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ...decode.build.models import Models
+    from ...decode.build.recipe import DecodingRecipe
+    from ...evaluate.benchmarks import Benchmark
+    from ...evaluate.run.settings import RunSettings
+
+# What a recipe decides, by the parameter's name.
+_RECIPES_OWN = ("target", "tokenizer", "dtype", *MethodSpec.model_fields)
+
+
+class Dialect(str, Enum):
+    """Others' formats of answer rows, in addition to Spec-Bench's."""
+
+    fr_spec = "fr-spec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """Where the methods come from: the command line, or a recipe."""
+
+    target: Annotated[
+        Path | None, typer.Option("--target", help="Folder of the target model (safetensors).")
+    ] = None
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe",
+            metavar="FILE",
+            help="Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",
+        ),
+    ] = None
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Evaluate only these methods (`plain` always runs). Repeatable."),
+    ] = None
+
+    def check(self, context: typer.Context, grid: MethodGrid) -> None:
+        """Refuse a run without a target or a drafter, and options that the recipe decides.
+
+        Raises:
+            UsageError: one of these.
+        """
+        from ...core.errors import UsageError
+
+        if self.recipe is not None:
+            sources = {name: context.get_parameter_source(name) for name in _RECIPES_OWN}
+            given = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
+            if given:
+                options = " and ".join("--" + name.replace("_", "-") for name in given)
+                raise UsageError(
+                    "a recipe says how everything is drafted",
+                    got=f"{options} beside --recipe {self.recipe}",
+                    expected="one of them",
+                    remedy="change the recipe, or leave --recipe out",
+                )
+        elif self.target is None:
+            raise UsageError("there is no target", expected="--target DIR, or --recipe FILE that names one")
+        elif not grid.drafters and not set(grid.proposers) & {"n-gram", "early-exit"}:
+            raise UsageError(
+                "there is nothing to compare with plain decoding",
+                expected="--drafter DIR, or --proposer n-gram or early-exit",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How every question is asked, and how often."""
+
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            max=2**63 - 1,
+            help="Start of the random streams [default: 0]. Repeatable: every question with each of them.",
+        ),
+    ] = None
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Runs of everything, to see how much the time varies.")
+    ] = 1
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024 or 512]."
+        ),
+    ] = None
+    warmup: Annotated[
+        int, typer.Option("--warmup", min=0, help="Unmeasured runs of the first question, per method.")
+    ] = 3
+    tokenizer: TokenizerOption = None
+    prompt_format: PromptFormatOption = "auto"
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="System message of conversations that bring none of their own."),
+    ] = None
+
+    def settings(
+        self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
+    ) -> RunSettings:
+        """The same as the runner takes it.
+
+        Raises:
+            UsageError: a value out of its range, or a prompt that the tokenizer cannot render so.
+        """
+        from ...evaluate.run.prompts import check_system, resolve_format
+        from ...evaluate.run.settings import RunSettings
+
+        seeds = tuple(self.seed or [0])
+        settings = RunSettings(
+            max_new_tokens=self.max_new_tokens or benchmark.max_new_tokens,
+            sampling=sampling.with_seed(seeds[0]),
+            warmup=self.warmup,
+            prompt_format=resolve_format(tokenizer, self.prompt_format),
+            system=self.system,
+            seeds=seeds,
+            repeats=self.repeats,
+        )
+        check_system(tokenizer, settings.prompt_format, self.system, benchmark.questions)
+        return settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeOptions:
+    """What becomes of answers and figures."""
+
+    output: Annotated[Path, typer.Option("--output", help="Folder to make for answers, figures and report.")]
+    dialect: Annotated[
+        Dialect | None,
+        typer.Option("--dialect", help="Also write the answers in this dialect: fr-spec."),
+    ] = None
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code-execution",
+            help="human-eval: run the programs that the model wrote, each in a sandbox, and score them.",
+        ),
+    ] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew where an interrupted run could go on.")
+    ] = False
+    result: ResultOptions
+
+
+def evaluate(
+    context: typer.Context,
+    methods: MethodOptions,
+    grid: ManyMethods,
+    questions: BenchmarkOptions,
+    sampling: SamplingOptions,
+    runs: RunOptions,
+    passes: PassOptions,
+    outcome: OutcomeOptions,
+) -> None:
+    """Measure accepted length and speed-up over plain decoding, and check that the output is the same.
+
+    Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
+    format, a side file with token ids and times, `results.json` and a self-contained `report.html`. The same
+    command again resumes an interrupted run. `--recipe FILE` runs methods that differ in their trees and heads over
+    one target, as `vocabforge tune` writes them.
+    """
+    from ...core.artifact import check_output
+    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...decode.build.methods import recipe_methods
+    from ...evaluate.run.evaluation import Evaluation, OutputOptions, evaluate_methods
+    from ...models.device import choose_device, synchroniser
+
+    methods.check(context, grid)
+    recipe, models, sampled = None, None, sampling.temperature > 0
+    if methods.recipe is not None:
+        from ...decode.build.recipe import read_recipe
+
+        recipe = read_recipe(methods.recipe)
+    target, tokenizer = (
+        (methods.target, runs.tokenizer) if recipe is None else (recipe.target, recipe.tokenizer)
+    )
+    assert target is not None
+    check_output(outcome.output, overwrite=outcome.result.overwrite)
+    benchmark = questions.load()
+    text_tokenizer = load_tokenizer(tokenizer or target)
+    settings = runs.settings(benchmark, text_tokenizer, sampling)
+    if outcome.allow_code_execution and benchmark.scorer == "human-eval":
+        _describe_sandbox()
+    device = str(choose_device(passes.device))
+    wrap = wrap_for(passes.compiled, passes.graphs, device)
+    if recipe is None:
+        recipe, models = _recipe_of(grid, target, tokenizer, passes.dtype, device=device, sampled=sampled)
+    made = recipe_methods(
+        recipe, methods.method or [], device=device, wrap=wrap, sampled=sampled, models=models
+    )
+    provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
+    handling = OutputOptions(
+        overwrite=outcome.result.overwrite,
+        fresh=outcome.fresh,
+        allow_code=outcome.allow_code_execution,
+        dialect=None if outcome.dialect is None else outcome.dialect.value,
+        synchronise=synchroniser(device),
+    )
+    evaluation = Evaluation(benchmark, made, text_tokenizer, settings, provenance)
+    results = evaluate_methods(outcome.output, evaluation, handling)
+    if outcome.result.as_json:
+        print_json(results.model_dump(mode="json"))
+    else:
+        print_tables(results, outcome.output)
+
+
+def _recipe_of(
+    grid: MethodGrid, target: Path, tokenizer: Path | None, dtype: str, *, device: str, sampled: bool
+) -> tuple[DecodingRecipe, Models]:
+    """The recipe that the command line stands for, and what was loaded to make it.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
+    """
+    from ...decode.build.grid import check_grid
+    from ...decode.build.methods import grid_specs, kind_of
+    from ...decode.build.models import Models
+    from ...decode.build.recipe import DecodingRecipe
+
+    # Before anything is loaded.
+    check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
+    models = Models(target, tokenizer, device=device, dtype=dtype)
+    specs = grid_specs(models, grid, sampled=sampled)
+    values = {"target": target, "tokenizer": tokenizer, "dtype": dtype, "methods": specs}
+    return DecodingRecipe.model_validate(values), models
+
+
+def _describe_sandbox() -> None:
+    """Report how generated code is isolated.
+
+    Raises:
+        VocabForgeError: it cannot be run on this machine.
+    """
+    from ...core.console import say
+    from ...evaluate.quality import require_sandbox
+
+    for name, fact in require_sandbox().items():
+        say(f"Generated code, {name}: {fact}")

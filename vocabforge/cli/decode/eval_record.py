@@ -1,0 +1,148 @@
+"""What ``vocabforge eval`` records of its inputs, and the tables that it ends with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..app import stdout_console
+
+if TYPE_CHECKING:
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ...decode.build.methods import Method
+    from ...decode.build.recipe import DecodingRecipe
+    from ...decode.build.spec import MethodSpec
+    from ...decode.proposers.interface import Wrap
+    from ...evaluate.results.schema import Results
+    from ...evaluate.run.evaluation import Provenance
+
+TARGET = "target"
+# field of a spec -> role of what it names; other paths are recorded by their own hashes or names
+_ROLES = {"drafter": "drafter", "vocab": "vocabulary", "head": "draft head", "overlap": "overlap"}
+
+
+def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]:
+    """Hashes of what the methods are made from: the target's, then by role and method (``drafter NAME``)."""
+    from ...models.target.fingerprint import target_fingerprint
+
+    hashes = {TARGET: target_fingerprint(recipe.target)}
+    known: dict[Path, str] = {}
+    for name in methods:
+        for field, role in _ROLES.items():
+            path = getattr(recipe.methods[name], field)
+            if path is not None:
+                if path not in known:
+                    known[path] = digest_of(path)
+                hashes[f"{role} {name}"] = known[path]
+    return hashes
+
+
+def digest_of(path: Path) -> str:
+    """Hash of an artefact, of a model, or of the weights in a serving layout."""
+    from ...core.artifact import MANIFEST, open_artifact
+    from ...decode.build.models import is_draft_model
+    from ...models.heads.io import drafter_digest
+    from ...models.target.fingerprint import target_fingerprint
+
+    if (path / MANIFEST).is_file():
+        return open_artifact(path, verify=False).content_hash
+    return target_fingerprint(path) if is_draft_model(path) else drafter_digest(path)
+
+
+def settings_of(spec: MethodSpec) -> str:
+    """How a method was made, apart from what its hashes say: two runs may differ in nothing else."""
+    from ...core.files import sha256_file
+
+    given = spec.model_dump(mode="json", exclude_defaults=True, exclude={*_ROLES, "tree_file"})
+    settings = [f"{key} {value}" for key, value in given.items()]
+    if spec.tree_file is not None:
+        settings.append(f"tree file hash {sha256_file(spec.tree_file)[:16]}")
+    return ", ".join(settings) or "defaults"
+
+
+def passes_of(wrap: Wrap | None) -> str:
+    """How passes were run."""
+    from ...decode.accelerate.graphs import GraphCapture
+
+    return "as they are" if wrap is None else "captured" if isinstance(wrap, GraphCapture) else "compiled"
+
+
+def provenance_of(
+    recipe: DecodingRecipe,
+    methods: Sequence[Method],
+    tokenizer: TextTokenizer,
+    wrap: Wrap | None,
+    device: str,
+) -> Provenance:
+    """What the figures were made with.
+
+    Args:
+        methods: plain decoding first.
+    """
+    from ...evaluate.run.environment import describe_environment
+    from ...evaluate.run.evaluation import Provenance
+
+    names = [one.name for one in methods[1:]]
+    parents = parents_of(recipe, names)
+    return Provenance(
+        target=recipe.target.resolve().name,
+        environment=describe_environment(device=device, dtype=recipe.dtype),
+        fingerprint=parents[TARGET],
+        tokenizer=_tokenizer_hash(tokenizer),
+        parents=parents,
+        facts={f"drafting of {one.name}": one.description for one in methods[1:]}
+        | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
+        | {"passes": passes_of(wrap)}
+        | {f"recipe of {name}": settings_of(recipe.methods[name]) for name in names},
+    )
+
+
+def _tokenizer_hash(tokenizer: TextTokenizer) -> str:
+    """Of everything between a conversation and its token ids: vocabulary, chat template, stop tokens."""
+    parts = [tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def print_tables(results: Results, output: Path) -> None:
+    """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
+
+    from ...core.console import console
+    from ...evaluate.reports.tables import (
+        category_table,
+        count_lines,
+        fault_methods,
+        overview_table,
+        quality_table,
+    )
+    from ...evaluate.reports.text import divergence_line, headline, headline_method, law_line
+
+    out = stdout_console()
+    out.print(overview_table(results))
+    if len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
+        out.print(category_table(results))
+    if (right := quality_table(results)) is not None:
+        out.print(right)
+    for line in count_lines(results):
+        out.print(line, soft_wrap=True, markup=False)
+    if results.failures:
+        left = (
+            f"{len(results.failures)} of {results.benchmark.questions} questions were left out (failures in"
+        )
+        console().print(f"{left} {output / 'results.json'})", style="yellow", soft_wrap=True, markup=False)
+    faulty = fault_methods(results)
+    for method in results.methods[1:]:
+        if line := divergence_line(method):
+            style = "red" if method.name in faulty else "yellow"
+            console().print(line, style=style, soft_wrap=True, markup=False)
+    for method in results.methods[1:]:
+        if line := law_line(method):
+            console().print(line, style="yellow", soft_wrap=True, markup=False)
+    out.print(headline(results), style="bold", soft_wrap=True, markup=False)
+    if len(results.methods) > 2:
+        one = headline_method(results).name
+        line = f"Methods against each other: vocabforge report {output} --reference {one}"
+        out.print(line, soft_wrap=True, markup=False)
+    out.print(f"Report: {output / 'report.html'}", soft_wrap=True, markup=False)

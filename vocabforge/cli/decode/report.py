@@ -1,0 +1,131 @@
+"""``vocabforge report``: evaluations beside each other, or one alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..app import JsonOption, print_json, stdout_console
+
+if TYPE_CHECKING:
+    from ...evaluate.comparison.results import RunComparison
+    from ...evaluate.comparison.runs import EvaluationRun
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[LABEL=]RUN …", help="Output folders of `eval`; without a label, the folder's name is one."
+    ),
+]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reference",
+        metavar="RUN:METHOD",
+        help="Compare all others with this one [default: the method of the first run with the largest speed-up]; "
+        "of one run alone, METHOD compares its own methods.",
+    ),
+]
+AcrossOption = Annotated[
+    bool,
+    typer.Option(
+        "--across-machines", help="Compare times, too, where runs were measured on different machines."
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE.html", help="Also write one self-contained page."),
+]
+
+
+def report(
+    runs: RunsArgument,
+    reference: ReferenceOption = None,
+    across_machines: AcrossOption = False,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare evaluations method by method; or print the tables of one again, or compare its own methods.
+
+    Figures are formed over the questions that every run answered; a difference is called one only where its 95%
+    interval excludes 0. Runs of another target, other questions, another temperature, prompt format, system
+    message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
+    own run.
+
+    Examples: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`,
+    `vocabforge report runs/eval-1 --reference eagle3`
+    """
+    from ...evaluate.comparison.runs import open_runs
+
+    _check_output(output)
+    opened = open_runs(runs)
+    if len(opened) == 1:
+        if reference is None:
+            _report_one(opened[0], output, as_json=as_json)
+            return
+        label = opened[0].label
+        reference = reference if reference.startswith(f"{label}:") else f"{label}:{reference}"
+    from ...evaluate.comparison.compare import compare_runs
+
+    comparison = compare_runs(opened, reference=reference, across_machines=across_machines)
+    if output is not None:
+        from ...core.files import atomic_write
+        from ...evaluate.comparison.report import render_comparison
+
+        atomic_write(output, render_comparison(comparison))
+    if as_json:
+        print_json(comparison.model_dump(mode="json"))
+    else:
+        _print_comparison(comparison, output)
+
+
+def _check_output(output: Path | None) -> None:
+    """Refuse, before any work, a page that could not be written or that would replace something else."""
+    from ...core.errors import UsageError
+    from ...core.files import check_writable
+
+    if output is None:
+        return
+    if output.suffix.lower() not in (".html", ".htm") or output.is_dir():
+        raise UsageError(
+            "the page needs the name of an HTML file",
+            got=output,
+            expected="a name that ends with .html, and no folder",
+            source="--output FILE.html",
+        )
+    check_writable(output.resolve().parent, output)
+
+
+def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> None:
+    """The tables, the page or the figures of a single evaluation."""
+    if output is not None:
+        from ...core.files import atomic_write
+        from ...evaluate.reports.evaluation import render_report
+
+        atomic_write(output, render_report(run.results))
+    if as_json:
+        print_json(run.results.model_dump(mode="json"))
+        return
+    from .eval_record import print_tables
+
+    print_tables(run.results, run.folder)
+    if output is not None:
+        from ...core.console import say
+
+        say(f"Also written: {output}")
+
+
+def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
+
+    from ...core.console import console
+    from ...evaluate.comparison.report import comparison_tables
+
+    out = stdout_console()
+    for table in comparison_tables(comparison).values():
+        out.print(table)
+    for line in comparison.warnings:
+        console().print(f"Warning: {line}", style="yellow", markup=False)
+    if output is not None:
+        out.print(f"Report: {output}", soft_wrap=True, markup=False)

@@ -1,0 +1,92 @@
+"""``vocabforge tune``: what to draft with on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..app import JsonOption, echo, print_json, stdout_console
+from .tune_options import (
+    HeadSpaceOptions,
+    LatencyOptions,
+    MachineOptions,
+    ModelOptions,
+    SearchOptions,
+    TreeSpaceOptions,
+    tune_inputs,
+    tune_options,
+)
+
+if TYPE_CHECKING:
+    from ...tune.latency.table import LatencyTable
+    from ...tune.report.outcome import TuneResults
+
+
+def tune(
+    models: ModelOptions,
+    heads: HeadSpaceOptions,
+    trees: TreeSpaceOptions,
+    search: SearchOptions,
+    latency: LatencyOptions,
+    machine: MachineOptions,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure latency anew where it is known for the same space.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose draft head, draft tree and batch size by measurement: what gives the most tokens a second here.
+
+    Measures how long every part of a cycle takes on this machine and how much of every way's drafts is accepted, joins
+    the two, and recommends. Writes `recipe.yaml` (for `eval --recipe`), `tune.json` with every figure, and a
+    self-contained `report.html`. The same command again goes on where it stopped.
+
+    Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/` and
+    `vocabforge tune ... --ranking counts/ --size 8192,16384,32768 --head ranker/ --shortlist 512,2048 --check 8`
+    """
+    from ...tune.run import measure_only
+    from ...tune.run import tune as run
+    from ..options.decoding import wrap_for
+
+    inputs = tune_inputs(models, heads, latency, machine)
+    options = tune_options(trees, search, latency, machine)
+    if latency.measure_only:
+        _print_latency(measure_only(models.output, inputs, options), models.output, as_json)
+        return
+    results = run(models.output, inputs, options, wrap=wrap_for(False, None, machine.device), fresh=fresh)
+    if as_json:
+        print_json(results.model_dump(mode="json"))
+    else:
+        _print(results, models.output)
+
+
+def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
+    from ...tune.latency.table import LATENCY
+
+    if as_json:
+        print_json(table.model_dump(mode="json"))
+        return
+    echo(f"Latency: {output / LATENCY}, typical error of cycles {table.error:.1%}, {table.rounds} rounds")
+    echo(f"There: vocabforge tune ... --what-if {output / LATENCY}")
+
+
+def _print(results: TuneResults, output: Path) -> None:
+    """Recommendations, the best ways, the check."""
+
+    from ...tune.report.outcome import RECIPE, REPORT
+    from ...tune.report.terminal import check_table, headline, others_table, ways_table
+
+    out = stdout_console()
+    for one in results.recommendations:
+        out.print(ways_table(results, one.batch))
+        out.print(others_table(one))
+    if results.check is not None:
+        out.print(check_table(results.check))
+    for remark in results.remarks:
+        out.print(remark, style="yellow", soft_wrap=True, markup=False)
+    for one in results.recommendations:
+        out.print(headline(results, one), style="bold", soft_wrap=True, markup=False)
+    target = output / RECIPE
+    out.print(f"Recipe: {target} (vocabforge eval --recipe {target} ...)", soft_wrap=True, markup=False)
+    out.print(f"Report: {output / REPORT}", soft_wrap=True, markup=False)

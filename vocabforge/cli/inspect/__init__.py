@@ -1,0 +1,28 @@
+"""What ``inspect`` shows of each kind of artefact."""
+
+from __future__ import annotations
+
+# kind -> "module:attr", called as view(artifact, request); a new kind is a row and a function.
+VIEWS: dict[str, str] = {
+    "counts": "vocabforge.cli.inspect.vocabulary:counts_view",
+    "subset": "vocabforge.cli.inspect.vocabulary:subset_view",
+    "clusters": "vocabforge.cli.inspect.vocabulary:clusters_view",
+    "overlap": "vocabforge.cli.inspect.vocabulary:overlap_view",
+    "coverage": "vocabforge.cli.inspect.results:coverage_view",
+    "responses": "vocabforge.cli.inspect.results:responses_view",
+    "prepared-data": "vocabforge.cli.inspect.data:prepared_view",
+    "target": "vocabforge.cli.inspect.model:target_view",
+    "checkpoint": "vocabforge.cli.inspect.model:checkpoint_view",
+    "draft-head": "vocabforge.cli.inspect.model:head_view",
+    "capture": "vocabforge.cli.inspect.data:capture_view",
+    "drafter": "vocabforge.cli.inspect.model:drafter_view",
+    "export-sglang-eagle3": "vocabforge.cli.inspect.model:serving_view",
+    "export-speculators-eagle3": "vocabforge.cli.inspect.model:serving_view",
+    "export-eagle": "vocabforge.cli.inspect.model:serving_view",
+    "export-fr-spec": "vocabforge.cli.inspect.model:serving_view",
+    "study-data": "vocabforge.cli.inspect.study:view",
+    "study-answers": "vocabforge.cli.inspect.study:view",
+    "study-replay": "vocabforge.cli.inspect.study:view",
+    "study-report": "vocabforge.cli.inspect.study:report_view",
+    "evaluation": "vocabforge.cli.inspect.results:evaluation_view",
+}

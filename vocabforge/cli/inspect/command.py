@@ -1,0 +1,116 @@
+"""``vocabforge inspect``: show what an artefact holds and where it comes from."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..app import JsonOption, print_json, stdout_console
+
+if TYPE_CHECKING:
+    from ...core.artifact import Artifact
+    from .parts import View
+
+_COMMAND_LENGTH = 400
+_FILES = 12
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of any artefact.")],
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Rows of each list.")] = 10,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="PATH",
+            help="Tokenizer to show texts with [default: the one that the artefact's record leads to].",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify an artefact and show what it holds: counts, draft vocabulary, clusters, drafter, evaluation, ...
+
+    Tokens are shown readably: a space as ␣, bytes that are no text as \\\\xNN.
+
+    Example: `vocabforge inspect counts/ --top 20`
+    """
+    from ...core.artifact import open_artifact
+    from ...core.errors import ArtifactError
+    from ...core.files import form_errors
+    from ...core.registry import load_attribute
+    from . import VIEWS
+    from .foreign import check_ours
+    from .names import names_for
+    from .parts import ViewRequest
+
+    check_ours(path)
+    artifact = open_artifact(path)
+    if artifact.kind not in VIEWS:
+        raise ArtifactError(
+            "this version knows no artefact of this kind",
+            got=artifact.kind,
+            expected=", ".join(VIEWS),
+            source=path,
+            remedy="use the version that wrote it",
+        )
+    names = names_for(artifact, tokenizer)
+    with form_errors(
+        f"this {artifact.kind} artefact does not hold what one of this kind does",
+        path,
+        remedy="use the version that wrote it",
+    ):
+        view: View = load_attribute(VIEWS[artifact.kind])(artifact, ViewRequest(top, names))
+    header = _header(artifact)
+    if as_json:
+        print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
+    else:
+        _print(header, view)
+
+
+def _header(artifact: Artifact) -> dict[str, Any]:
+    """What every artefact has; the files are verified by now."""
+    manifest = artifact.manifest
+    versions = manifest.get("versions") or {}
+    command = [str(word) for word in manifest.get("command") or ()]
+    if command and Path(command[0]).name in ("vocabforge", "__main__.py"):
+        command[0] = "vocabforge"
+    return {
+        "kind": artifact.kind,
+        "path": str(artifact.path),
+        "created": manifest.get("created"),
+        "command": shlex.join(command),
+        "version": versions.get("vocabforge"),
+        "versions": dict(versions),
+        "git_revision": manifest.get("git_revision"),
+        "content_hash": artifact.content_hash,
+        "parents": dict(manifest.get("parents") or {}),
+        "files": {name: entry["bytes"] for name, entry in manifest["files"].items()},
+        "verified": True,
+    }
+
+
+def _print(header: dict[str, Any], view: View) -> None:
+    from ...core.console import FactList
+
+    command, files = header["command"], header["files"]
+    # Of a cache with thousands of files the first ones.
+    listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES])
+    more = f" and {len(files) - _FILES:,} more" if len(files) > _FILES else ""
+    facts = {
+        **{name: header[name] for name in ("kind", "path", "created")},
+        "command": command if len(command) <= _COMMAND_LENGTH else command[:_COMMAND_LENGTH] + "…",
+        "version": header["versions"],
+        "git revision": header["git_revision"],
+        "content hash": header["content_hash"],
+        "made from": header["parents"],
+        "files": listed + more,
+        "verified": f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded",
+    }
+    out = stdout_console(highlight=True)
+    out.print(FactList(facts))
+    for item in view.shown:
+        out.print()
+        out.print(item)

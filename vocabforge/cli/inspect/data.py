@@ -1,0 +1,131 @@
+"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, lengths, shards."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from ...capture.cache import cache_key, read_index
+from ...corpus.prepared.artifact import load_prepared
+from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...core.artifact import Artifact
+    from ...corpus.prepared.artifact import PreparedData
+
+_SPLITS = ("train", "heldout")
+_CONTENTS = {
+    "texts": "plain texts",
+    "conversations": "conversations",
+    "thinking": "with thinking",
+    "tool_list": "with a tool list",
+    "tool_calls": "with tool calls",
+    "marked": "masked by generation tags",
+    "marks_with_header": "whose generation tags include the header of the turn",
+    "marks_without_end": "whose generation tags leave out the end of the turn",
+    "thinking_turns_left_out": "turns whose thinking the template leaves out",
+    "empty_thinking_blocks": "empty thinking blocks of the template, not learnt",
+    "thinking_only_turns": "answers of thinking alone, dropped and not learnt",
+    "cut_turns": "answers cut: end not learnt",
+}
+
+
+def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
+    """Splits, contents, what was left out, lengths."""
+    prepared = load_prepared(artifact.path, verify=False)
+    options = artifact.meta["options"]
+    chat = options["sequences"]["chat"]
+    facts: dict[str, Any] = {
+        "tokens a row": prepared.train.length,
+        "longer documents": options["overlong"],
+        **{name: chat[name] for name in ("thinking", "tools", "answers")},
+        "tokenizer": artifact.meta["tokenizer_fingerprint"],
+        "key": prepared.key,
+        "digest": prepared.digest(),
+    }
+    body = {**json_names(facts), **prepared.figures, "options": options}
+    return View(body, [facts_table(facts), *data_tables(prepared)])
+
+
+def data_tables(prepared: PreparedData) -> list[RenderableType]:
+    """The figures as tables."""
+    figures = prepared.figures
+    rows = [
+        {
+            "split": name,
+            "sources": figures[name]["documents"],
+            "documents": figures[name]["sequences"],
+            "rows": len(packed),
+            "full": f"{packed.fill:.1%}",
+            "tokens": figures[name]["tokens"],
+            "learnt": figures[name]["counted"],
+            "share": figures[name]["counted"] / max(1, figures[name]["tokens"]),
+            "rows counted": figures[name].get("rows_counted", 0),
+        }
+        for name, packed in zip(_SPLITS, (prepared.train, prepared.heldout), strict=True)
+    ]
+    over = {
+        key: sum(figures[split]["overlong"][key] for split in _SPLITS) for key in figures["train"]["overlong"]
+    }
+    left_out = {
+        "documents longer than a row": over["sequences"],
+        "documents made of those": over["pieces"],
+        "their tokens that are in no row": over["lost_tokens"],
+        "of these to be learnt": over["lost_counted"],
+        "parts with nothing to learn": over["unlearnt"],
+        **dict(sorted(figures["skipped"].items(), key=lambda item: -item[1])),
+    }
+    lengths: dict[int, int] = {}
+    for split in _SPLITS:
+        for top, number in figures[split]["lengths"].items():
+            lengths[int(top)] = lengths.get(int(top), 0) + number
+    shown: list[RenderableType] = [rows_table("Rows", rows)]
+    contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
+    shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
+    if any(left_out.values()):
+        shown.append(
+            rows_table(
+                "Left out", [{"why": why, "number": count} for why, count in left_out.items() if count]
+            )
+        )
+    by_length = [{"tokens up to": top, "documents": number} for top, number in sorted(lengths.items())]
+    return [*shown, rows_table("Documents by length", by_length, bars="documents")]
+
+
+def capture_view(artifact: Artifact, request: ViewRequest) -> View:
+    """Target, layers, dtypes, rows and tokens of each split, and the first shards."""
+    key, shards, files = cache_key(artifact), read_index(artifact), artifact.manifest["files"]
+    facts: dict[str, Any] = {
+        **scalars(artifact.meta),
+        "auxiliary layers": list(key.aux_layers),
+        "hidden size": key.hidden_size,
+        "stored dtype": key.dtype,
+        "target dtype": key.target_dtype,
+        "bytes a token": key.token_bytes,
+        "bytes": sum(files[shard.file]["bytes"] for shard in shards),
+    }
+    splits = {name: dict(entry) for name, entry in artifact.meta["rows"].items()}
+    # index: a number of a text is no number
+    by_split = [
+        {"split": name, **{key: index(entry[key]) for key in ("rows", "tokens")}}
+        for name, entry in splits.items()
+    ]
+    first = [
+        {
+            "file": one.file,
+            "split": one.split,
+            "first row": one.first,
+            "rows": one.rows,
+            "tokens": one.tokens,
+            "bytes": files[one.file]["bytes"],
+        }
+        for one in shards[: request.top]
+    ]
+    shown: list[RenderableType] = [
+        facts_table(facts, "Captured states"),
+        rows_table("Rows", by_split),
+        rows_table(f"Shards ({len(shards):,})", first),
+    ]
+    return View({**json_names(facts), "rows": splits, "shard_count": len(shards)}, shown)

@@ -1,0 +1,104 @@
+"""Texts of token ids, if a tokenizer is given or found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.artifact import MANIFEST, Artifact
+from ...core.errors import DataError, VocabForgeError
+from ...core.files import read_json
+from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...vocab.overlap.token_bytes import readable, token_bytes
+
+_OPTIONS = ("--tokenizer", "--target", "--counts", "--drafter")
+_KEYS = tuple(option.removeprefix("--") for option in _OPTIONS)
+_DEPTH = 3
+
+
+class TokenNames:
+    """Printable texts of token ids.
+
+    Args:
+        tokenizer: without one every text is empty.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._forms: Sequence[bytes | None] = ()
+        if tokenizer is not None:
+            try:
+                self._forms = token_bytes(tokenizer)
+            except DataError:  # the tokens as their vocabulary writes them are better than none
+                self._forms = ()
+
+    @property
+    def known(self) -> bool:
+        return self._tokenizer is not None
+
+    @property
+    def source(self) -> Path | None:
+        """Where the tokenizer was read from."""
+        return self._tokenizer.source if self._tokenizer is not None else None
+
+    def text(self, token: int) -> str:
+        """One token: its bytes readably; a special token by its name."""
+        if self._tokenizer is None:
+            return ""
+        form = self._forms[token] if token < len(self._forms) else None
+        if form is not None:
+            return readable(form)
+        name = self._tokenizer.backend.id_to_token(token)
+        return readable(name) if name is not None else "(no token)"
+
+
+def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
+    """Texts for an artefact's ids: from the tokenizer given, else from one that its record leads to.
+
+    The record is the manifest's configuration and command line, and those of the artefacts they name. A tokenizer
+    that is found there is only used if its fingerprint is the artefact's.
+
+    Raises:
+        MismatchError: the tokenizer given is not the artefact's.
+        DataError: the tokenizer given cannot be read.
+    """
+    fingerprint = artifact.meta.get("fingerprint") or artifact.meta.get("tokenizer_fingerprint")
+    if given is not None:
+        tokenizer = load_tokenizer(given)
+        if fingerprint:
+            check_fingerprint(
+                str(fingerprint),
+                tokenizer.fingerprint,
+                expected_from=f"the artefact {artifact.path}",
+                got_from=given,
+                remedy="give the tokenizer that the artefact was made with",
+            )
+        return TokenNames(tokenizer)
+    for path in _recorded(artifact.manifest, _DEPTH) if fingerprint else ():
+        try:
+            tokenizer = load_tokenizer(path)
+        except (VocabForgeError, OSError):
+            continue
+        if tokenizer.fingerprint == fingerprint:
+            return TokenNames(tokenizer)
+    return TokenNames(None)
+
+
+def _recorded(manifest: Mapping[str, Any], depth: int) -> Iterator[Path]:
+    """Folders that a manifest's record names and that still exist, tokenizers of further artefacts included."""
+    command, config = manifest.get("command"), manifest.get("config")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    found = [words[at + 1] for at, word in enumerate(words[:-1]) if word in _OPTIONS]
+    found += [word.partition("=")[2] for word in words if word.partition("=")[0] in _OPTIONS and "=" in word]
+    if isinstance(config, dict):
+        found += [config[key] for key in _KEYS if isinstance(config.get(key), str)]
+    for path in map(Path, dict.fromkeys(found)):
+        try:
+            if path.is_file() or (path / "tokenizer.json").is_file():
+                yield path
+            elif depth and (path / MANIFEST).is_file():
+                other = read_json(path / MANIFEST)
+                yield from _recorded(other, depth - 1) if isinstance(other, dict) else ()
+        except (DataError, OSError):
+            continue

@@ -1,0 +1,104 @@
+"""Options that say which questions are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..app import echo, guarded
+
+if TYPE_CHECKING:
+    from ...evaluate.benchmarks import Benchmark
+
+_WANTED = "vocabforge.list_benchmarks"
+
+
+def _ask_for_list(context: typer.Context, show: bool) -> bool:
+    """Note that the list is wanted; it is printed as soon as ``--data`` is known, which may stand behind it."""
+    context.meta[_WANTED] = show
+    if show and "data" in context.params:
+        _list_benchmarks(context.params["data"])
+    return show
+
+
+def _know_data(context: typer.Context, data: Path | None) -> Path | None:
+    if context.meta.get(_WANTED):
+        _list_benchmarks(data)
+    return data
+
+
+@guarded
+def _list_benchmarks(data: Path | None) -> None:
+    from ...evaluate.benchmarks import describe_benchmarks
+
+    for row in describe_benchmarks(data):
+        scored = f", scored as {row.scorer}" if row.scorer else ""
+        echo(
+            f"{row.name}: {row.questions:,} questions, at most {row.max_new_tokens:,} new tokens a turn{scored}"
+        )
+        echo(f"  {row.about}\n  File: {row.where}")
+    raise typer.Exit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """The questions of an evaluation."""
+
+    benchmark: Annotated[
+        str,
+        typer.Option(
+            "--benchmark",
+            help="spec-bench, human-eval, gsm8k, sample (made here), or a file: Spec-Bench, HumanEval, GSM8K, "
+            "ShareGPT or messages.",
+        ),
+    ]
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            is_eager=True,
+            callback=_know_data,
+            help="Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache].",
+        ),
+    ] = None
+    benchmark_format: Annotated[
+        str | None,
+        typer.Option(
+            "--benchmark-format", help="Format of a --benchmark file [default: told by its content]."
+        ),
+    ] = None
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Never fetch a benchmark from its public source.")
+    ] = False
+    list_benchmarks: Annotated[
+        bool,
+        typer.Option(
+            "--list-benchmarks",
+            is_eager=True,
+            callback=_ask_for_list,
+            help="Name the known benchmarks and where their files are found, and exit.",
+        ),
+    ] = False
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="Only N questions, spread evenly over the benchmark."),
+    ] = None
+
+    def load(self) -> Benchmark:
+        """The questions.
+
+        Raises:
+            VocabForgeError: a benchmark that is unknown, missing or cannot be read.
+        """
+        from ...evaluate.benchmarks import load_benchmark
+
+        return load_benchmark(
+            self.benchmark,
+            self.limit,
+            data=self.data,
+            format=self.benchmark_format,
+            offline=self.offline,
+        )

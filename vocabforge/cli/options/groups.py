@@ -1,0 +1,206 @@
+"""Options in groups: a parameter of a command may be a group, whose fields are options of the program.
+
+A group is a dataclass (``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or
+groups again; a pydantic model, whose fields become options by their names, types and descriptions; or
+``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
+signature; :func:`flattened` shows it one and puts the groups together at the call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import typer
+
+
+class _Text:
+    """A value that is handed to the model as text."""
+
+
+@dataclass(frozen=True)
+class FromModel:
+    """Options made from the fields of a pydantic model.
+
+    Attributes:
+        model: a model whose fields have descriptions; a field's ``json_schema_extra`` may hold its ``metavar``.
+        only: the fields that are taken; empty: all.
+        many: fields whose option may be given several times.
+        labelled: of those, the ones given as ``DIR`` or ``LABEL=DIR``.
+        panel: heading of the options in the help.
+    """
+
+    model: Any
+    only: tuple[str, ...] = ()
+    many: tuple[str, ...] = ()
+    labelled: tuple[str, ...] = ()
+    panel: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The fields that are taken."""
+        return [name for name in self.model.model_fields if not self.only or name in self.only]
+
+    def options(self) -> Iterator[Parameter]:
+        """A parameter of the command for each field."""
+        for name in self.names:
+            yield self._option(name, self.model.model_fields[name])
+
+    def _option(self, name: str, field: Any) -> Parameter:
+        kind, optional, bounds = _kind_of(field.annotation, field.metadata)
+        flag, text = "--" + name.replace("_", "-"), field.description or ""
+        settings: dict[str, Any] = {**bounds, "rich_help_panel": self.panel}
+        settings["metavar"] = (field.json_schema_extra or {}).get("metavar")
+        default = Parameter.empty if field.is_required() else field.default
+        if typing.get_origin(kind) is Literal:
+            words = {word: word for word in typing.get_args(kind)}
+            kind = Enum(name, words, type=str)  # type: ignore[misc,no-redef]
+            default = default if default in (None, Parameter.empty) else kind(default)
+        elif kind is bool and optional:
+            flag = f"{flag}/--no-{flag[2:]}"
+        elif kind not in (bool, int, float, str, Path):
+            kind = str  # the model reads it
+            default = None if default in ((), None) else default
+        if name in self.many:
+            if name in self.labelled:
+                kind, settings["metavar"] = str, "[LABEL=]DIR"
+            kind, default, text = types.GenericAlias(list, (kind,)), None, f"{text} Repeatable."
+        if optional or default is None:
+            kind = Union[kind, None]  # noqa: UP007
+        annotation: Any = Annotated[kind, typer.Option(flag, help=text, **settings)]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, dict[str, int]]:
+    """The type of a field without its wrappers, whether it may be None, and its bounds."""
+    bounds: dict[str, int] = {}
+    for one in metadata:
+        for inner in (one, *getattr(one, "metadata", ())):
+            if getattr(inner, "ge", None) is not None:
+                bounds["min"] = inner.ge
+            elif getattr(inner, "gt", None) is not None:
+                bounds["min"] = inner.gt + 1
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        kind, optional, more = _kind_of(arguments[0], arguments[1:])
+        if any(type(one).__name__ == "BeforeValidator" for one in arguments[1:]):
+            return _Text, optional, {}  # the model reads it
+        return kind, optional, {**bounds, **more}
+    if origin in (Union, types.UnionType):
+        kind, _, more = _kind_of(next(one for one in arguments if one is not type(None)))
+        return kind, type(None) in arguments, {**bounds, **more}
+    return annotation, False, bounds
+
+
+def one_size(text: str) -> int:
+    """A size of 1 or more, as the parser of an option."""
+    from ...core.values import parse_size
+
+    try:
+        size: int = parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if size < 1:
+        raise typer.BadParameter(f"{text} is not 1 or more")
+    return size
+
+
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters are the options themselves, those that must be given first.
+
+    Raises:
+        TypeError: two groups have an option of one name.
+    """
+    options = sorted(_options(_members(command)), key=lambda one: one.default is not Parameter.empty)
+    names = [one.name for one in options]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise TypeError(f"{command.__name__} has these options in two groups: {', '.join(twice)}")
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(**_arguments(command, given))
+
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in options}
+    return run
+
+
+def _members(owner: Callable[..., Any]) -> list[Parameter]:
+    """Parameters of a command, or fields of a group, with their types resolved."""
+    if isinstance(owner, type):
+        hints = typing.get_type_hints(owner, include_extras=True)
+    else:  # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
+        hints = inspect.get_annotations(owner, eval_str=True)
+    return [
+        one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(one.name, one.annotation))
+        for one in inspect.signature(owner).parameters.values()
+    ]
+
+
+def _model_of(annotation: Any) -> FromModel | None:
+    """Where the options of a group come from, if that is a model."""
+    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
+        return FromModel(annotation)
+    extras = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is Annotated else ()
+    return next((one for one in extras if isinstance(one, FromModel)), None)
+
+
+def _options(members: Iterable[Parameter]) -> Iterator[Parameter]:
+    for one in members:
+        if (model := _model_of(one.annotation)) is not None:
+            yield from model.options()
+        elif _is_group(one.annotation):
+            yield from _options(_members(one.annotation))
+        else:
+            yield one
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+def _arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``owner``, a command or a group, is called with: its own options, its groups put together."""
+    values = {}
+    for one in _members(owner):
+        if (model := _model_of(one.annotation)) is not None:
+            values[one.name] = _made(one.annotation, {name: given[name] for name in model.names})
+        elif _is_group(one.annotation):
+            values[one.name] = one.annotation(**_arguments(one.annotation, given))
+        else:
+            values[one.name] = given[one.name]
+    return values
+
+
+def _made(annotation: Any, values: dict[str, Any]) -> Any:
+    """A model, or what stands for it, of the options' values.
+
+    Raises:
+        UsageError: a value that the model refuses.
+    """
+    make = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+    values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    try:
+        return make(**values)
+    except ValueError as error:
+        from pydantic import ValidationError
+
+        from ...core.errors import UsageError
+
+        if not isinstance(error, ValidationError):
+            raise
+        first = error.errors()[0]
+        name = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(
+            message, got=first["input"] if name else None, source=name, remedy="--help describes the options"
+        ) from error

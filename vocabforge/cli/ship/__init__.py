@@ -1,0 +1,1 @@
+"""Commands that prepare a drafter for a server: export, revocab, doctor."""

@@ -1,0 +1,233 @@
+"""``vocabforge export`` from its checked options to the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...core.artifact import MANIFEST, Artifact, check_output, open_artifact
+from ...core.console import say
+from ...core.errors import DataError, UsageError
+from ...core.files import check_apart
+from ...core.registry import check_known
+from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
+from ...evaluate.acceptance.fallback import verdict
+from ...export.card import CardFacts, MeasuredMethod, model_card
+from ...export.checked import write_checked
+from ...export.layouts.eagle1 import SERVERS
+from ...export.layouts.eagle1_folder import ranked_ids
+from ...export.layouts.interface import Export
+from ...export.registry import layout_of, load_drafter, restrict
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import load_target_tensors
+from ...models.target.fingerprint import target_fingerprint
+from ...models.target.hf import read_target_config
+from ...models.target.load import DTYPES
+from ...vocab.subset.subset import load_subset
+from .export import ExportRequest
+from .export_card import digests_of, measured_in, recipe_of
+from .export_fallback import HeadParts, check_fallback, choose, try_layout
+
+
+def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
+    """Write the folder.
+
+    Args:
+        quiet: print nothing for people.
+
+    Returns:
+        what ``--json`` prints.
+
+    Raises:
+        VocabForgeError: options that do not go together, anything missing or damaged, a drafter that the layout
+            cannot express.
+    """
+    layout = layout_of(request.format_name)
+    _check(request)
+    target = request.target or trained_with(request.drafter)
+    config, shared = read_target_config(target), load_target_tensors(target)
+    loaded, artifact = load_drafter(request.drafter, shared, target)
+    check_fallback(request, loaded.kind)
+    if request.fallback.head is not None:
+        own = Export(loaded, config, shared, str(target), DTYPES[request.dtype], server=request.server)
+        try_layout(layout, request.output, own)
+    _figures(request, target, artifact, HeadParts(loaded))  # told before anything is measured
+    parts = _parts(request, target, loaded, artifact)
+    recipe = recipe_of(artifact)
+    meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)
+    meta |= _facts(request, parts.drafter) | dict(parts.meta)
+    export = Export(
+        parts.drafter,
+        config,
+        shared,
+        str(target),
+        DTYPES[request.dtype],
+        meta=meta,
+        parents=({} if artifact is None else {"drafter": artifact.content_hash}) | dict(parts.parents),
+        config=recipe | {"target": str(target)},
+        ranked=parts.ranked,
+        server=request.server,
+        speculative_tokens=request.speculative_tokens,
+        overwrite=request.overwrite,
+        beside=parts.beside,
+    )
+    card = _card(request, export, recipe, _figures(request, target, artifact, parts), parts.card)
+    layers = int(config.get("num_hidden_layers") or 0)
+    write_checked(layout, request.output, replace(export, card=card), layers)
+    if not quiet:
+        _tell(request, parts, config)
+    return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
+
+
+def _card(
+    request: ExportRequest,
+    export: Export,
+    recipe: Mapping[str, Any],
+    measured: Sequence[MeasuredMethod],
+    section: str | None,
+) -> str:
+    facts = CardFacts(
+        name=request.output.resolve().name,
+        layout=request.format_name,
+        drafter=export.drafter,
+        target=export.target,
+        target_name=export.target_name,
+        dtype=request.dtype,
+        server=request.server,
+        speculative_tokens=request.speculative_tokens,
+        meta=export.meta,
+        recipe=recipe,
+        coverage=export.meta.get("coverage"),
+        measured=measured,
+        sections=() if section is None else (section,),
+    )
+    return model_card(facts)
+
+
+def _check(request: ExportRequest) -> None:
+    check_known(request.dtype, DTYPES, "dtype", source="--dtype")
+    if request.server is not None and request.server not in SERVERS.get(request.format_name, ()):
+        known = SERVERS.get(request.format_name)
+        raise UsageError(
+            "this format is not written for one server",
+            got=f"--server {request.server} with --format {request.format_name}",
+            expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
+            remedy=None if known else "leave --server out: one folder serves every reader of this format",
+        )
+    vocabs, fallback = request.vocab or [], request.fallback
+    if len(vocabs) > 1:
+        raise UsageError(
+            "a head is restricted to one draft vocabulary", got=f"{len(vocabs)} times --vocab", expected="one"
+        )
+    check_output(request.output, overwrite=request.overwrite)
+    read: list[tuple[str, Path | None]] = [
+        ("--drafter", request.drafter),
+        ("--target", request.target),
+        ("--head", fallback.head),
+        ("--prompts", fallback.prompts),
+        *(("--vocab", path) for path in vocabs),
+        *(("--eval", path) for path in request.evaluation or ()),
+    ]
+    check_apart(request.output, read)
+
+
+def _parts(request: ExportRequest, target: Path, loaded: Drafter, artifact: Artifact | None) -> HeadParts:
+    if request.fallback.head is not None:
+        return choose(request, target, loaded)
+    if not request.vocab:
+        return HeadParts(loaded, ranked_ids(request.drafter))
+    (vocab,) = request.vocab
+    subset = load_subset(vocab)
+    digest = open_artifact(vocab, "subset").content_hash
+    _check_tokenizer(vocab, target, subset.fingerprint, artifact)
+    cut = restrict(loaded, vocab, artifact)
+    meta = {} if subset.coverage is None else {"coverage": subset.coverage}
+    ranked = tuple(subset.ranked.tolist())
+    return HeadParts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
+
+
+def _check_tokenizer(vocab: Path, target: Path, fingerprint: str, artifact: Artifact | None) -> None:
+    """A drafter that does not name its tokenizer has the target's: the draft vocabulary must be of the same.
+
+    Raises:
+        MismatchError: it is of another one.
+    """
+    recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
+    if recorded or not (target / "tokenizer.json").is_file():
+        return
+    check_fingerprint(
+        load_tokenizer(target).fingerprint,
+        fingerprint,
+        expected_from=f"the target's tokenizer {target}",
+        got_from=f"the draft vocabulary {vocab}",
+        remedy="run count-freq with the target's tokenizer and select-vocab again",
+    )
+
+
+def _figures(
+    request: ExportRequest, target: Path, artifact: Artifact | None, parts: HeadParts
+) -> list[MeasuredMethod]:
+    if not request.evaluation:
+        return []
+    digests = digests_of(request.drafter, artifact)
+    rows = len(parts.drafter.head_weight)
+    return measured_in(request.evaluation, digests, target_fingerprint(target), rows, parts.vocab)
+
+
+def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
+    """Facts that hold for what is made from a drafter; ``fresh``: its head is chosen anew."""
+    stale = ("server", *(("coverage", "fallback", "heldout", "best") if fresh else ()))
+    meta = (
+        {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
+    )
+    return {"target_fingerprint": target_fingerprint(target), "target_name": target.resolve().name} | meta
+
+
+def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
+    facts = {
+        "format": request.format_name,
+        "draft_vocab_size": drafter.config.draft_vocab_size,
+        "dtype": request.dtype,
+    }
+    return facts if request.server is None else facts | {"server": request.server}
+
+
+def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -> None:
+    if "fallback" in parts.meta:
+        say(verdict(parts.meta["fallback"]))
+    rows = len(parts.drafter.head_weight)
+    say(f"Wrote {request.output} ({request.format_name}, {rows:,} draft tokens, {request.dtype})")
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    if stored in DTYPES and stored != request.dtype:
+        say(f"The target's weights are {stored}: --dtype {stored} writes the drafter in it.")
+    if request.format_name == "fr-spec" and parts.ranked is None:
+        say("The draft tokens are listed in the order of their ids: their rank is not known.")
+
+
+def trained_with(drafter: Path) -> Path:
+    """The target's folder as the drafter's manifest records it.
+
+    Raises:
+        UsageError: nothing recorded, or the folder is gone.
+    """
+    recorded = None
+    if not drafter.is_dir():
+        raise DataError(
+            "there is no drafter here", got=f"{drafter} (no such folder)", remedy="check the path"
+        )
+    if (drafter / MANIFEST).is_file():
+        config = open_artifact(drafter, verify=False).manifest.get("config")
+        recorded = config.get("target") if isinstance(config, dict) else None
+    elif (drafter / "drafter" / MANIFEST).is_file():
+        raise DataError("there is no drafter here", got=drafter, remedy=f"give {drafter / 'drafter'}")
+    if not isinstance(recorded, str) or not Path(recorded).is_dir():
+        raise UsageError(
+            "the drafter's target is not known",
+            got=recorded or "nothing recorded",
+            expected="a folder",
+            source=drafter,
+            remedy="give --target",
+        )
+    return Path(recorded)

@@ -1,0 +1,195 @@
+"""What ``revocab`` reads, makes and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.artifact import Artifact, check_output, open_artifact
+from ...core.console import say
+from ...core.errors import MismatchError, UsageError
+from ...core.files import check_apart
+from ...core.registry import check_known
+from ...corpus.tokenizer.files import eos_ids_in, read_side_files
+from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...export.checked import write_checked
+from ...export.importing import folder_digest
+from ...export.layouts.interface import Export
+from ...export.registry import layout_of, load_drafter
+from ...export.revocab import change_of, end_tokens, head_drift, revocab_head
+from ...models.checkpoint import checkpoint_files, read_headers
+from ...models.drafters.io import WEIGHTS, load_target_tensors
+from ...models.target.fingerprint import target_fingerprint
+from ...models.target.hf import read_target_config
+from ...models.target.load import DTYPES
+from ...vocab.subset.select import SpecialTokens
+from ...vocab.subset.subset import VocabSubset, load_subset
+from .export_run import trained_with
+from .revocab import FULL, RevocabRequest
+
+_STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_KEPT_FACTS = ("target_fingerprint", "target_name", "tokenizer_fingerprint", "eos_ids", "run", "steps")
+
+
+def revocabularise(request: RevocabRequest) -> dict[str, Any]:
+    """Make the new drafter and write it.
+
+    Returns:
+        what ``--json`` prints: ``output``, ``format``, ``dtype``, ``head``, ``drift``, ``eos``.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    _check(request)
+    target = request.target or trained_with(request.drafter)
+    shared, config = load_target_tensors(target), read_target_config(target)
+    tokenizer = _tokenizer(request.tokenizer, target)
+    drafter, artifact = load_drafter(request.drafter, shared, target)
+    if artifact is None:
+        parents = {"layout": folder_digest(request.drafter)}
+    else:
+        parents = {"drafter": artifact.content_hash}
+    subset, ids = None, torch.arange(drafter.config.vocab_size)
+    if request.vocab != FULL:
+        subset = _subset(Path(request.vocab), tokenizer, artifact, drafter.config.vocab_size)
+        ids = torch.from_numpy(subset.ids)
+        parents["vocab"] = open_artifact(Path(request.vocab), "subset", verify=False).content_hash
+    made = revocab_head(drafter, ids)
+    eos = _end_tokens(tokenizer, target, drafter.config.vocab_size)
+    record = {
+        "head": change_of(drafter, made).to_json(),
+        "drift": head_drift(drafter),
+        "eos": end_tokens(drafter.target_ids, made.target_ids, eos),
+    }
+    dtype = request.dtype or stored_dtype(request.drafter)
+    written = {"format": request.format_name, "dtype": dtype}
+    source = {"from": str(request.drafter), "vocab": request.vocab}
+    recorded = None if artifact is None else artifact.manifest.get("config")
+    export = Export(
+        made,
+        config,
+        shared,
+        str(target),
+        DTYPES[dtype],
+        meta={
+            **_facts(artifact, target, tokenizer, eos),
+            **written,
+            "draft_vocab_size": made.config.draft_vocab_size,
+            "revocab": {**source, **record},
+        },
+        parents=parents,
+        config={**(recorded if isinstance(recorded, Mapping) else {}), "target": str(target)},
+        ranked=None if subset is None else tuple(subset.ranked.tolist()),
+        overwrite=request.overwrite,
+    )
+    layers = int(config.get("num_hidden_layers") or 0)
+    write_checked(layout_of(request.format_name), request.output, export, layers)
+    return {"output": str(request.output), **written, **record}
+
+
+def print_made(made: Mapping[str, Any]) -> None:
+    """The result of :func:`revocabularise` for people."""
+    head, drift, eos = made["head"], made["drift"], made["eos"]
+    say(f"{head['kept']:,} rows kept, {head['dropped']:,} dropped, {head['added']:,} added.")
+    if not head["own_after"]:
+        say("Every row is the target's: the drafter shares the target's head.")
+    if drift is not None and head["added"]:
+        say(
+            f"Added rows are the target's. The drafter's own rows differ from the target's: median cosine "
+            f"{drift['cosine']:.3f}, {drift['scale']:.2f} times as long. Far from 1 and 1, train it on: train-drafter "
+            f"drafter.init={made['output']}."
+        )
+    if eos["lost"]:
+        say(
+            f"Warning: the draft vocabulary no longer has the end tokens {', '.join(map(str, eos['lost']))}: the last "
+            "cycle of every answer drafts in vain. Use a draft vocabulary with them (select-vocab --target forces "
+            "them)."
+        )
+    elif eos["outside"]:
+        say(f"End tokens outside the draft vocabulary, as before: {', '.join(map(str, eos['outside']))}.")
+    say(f"Wrote {made['output']} ({made['format']}, {head['after']:,} draft tokens, {made['dtype']})")
+
+
+def _check(request: RevocabRequest) -> None:
+    """Refuse what needs no model to be refused."""
+    check_output(request.output, overwrite=request.overwrite)
+    layout_of(request.format_name)
+    if request.dtype is not None:
+        check_known(request.dtype, DTYPES, "dtype", source="--dtype")
+    read: list[tuple[str, Path | None]] = [
+        ("--drafter", request.drafter),
+        ("--target", request.target),
+        ("--vocab", None if request.vocab == FULL else Path(request.vocab)),
+    ]
+    check_apart(request.output, read)
+
+
+def _facts(
+    artifact: Artifact | None, target: Path, tokenizer: TextTokenizer | None, eos: tuple[int, ...]
+) -> dict[str, Any]:
+    """What binds the new drafter to its target and tokenizer; figures of the former vocabulary are left out."""
+    if artifact is not None:
+        return {name: artifact.meta[name] for name in _KEPT_FACTS if name in artifact.meta}
+    facts = {"target_fingerprint": target_fingerprint(target), "target_name": target.name}
+    if tokenizer is not None:
+        facts["tokenizer_fingerprint"] = tokenizer.fingerprint
+    return {**facts, "eos_ids": list(eos)}
+
+
+def stored_dtype(folder: Path) -> str:
+    """The dtype of a drafter's weight files; float32, which holds all of them, if there are several."""
+    files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else checkpoint_files(folder)
+    found = {
+        item.dtype for item in read_headers(files).values() if not item.dtype.startswith(("I", "U", "BOOL"))
+    }
+    return _STORED.get(found.pop(), "float32") if len(found) == 1 else "float32"
+
+
+def _tokenizer(tokenizer: Path | None, target: Path) -> TextTokenizer | None:
+    if tokenizer is None and not (target / "tokenizer.json").is_file():
+        return None
+    return load_tokenizer(tokenizer or target)
+
+
+def _subset(
+    path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None, vocab_size: int
+) -> VocabSubset:
+    if not path.is_dir():
+        raise UsageError(
+            "there is no draft vocabulary here",
+            got=path,
+            expected="a folder of select-vocab, or full",
+            source="--vocab",
+        )
+    subset = load_subset(path)
+    if tokenizer is not None:
+        known, known_from = tokenizer.fingerprint, f"the target's tokenizer {tokenizer.source}"
+    else:
+        known = "" if artifact is None else str(artifact.meta.get("tokenizer_fingerprint") or "")
+        known_from = f"the drafter {artifact.path}" if artifact else ""
+    if known:
+        check_fingerprint(
+            known,
+            subset.fingerprint,
+            expected_from=known_from,
+            got_from=f"the draft vocabulary {path}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
+    if subset.vocab_size > vocab_size:
+        raise MismatchError(
+            "the draft vocabulary is of a larger vocabulary than the target's",
+            got=f"ids below {subset.vocab_size:,}",
+            expected=f"below {vocab_size:,}",
+            source=path,
+        )
+    return subset
+
+
+def _end_tokens(tokenizer: TextTokenizer | None, target: Path, vocab_size: int) -> tuple[int, ...]:
+    side = read_side_files(target)
+    named = eos_ids_in(side["generation_config.json"]) or eos_ids_in(side["config.json"])
+    own = () if tokenizer is None else SpecialTokens.of(tokenizer).eos
+    return tuple(sorted({token for token in (*named, *own) if token < vocab_size}))

@@ -1,0 +1,1 @@
+"""Commands that train: train-drafter, train-router, report-training."""

@@ -1,0 +1,31 @@
+"""``vocabforge report-training``: a training run as one page, at any time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..app import JsonOption, print_json
+
+
+def report_training(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Output folder of `train-drafter`.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write RUN/report.html and RUN/report.json from what a training run has logged so far.
+
+    A finished run has both already; ask for them again while it runs, or after it was interrupted.
+
+    Example: `vocabforge report-training runs/llama3-8b`
+    """
+    from ...core.console import say
+    from ...evaluate.reports.training import write_report
+    from ...evaluate.reports.training_data import read_run
+
+    path = write_report(run)
+    if as_json:
+        print_json(read_run(run))
+    else:
+        say(f"Report: {path}")

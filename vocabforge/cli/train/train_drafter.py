@@ -1,0 +1,182 @@
+"""``vocabforge train-drafter``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..app import JsonOption, print_json
+from .plan_tables import print_plan, train_table
+
+if TYPE_CHECKING:
+    from ...train.config import TrainConfig
+
+IMPORTED = "init"  # of the output folder: the drafter to start from, where it came in another layout
+
+
+def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainConfig:
+    """Settings whose ``drafter.init`` is a native artefact: another layout is converted to ``folder/init``.
+
+    Training lies to the left of the layouts, so it is handed from here what they hold.
+
+    Args:
+        write: convert now; the other processes take what the first one made.
+
+    Raises:
+        VocabForgeError: it cannot be read, or is not of this target.
+    """
+    from ...core.console import say
+    from ...export.importing import import_drafter, is_native
+
+    init = settings.drafter.init
+    if init is None or is_native(init):
+        return settings
+    place = folder / IMPORTED
+    if write and import_drafter(init, settings.target, place):
+        say(f"Converted the drafter {init} to a native one")
+    return settings.model_copy(update={"drafter": settings.drafter.model_copy(update={"init": place})})
+
+
+@contextlib.contextmanager
+def briefly_native(settings: TrainConfig) -> Iterator[TrainConfig]:
+    """The same in a temporary folder, for a look at the drafter's sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield with_native(settings, Path(folder), write=True)
+
+
+_ARTIFACTS = {
+    IMPORTED: "drafter",
+    "drafter": "drafter",
+    "best": "drafter",
+    "heads/ranker": "draft-head",
+    "heads/small-ranker": "draft-head",
+    "heads/low-rank": "draft-head",
+}
+_FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
+
+
+def train_drafter(
+    config: Annotated[Path, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.lr=1e-4."),
+    ] = None,
+    plan_only: Annotated[
+        bool,
+        typer.Option("--plan", help="Print what would be done, then stop; with --json everything."),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa) and its draft heads with the training-time-test (TTT) loss.
+
+    The same command again resumes an interrupted run from its newest checkpoint. The finished drafter is
+    OUTPUT/drafter, the best one so far OUTPUT/best, its figures OUTPUT/report.html; OUTPUT/heldout_prompts.jsonl
+    holds prompts for `vocabforge eval` that were not trained on.
+
+    drafter.init=FOLDER goes on from a trained drafter in any layout that `vocabforge export` writes, ours or made
+    elsewhere.
+
+    Launch it plainly, or on several GPUs under
+    `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter ...`.
+    """
+    from ...core.artifact import open_artifact
+    from ...core.config import load_config
+    from ...core.console import say
+    from ...train.config import TrainConfig
+
+    settings = load_config(TrainConfig, config, overrides or [])
+    if plan_only:
+        facts = _planned(settings)
+        print_plan(train_table(facts), facts, as_json=as_json)
+        return
+    path = _trained(settings, fresh=fresh)
+    if path is None:
+        return
+    report = _report(settings)
+    if as_json:
+        meta = open_artifact(path, "drafter", verify=False).meta
+        print_json({"drafter": str(path), "report": str(report), **meta})
+    else:
+        say(f"The drafter is in {path}, its figures in {report}")
+
+
+def _trained(settings: TrainConfig, *, fresh: bool) -> Path | None:
+    """Run the training in this process; the finished drafter, or None where another process leads.
+
+    Args:
+        fresh: discard a former run, once the new one is sure to start.
+    """
+    from ...core.distributed import joined
+    from ...core.files import check_run_folder
+    from ...core.lock import only_writer
+    from ...train.loop import train
+    from ...train.machine import device_of
+    from ...train.setup import build_trainer
+
+    with contextlib.ExitStack() as held:
+        group = held.enter_context(joined(device_of(settings).type))
+        if group.rank == 0:
+            check_run_folder(settings.output)
+            held.enter_context(only_writer(settings.output))
+        group.wait()
+        settings = with_native(settings, settings.output, write=group.rank == 0)
+        group.wait()
+        trainer = build_trainer(settings, group, _make_live)
+        if fresh and group.rank == 0:
+            _discard(settings)
+        group.wait()
+        path = train(trainer)
+        leads = group.rank == 0
+        del trainer  # its parameters hold the process group; see ``joined``
+    return path if leads else None
+
+
+def _planned(settings: TrainConfig) -> dict[str, Any]:
+    from ...train.plan import plan
+
+    with briefly_native(settings) as native:
+        found = plan(native)
+    if native is not settings:
+        found["config"]["drafter"]["init"] = str(settings.drafter.init)
+        found["writes"].append(str(settings.output / IMPORTED))
+    return found
+
+
+def _discard(settings: TrainConfig) -> None:
+    """Remove what a former run left, once the new one is sure to start; nothing that is not a run's own."""
+    from ...train.checkpoint import discard_run
+
+    output = settings.output
+    discard_run(output, _ARTIFACTS, _FILES, keep=settings.drafter.init)
+    for events in (output / "tensorboard").rglob("events.out.tfevents*"):
+        events.unlink()
+
+
+def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) -> Any:
+    """The real decoder on held-out prompts: training lies to the left of decoding and is handed it from here."""
+    from ...evaluate.acceptance.live import live_acceptance
+    from ...train.heads.draft_heads import configured
+
+    return live_acceptance(
+        target,
+        prompts,
+        tokenizer,
+        config.run.live,
+        chain_steps=config.ttt.steps,
+        shortlists={key: head.shortlist for key, head in configured(config.heads).items()},
+        folder=config.target,
+    )
+
+
+def _report(config: TrainConfig) -> Path:
+    from ...evaluate.reports.training import write_report
+
+    return write_report(config.output)

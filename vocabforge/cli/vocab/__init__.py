@@ -1,0 +1,1 @@
+"""Commands about vocabularies: count-freq, merge-freq, select-vocab, coverage, cluster-vocab, compare-vocab."""

@@ -1,0 +1,241 @@
+"""``vocabforge coverage``: which share of which text a draft vocabulary holds, at every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...core.errors import UsageError
+from ...core.registry import check_known
+from ...core.values import labelled, sizes_in
+from ..app import ResultOptions, print_json, stdout_console
+
+if TYPE_CHECKING:
+    from ...vocab.counts.mixtures import TablePart
+    from ...vocab.subset.subset import VocabSubset
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What is measured, and where the figures go."""
+
+    counts: Annotated[
+        Path,
+        typer.Option(
+            "--counts",
+            metavar="DIR",
+            help="Frequency table that the ranking is made from; its domains are told apart.",
+        ),
+    ]
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", metavar="DIR", help="Folder to make for coverage.json, coverage.html and plots/*.svg."
+        ),
+    ]
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--heldout",
+            metavar="[NAME=]DIR",
+            help="Frequency table of text that was not counted for the ranking; may be repeated.",
+        ),
+    ] = None
+    vocab: Annotated[
+        list[str] | None,
+        typer.Option("--vocab", metavar="[NAME=]DIR", help="Draft vocabulary to compare; may be repeated."),
+    ] = None
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="N,...",
+            help="Size to print: 16384, 16k or a list; may be repeated [default: powers of two, the sizes half way "
+            "between, and the whole vocabulary].",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The target whose ceilings are measured, and the text that it reads."""
+
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.",
+        ),
+    ] = None
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            metavar="[NAME=]PATH",
+            help="File or folder that the target reads, a domain of its own; a NAME given again adds to it.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The target's tokenizer [default: the target's folder]."),
+    ] = None
+    tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Positions that the target reads of each domain.")
+    ] = 8192
+    context: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Longest window of text for the target.")
+    ] = 512
+    seed: Annotated[int, typer.Option(min=0, help="Draws the windows.")] = 0
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16, for the target.")] = "float32"
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1 … for the target [default: cuda where there is one]."),
+    ] = None
+
+    def check(self) -> None:
+        """Raises: UsageError: a target without text, or text without a target."""
+        if (self.target is None) != (not self.text):
+            raise UsageError(
+                "ceilings need a target and text for it to read",
+                got="--text without --target" if self.text else "--target without --text",
+                expected="--target MODEL --text FILE",
+            )
+
+
+def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) -> None:
+    """Measure coverage against size, by domain, on counted and on held-out text; with a target also its ceilings.
+
+    The static ceiling is the target's own probability of the tokens inside: no drafter over them can be accepted
+    more often. The oracle ceiling is that of the best tokens at each position, which dynamic heads aim at.
+
+    Example: `vocabforge coverage --counts counts/ --heldout test/ --vocab subsets/r32768 --output coverage/`
+    """
+    from ...core.artifact import check_output
+    from ...evaluate.reports.coverage_data import measure_coverage
+
+    asked.check()
+    check_output(tables.output, overwrite=ending.overwrite)
+    parts = _parts(tables.counts, tables.heldout or [])
+    vocabs, parents = _vocabs(tables.vocab or [])
+    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=sizes_in("--size", tables.size, least=1))
+    parents |= {f"heldout {part.name}": str(part.content_hash) for part in parts[1:]}
+    parents["counts"] = str(parts[0].content_hash)
+    results["ceilings"] = _ceilings(parts[0], vocabs, results, asked)
+    _write(results, tables.output, parents, overwrite=ending.overwrite)
+    if ending.as_json:
+        print_json(results)
+    else:
+        _print(results, tables.output)
+
+
+def _parts(counts: Path, heldout: Sequence[str]) -> list[TablePart]:
+    from ..options.tables import load_part
+
+    return [load_part(*labelled(str(counts)))] + [load_part(*labelled(item)) for item in heldout]
+
+
+def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
+    from ...core.artifact import open_artifact
+    from ...vocab.subset.subset import load_subset
+
+    vocabs: dict[str, VocabSubset] = {}
+    parents = {}
+    for name, path in map(labelled, given):
+        if name in vocabs:
+            raise UsageError(
+                "two draft vocabularies have one name", got=name, remedy="name them: --vocab NAME=DIR"
+            )
+        vocabs[name] = load_subset(path)
+        parents[f"vocabulary {name}"] = open_artifact(path, verify=False).content_hash
+    return vocabs, parents
+
+
+def _ceilings(
+    counts: TablePart, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
+) -> dict[str, Any] | None:
+    """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
+    if asked.target is None:
+        return None
+    from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
+    from ...evaluate.acceptance.ceilings import SampleSettings, measure_target
+    from ...models.device import choose_device
+    from ...models.lean.model import load_target
+    from ...models.target.hf import check_tokenizer_fits
+    from ...models.target.load import DTYPES
+    from ...vocab.subset.coverage import rank_all
+
+    check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
+    loaded = load_tokenizer(asked.tokenizer or asked.target)
+    check_fingerprint(
+        loaded.fingerprint,
+        counts.table.fingerprint,
+        expected_from=f"the target's tokenizer {loaded.source}",
+        got_from=f"the frequency table {counts.name}",
+        remedy="count with the target's own tokenizer, or pass it with --tokenizer",
+    )
+    texts = _texts(asked.text or [])
+    model = load_target(asked.target, dtype=DTYPES[asked.dtype], device=choose_device(asked.device))
+    check_tokenizer_fits(
+        loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=asked.target
+    )
+    ranked = rank_all(counts.table.counts, results["forced"])
+    settings = SampleSettings(asked.tokens, asked.context, asked.seed)
+    found = measure_target(model, loaded, texts, (ranked, vocabs), results["sizes"], settings)
+    return {"target": asked.target.resolve().name, "dtype": asked.dtype, **found}
+
+
+def _texts(given: Sequence[str]) -> dict[str, list[Path]]:
+
+    texts: dict[str, list[Path]] = {}
+    for item in given:
+        name, path = labelled(item)
+        texts.setdefault(name, []).append(path)
+    return texts
+
+
+def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *, overwrite: bool) -> None:
+    import shlex
+    import time
+
+    from ...core.artifact import write_artifact
+    from ...core.files import atomic_write, atomic_write_json
+    from ...core.provenance import command_line
+    from ...evaluate.reports.coverage import report_files
+
+    results["created"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    results["command"] = shlex.join(command_line())
+    results["facts"] = {f"{role} hash": digest[:16] for role, digest in parents.items()} | {
+        "tokenizer fingerprint": results["fingerprint"][:16],
+        "forced ids first": ", ".join(map(str, results["forced"])) or "none",
+        "measured": results["created"],
+    }
+    meta = {
+        "vocab_size": results["vocab_size"],
+        "fingerprint": results["fingerprint"],
+        "texts": [one["name"] for one in results["texts"]],
+        "sizes": results["sizes"],
+        "target": results["ceilings"]["target"] if results["ceilings"] else None,
+    }
+    with write_artifact(output, "coverage", meta, parents=parents, overwrite=overwrite) as folder:
+        atomic_write_json(folder / "coverage.json", results)
+        for name, text in report_files(results).items():
+            atomic_write(folder / name, text)
+
+
+def _print(results: Mapping[str, Any], output: Path) -> None:
+
+    from ...evaluate.reports.coverage import ceiling_table, coverage_table, summary_lines, vocabulary_table
+
+    out = stdout_console()
+    out.print(coverage_table(results))
+    if results["vocabularies"]:
+        out.print(vocabulary_table(results))
+    if results["ceilings"]:
+        out.print(ceiling_table(results))
+    for line in summary_lines(results):
+        out.print(line, markup=False, soft_wrap=True)
+    out.print(f"Report: {output / 'coverage.html'}", soft_wrap=True, markup=False)

@@ -1,0 +1,1 @@
+"""Conversations, chat templates and loss masks."""

@@ -1,0 +1,301 @@
+"""Rendering a conversation with its loss mask (the only copy): which tokens are the assistant's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...core.errors import DataError, UsageError
+from ..tokenizer.tokenizer import TextTokenizer
+from .conversation import Message, parse_conversation, read_tools
+from .template import template_facts
+from .thinking import (
+    Thought,
+    behind_empty_block,
+    find_thoughts,
+    has_thinking,
+    is_empty_block,
+    is_thinking_alone,
+    may_hold_empty_block,
+    refuse_half_tags,
+    without_thinking,
+)
+from .turns import (
+    AssistantTurn,
+    Rendering,
+    answer_start,
+    assistant_turns,
+    check_marks,
+    cut_end,
+    marked_spans,
+    roles_of,
+)
+
+__all__ = [
+    "ChatOptions",
+    "RenderedChat",
+    "mask_tokens",
+    "parse_conversation",
+    "render_chats",
+    "render_with_mask",
+]
+
+# Names by which published templates are told not to think.
+_THINKING_SWITCHES = ("enable_thinking", "thinking")
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """What a conversation's rendering holds, and which of it is learnt.
+
+    Attributes:
+        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt (an empty
+            block that the template alone writes is not). ``mask``:
+            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think
+            (``enable_thinking=False``), and what it writes in their place not learnt.
+        tools: ``keep``: tool lists, calls and results are rendered, calls are learnt. ``skip``: a
+            conversation with any of them is left out.
+        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns
+            behind the last question. ``each``: one rendering for each question, cut behind its answer, which
+            alone is learnt: exactly what a served target sees, at the price of repeated contexts.
+        thinking_tags: what opens and closes a thinking block within a content.
+        variables: further names for the template (``date_string``, ``reasoning_effort``, ...).
+    """
+
+    thinking: Literal["keep", "drop", "mask"] = "keep"
+    tools: Literal["keep", "skip"] = "keep"
+    answers: Literal["all", "last", "each"] = "all"
+    thinking_tags: tuple[str, str] = ("<think>", "</think>")
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(self.thinking_tags):
+            raise UsageError("a thinking tag is empty", got=self.thinking_tags, expected="two texts")
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A rendered conversation.
+
+    Attributes:
+        text: as the template writes it.
+        spans: (start, end) in characters, in order, of what is learnt.
+        facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
+            ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
+            the spans come from generation tags), ``marks_with_header`` and ``marks_without_end`` (see
+            :func:`~vocabforge.corpus.chat.turns.check_marks`), ``empty_thinking_blocks`` (turns with a block that
+            the template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
+            (answers that were cut, whose end is not learnt).
+    """
+
+    text: str
+    spans: Sequence[tuple[int, int]]
+    facts: Counter[str]
+
+
+def render_with_mask(
+    tokenizer: TextTokenizer,
+    messages: Sequence[Message],
+    options: ChatOptions | None = None,
+    *,
+    tools: Any = None,
+) -> tuple[list[int], list[int]]:
+    """Token ids of a rendered conversation and l_t: 1 where the assistant wrote the token.
+
+    Where the template has ``{% generation %}`` tags, they decide. Else the assistant's text is found by
+    rendering prefixes of the conversation, and others, and comparing: it starts after the header that the
+    template gives a turn to be generated and ends with the end-of-turn token; what the template puts between
+    turns (a newline, mostly) is nobody's. A token counts when it starts inside.
+
+    Args:
+        tools: the row's tool list, as :func:`~vocabforge.corpus.chat.conversation.read_tools` takes it.
+
+    Returns:
+        (ids, mask), both of the same length, without BOS or EOS beyond the template's own.
+
+    Raises:
+        DataError: no chat template, no assistant turn, a mask of only zeros or only ones, or a template whose
+            rendering of earlier turns cannot be found again in the whole.
+        UsageError: ``options.answers`` is ``each``, which makes several: use :func:`render_chats`.
+    """
+    options = options or ChatOptions()
+    if options.answers == "each":
+        raise UsageError("answers: each makes several renderings of a conversation", expected="all or last")
+    (chat,) = render_chats(tokenizer, messages, options, tools=tools)
+    ids, offsets = tokenizer.encode_with_offsets(chat.text)
+    return ids, mask_tokens(chat, offsets, messages)
+
+
+def mask_tokens(
+    chat: RenderedChat, offsets: Sequence[tuple[int, int]], messages: Sequence[Message]
+) -> list[int]:
+    """l_t from the tokens' places in the rendered text.
+
+    Raises:
+        DataError: the mask is all zero or all one.
+    """
+    mask = [0] * len(offsets)
+    last = (len(chat.text), len(chat.text))
+    spans = iter([*chat.spans, last])
+    start, end = next(spans)
+    for index, (at, _) in enumerate(offsets):
+        while at >= end and end < len(chat.text):
+            start, end = next(spans)
+        mask[index] = int(start <= at < end)
+    if not any(mask):
+        raise DataError(
+            "the loss mask is all zero: the assistant's turns are empty",
+            got=roles_of(messages),
+            expected="a turn of the assistant with text",
+        )
+    if all(mask):
+        raise DataError(
+            "the loss mask is all one: the chat template writes nothing but the assistant's text",
+            got=roles_of(messages),
+            expected="a conversation with a prompt",
+        )
+    return mask
+
+
+def render_chats(
+    tokenizer: TextTokenizer, messages: Sequence[Message], options: ChatOptions, *, tools: Any = None
+) -> Iterator[RenderedChat]:
+    """The renderings of a conversation: one, or with ``answers: each`` one for each question.
+
+    Raises:
+        DataError: see :func:`render_with_mask`; also for a conversation that ``options.tools`` leaves out,
+            and for tool calls that the template does not write.
+    """
+    called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+    listed = read_tools(tools)
+    if options.tools == "skip" and (called or listed):
+        raise DataError(
+            "the conversation uses tools, which are to be skipped",
+            got=roles_of(messages),
+            expected="no tool list, no tool call and no tool result",
+        )
+    if tokenizer.chat_template is None:
+        tokenizer.render(messages)  # raises
+    names = template_facts(tokenizer.chat_template or "")
+    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in names.attributes:
+        raise DataError(
+            "the chat template does not write tool calls",
+            got=roles_of(messages),
+            expected="a template that reads tool_calls",
+            source=tokenizer.source.parent,
+        )
+    variables: dict[str, Any] = {"tools": listed} if listed else {}
+    opened, closed = options.thinking_tags
+    known = closed in (tokenizer.chat_template or "") or has_thinking(messages, opened)
+
+    def expects(at: int) -> bool:
+        """A closing tag alone is thinking where the prompt opens it, the template parts it, or others think."""
+        if known:
+            return True
+        names = {**variables, **options.variables}
+        return tokenizer.render(messages[:at], add_generation_prompt=True, **names).rstrip().endswith(opened)
+
+    thoughts = find_thoughts(messages, options.thinking_tags, expects)
+    alone: set[int] = set()
+    if options.thinking != "keep":
+        refuse_half_tags(messages, thoughts, options.thinking_tags, expects)
+    if options.thinking == "drop":
+        alone = {at for at, thought in thoughts.items() if is_thinking_alone(messages[at], thought)}
+        messages = [without_thinking(message, thoughts.get(at)) for at, message in enumerate(messages)]
+        variables |= {name: False for name in _THINKING_SWITCHES if name in names.names}
+    variables |= options.variables
+    for stop, first in _parts(messages, options.answers):
+        rendering = Rendering(tokenizer, messages[:stop], variables)
+        facts = Counter(thinking=int(any(at < stop for at in thoughts)), tool_list=int(listed is not None))
+        facts["tool_calls"] = int(any(message.get("tool_calls") for message in messages[:stop]))
+        if options.thinking != "drop":
+            facts["thinking_turns_left_out"] = sum(
+                first <= at < stop and thought not in rendering.whole
+                for at, (thought, _, _) in thoughts.items()
+            )
+        if left := sum(first <= at < stop for at in alone):
+            facts["thinking_only_turns"] = left
+        yield _rendered(rendering, first, options, thoughts, facts)
+
+
+def _parts(messages: Sequence[Message], answers: str) -> Iterator[tuple[int, int]]:
+    """(messages rendered, first message learnt) of each rendering."""
+    asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
+    ends = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
+    if answers == "all" or not ends or not asked:
+        yield len(messages), 0
+        return
+    # The last turn of the assistant before each next question, and the question that it answers.
+    rounds = {max((ask for ask in asked if ask < end), default=0): end for end in ends}
+    chosen = list(rounds.items())[-1 if answers == "last" else 0 :]
+    learnt = [(ask, end) for ask, end in chosen if any(map(_is_learnt, messages[max(1, ask) : end + 1]))]
+    for ask, end in learnt or chosen[:1]:
+        yield end + 1, ask
+
+
+def _is_learnt(message: Message) -> bool:
+    return message["role"] == "assistant" and message.get("loss_weight") != 0
+
+
+def _rendered(
+    rendering: Rendering,
+    first: int,
+    options: ChatOptions,
+    thoughts: Mapping[int, Thought],
+    facts: Counter[str],
+) -> RenderedChat:
+    messages, tags = rendering.messages, options.thinking_tags
+    if not any(at and message["role"] == "assistant" for at, message in enumerate(messages)):
+        raise DataError(
+            "the conversation has no assistant turn that answers, so its loss mask is all zero",
+            got=f"roles: {roles_of(messages)}",
+            expected="a turn of the assistant behind another turn",
+        )
+    learnt = [at for at, message in enumerate(messages) if _is_learnt(message)]
+    if not any(at >= first for at in learnt):
+        raise DataError(
+            "every turn of the assistant has loss weight 0 or is dropped thinking, so the loss mask is all zero",
+            got=f"roles: {roles_of(messages)}",
+            expected="a turn of the assistant that is to be learnt",
+        )
+    marked = marked_spans(rendering)
+    if marked is not None:
+        facts["marked"] = 1
+        facts.update(check_marks(rendering, marked))
+        plain = options.thinking == "keep" and first == 0
+        plain = plain and not any(may_hold_empty_block(rendering.whole[a:b], tags) for a, b in marked)
+        if plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages):
+            return RenderedChat(rendering.whole, marked, facts)
+    turns = assistant_turns(rendering, [at for at in learnt if at >= first])
+    found = [_span(rendering, turn, options, thoughts, facts) for turn in turns]
+    spans = [(start, end) for start, end in found if start < end]
+    return RenderedChat(rendering.whole, spans if marked is None else _shared(marked, spans), facts)
+
+
+def _span(
+    rendering: Rendering,
+    turn: AssistantTurn,
+    options: ChatOptions,
+    thoughts: Mapping[int, Thought],
+    facts: Counter[str],
+) -> tuple[int, int]:
+    """What is learnt of a turn; it may be nothing."""
+    tags, thought = options.thinking_tags, thoughts.get(turn.index)
+    if options.thinking == "keep":
+        start = turn.start if thought is not None else behind_empty_block(rendering, turn, tags)
+    else:
+        thought = thought if options.thinking == "mask" else None
+        start = answer_start(rendering, turn, None if thought is None else thought[1:])
+    if thought is None and is_empty_block(rendering.whole[turn.start : start], tags):
+        facts["empty_thinking_blocks"] += 1
+    if not rendering.messages[turn.index].get("cut"):
+        return start, turn.end
+    facts["cut_turns"] += 1
+    return start, cut_end(rendering, turn)
+
+
+def _shared(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    both = ((max(a, c), min(b, d)) for a, b in first for c, d in second)
+    return sorted((start, end) for start, end in both if start < end)

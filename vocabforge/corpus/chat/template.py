@@ -1,0 +1,276 @@
+"""Chat templates: Jinja in a sandbox, with the features that published templates count on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2 import meta, nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ...core.errors import DataError
+
+# Far beyond any published template (30 kB) and any conversation.
+_LONGEST_TEMPLATE, _LONGEST_TEXT, _LONGEST_NUMBER = 1 << 20, 64 << 20, 4096
+
+# What a template can raise on messages that it does not fit, beside Jinja's own errors.
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+# Templates nested more deeply than Python's own parser goes.
+_COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, ArithmeticError)
+
+_MARKS = "_generation_marks"
+# Private characters that stand for the tags while a conversation is rendered a second time.
+_MARK_PAIRS = tuple((chr(code), chr(code + 1)) for code in range(0x10FF00, 0x10FF40, 2))
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """``{% generation %} ... {% endgeneration %}``: what is between them the assistant generates.
+
+    The text is rendered as it is; see :func:`generation_spans` for where it stands.
+    """
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's interface)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_body", [nodes.ContextReference()])
+        return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    @staticmethod
+    def _body(context: Any, caller: Callable[[], str]) -> str:
+        text = str(caller())
+        marks = context.get(_MARKS)
+        if marks is None:
+            return text
+        opened, closed, outside = marks
+        core = text if outside else text.strip()
+        at = text.find(core)
+        return f"{text[:at]}{opened}{core}{closed}{text[at + len(core) :]}"
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's immutable sandbox with caps on sizes: a template comes from other people."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """A product or power, refused when the result would not fit in memory."""
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * max(right, 0) if operator == "**" else 0
+            _check_size(bits // 8, _LONGEST_NUMBER)
+        elif operator == "*":
+            sequence, times = (right, left) if isinstance(left, int) else (left, right)
+            if isinstance(sequence, (str, list, tuple)) and isinstance(times, int):
+                _check_size(len(sequence) * times, _LONGEST_TEXT)
+        return super().call_binop(context, operator, left, right)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise jinja2.TemplateRuntimeError(f"it makes a value of {size:,} characters (at most {most:,})")
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+@functools.cache
+def _started() -> datetime:
+    """When the first template asked: two prompts of one process must not differ because midnight was between."""
+    return datetime.now()
+
+
+def _strftime_now(pattern: str) -> str:
+    return _started().strftime(pattern)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML characters, which models never saw in training."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+@functools.lru_cache(maxsize=16)
+def _compile(template: str) -> jinja2.Template:
+    _check_size(len(template), _LONGEST_TEMPLATE)
+    return _environment().from_string(template)
+
+
+@dataclass(frozen=True)
+class TemplateFacts:
+    """What can be told of a chat template without rendering anything.
+
+    Attributes:
+        marks_generation: it has ``{% generation %}`` tags.
+        names: the variables that it reads.
+        attributes: the attributes and items that it reads of messages and other values.
+    """
+
+    marks_generation: bool
+    names: frozenset[str]
+    attributes: frozenset[str]
+
+
+@functools.lru_cache(maxsize=16)
+def template_facts(template: str) -> TemplateFacts:
+    """Look at the syntax tree of a chat template.
+
+    Raises:
+        DataError: it has a syntax error.
+    """
+    try:
+        tree = _environment().parse(template)
+    except _COMPILE_ERRORS as error:
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
+    items = (node.arg for node in tree.find_all(nodes.Getitem))
+    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return TemplateFacts(
+        any(node.identifier == _GenerationTag.identifier for node in tree.find_all(nodes.ExtensionAttribute)),
+        frozenset(meta.find_undeclared_variables(tree)),
+        frozenset(
+            {node.attr for node in tree.find_all(nodes.Getattr)}
+            | {node.value for node in items if isinstance(node, nodes.Const) and isinstance(node.value, str)}
+            | constants
+        ),
+    )
+
+
+def generation_spans(
+    template: str,
+    text: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    variables: Mapping[str, Any],
+    source: object,
+) -> list[tuple[int, int]] | None:
+    """(start, end) in characters of ``text`` of all that stands between generation tags.
+
+    The conversation is rendered again with private characters for the tags. Without them it must be ``text``
+    to the last character; then the places are exact, whatever loops, macros and filters the tags stand in.
+    Where a filter trims the marked text, the marks are moved to its first and last character that is no
+    white space. Nested tags count as the outermost.
+
+    Args:
+        text: the conversation as :func:`render_template` renders it, without a generation prompt.
+
+    Returns:
+        the spans in order; None where marked text does not come through unchanged (it is measured, cut or
+        sorted by the template), so that the marks say nothing.
+    """
+    pair = next((pair for pair in _MARK_PAIRS if not any(mark in text for mark in pair)), None)
+    if pair is None:
+        return None
+    for outside in (True, False):
+        names = {**variables, _MARKS: (*pair, outside)}
+        marked = render_template(
+            template, messages, add_generation_prompt=False, variables=names, source=source
+        )
+        if marked.translate({ord(mark): None for mark in pair}) == text:
+            return _read_marks(marked, *pair)
+    return None
+
+
+def _read_marks(marked: str, opened: str, closed: str) -> list[tuple[int, int]] | None:
+    """Spans between marks in the text without them, None when they do not pair up."""
+    spans: list[tuple[int, int]] = []
+    at = depth = start = 0
+    for part in re.split(f"([{opened}{closed}])", marked):
+        if part == opened:
+            start = at if depth == 0 else start
+            depth += 1
+        elif part == closed:
+            depth -= 1
+            if depth < 0:
+                return None
+            if depth == 0 and at > start:
+                spans.append((start, at))
+        else:
+            at += len(part)
+    return spans if depth == 0 else None
+
+
+def render_template(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool,
+    variables: Mapping[str, Any],
+    source: object,
+) -> str:
+    """Render a conversation.
+
+    Args:
+        add_generation_prompt: end with the header of the assistant's next turn.
+        variables: further names that the template sees (``bos_token``, ``tools``, ``enable_thinking``, ...).
+
+    Raises:
+        DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.
+    """
+    try:
+        compiled = _compile(template)
+    except _COMPILE_ERRORS as error:
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            source=source,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
+    names = {"tools": None, "documents": None, **variables}
+    try:
+        parts, size = [], 0
+        for part in compiled.generate(
+            messages=list(messages), add_generation_prompt=add_generation_prompt, **names
+        ):
+            parts.append(part)
+            size += len(part)
+            _check_size(size, _LONGEST_TEXT)
+        text = "".join(parts)
+        text.encode("utf-8")  # half a character, which no tokenizer takes, is an error here
+        return text
+    except _RENDER_ERRORS as error:
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        raise DataError(
+            "the chat template refuses this conversation",
+            got=f"{type(error).__name__}: {error} (roles: {roles})",
+            expected="a conversation that the template takes",
+            source=source,
+        ) from error

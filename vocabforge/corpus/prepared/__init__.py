@@ -1,0 +1,1 @@
+"""Prepared training data: packing, the artifact, its reader and writer."""

@@ -1,0 +1,223 @@
+"""Prepared data: packed rows with their loss mask as an artefact, found again by their content.
+
+The artefact's key is a hash over everything that decides a row: the content of the source files (never their
+names or times), the tokenizer, the chat template, all options, and the version of this format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
+from ...core.console import say
+from ...core.distributed import rank
+from ...core.errors import ArtifactError, MismatchError, UsageError
+from ...core.files import form_errors
+from ...core.folders import clear_up, take_away
+from ..tokenizer.tokenizer import TextTokenizer, check_fingerprint
+from .options import FORMAT, PrepareOptions, content_key, tokenizer_facts
+from .packing import PackedRows
+from .writer import ARRAYS, PROMPTS, SPLITS, SplitFigures, map_tensor, write_splits
+
+KIND = "prepared-data"
+_KEY_NAME = 20  # characters of the key in a folder's name
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedData:
+    """An opened prepared-data artefact.
+
+    Attributes:
+        train: rows to learn from, memory-mapped.
+        heldout: rows of the held-out documents, memory-mapped.
+    """
+
+    artifact: Artifact
+    train: PackedRows
+    heldout: PackedRows
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that decides the rows."""
+        return str(self.artifact.meta["key"])
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Counts, as :func:`~vocabforge.corpus.prepared.writer.write_splits` returns them."""
+        return self.artifact.meta["figures"]
+
+    @property
+    def prompts(self) -> Path:
+        """Held-out questions in Spec-Bench format."""
+        return self.artifact.file(PROMPTS)
+
+    def digest(self) -> str:
+        """SHA-256 over the packed arrays' own; equal digests mean equal batches."""
+        files = self.artifact.manifest["files"]
+        names = sorted(_file(split, name) for split in SPLITS for name in ARRAYS)
+        return hashlib.sha256("".join(files[name]["sha256"] for name in names).encode()).hexdigest()
+
+
+def _file(split: str, name: str) -> str:
+    return f"{split}.{name}.safetensors"
+
+
+def prepare_in(
+    folder: Path,
+    tokenizer: TextTokenizer,
+    train: Sequence[Path | str],
+    heldout: Sequence[Path | str],
+    options: PrepareOptions,
+) -> PreparedData:
+    """Find prepared data by their key in a cache folder, or make them there.
+
+    Safe for several processes at once: each writes beside, the first that is done stays, and the others take
+    its result. A damaged entry is made again.
+
+    Raises:
+        DataError: nothing to learn from, or an unreadable source.
+        ConfigError: too few documents to hold some out.
+    """
+    key, body = content_key(tokenizer, train, heldout, options)
+    path = folder / key[:_KEY_NAME]
+    clear_up(path)  # a launched process that was killed, while another one made them
+    if (found := find_prepared(path, key)) is not None:
+        say(f"Prepared data of the same content were found and are used again: {path}")
+        return found
+    try:
+        return write_prepared(path, tokenizer, train, heldout, options, keyed=(key, body), overwrite=False)
+    except UsageError:
+        found = find_prepared(path, key)  # another process was quicker
+        if found is None:
+            raise
+        return found
+
+
+def find_prepared(path: Path, key: str) -> PreparedData | None:
+    """The artefact at ``path`` if it is whole and has this key; a damaged one is said and removed.
+
+    Of launched processes the first one hashes every file, the others compare sizes.
+    """
+    if not (path / MANIFEST).is_file():
+        return None
+    try:
+        found = load_prepared(path, verify=rank() == 0)
+    except ArtifactError as error:
+        say(f"{error.message} ({path}); it is made again")
+        with contextlib.suppress(OSError):
+            take_away(path)
+        return None
+    return found if found.key == key else None
+
+
+def write_prepared(
+    path: Path,
+    tokenizer: TextTokenizer,
+    train: Sequence[Path | str],
+    heldout: Sequence[Path | str],
+    options: PrepareOptions,
+    *,
+    keyed: tuple[str, dict[str, Any]] | None = None,
+    overwrite: bool = False,
+) -> PreparedData:
+    """Read, render, tokenise and pack all documents into the artefact ``path``, in bounded memory.
+
+    Args:
+        heldout: the same for held-out figures; empty: the last documents of ``train`` are set aside.
+        keyed: :func:`content_key`, when it is known.
+
+    Raises:
+        DataError: nothing to learn from, or an unreadable source.
+        ConfigError: too few documents to hold some out.
+        UsageError: ``path`` exists.
+    """
+    key, body = keyed or content_key(tokenizer, train, heldout, options)
+    template = tokenizer.chat_template
+    meta: dict[str, Any] = {
+        "key": key,
+        "key_of": body,
+        "length": options.length,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "chat_template": body["tokenizer"]["chat_template"],
+        "options": body["options"],
+    }
+    record = {
+        "tokenizer": str(tokenizer.source),
+        "train": [str(one) for one in train],
+        "heldout": [str(one) for one in heldout],
+        "chat_template": template,
+    }
+    with write_artifact(path, KIND, meta, config=record, overwrite=overwrite) as folder:
+        meta["figures"] = write_splits(folder, tokenizer, (train, heldout), options)
+    return load_prepared(path, verify=False)
+
+
+def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
+    """Open a prepared-data artefact.
+
+    Args:
+        verify: hash every file; else only sizes are compared.
+
+    Raises:
+        ArtifactError: it is none, damaged, or of another version.
+    """
+    artifact = open_artifact(path, KIND, verify=verify)
+    with form_errors("the prepared data cannot be read", path, remedy="run prepare-data again"):
+        return _opened(artifact)
+
+
+def _opened(artifact: Artifact) -> PreparedData:
+    path = artifact.path
+    version = artifact.meta.get("key_of", {}).get("format")
+    if version != FORMAT:
+        raise ArtifactError(
+            "the prepared data were made by another version of the format",
+            got=f"format {version}",
+            expected=f"format {FORMAT}",
+            source=path,
+            remedy="run prepare-data again",
+        )
+    rows = {}
+    for split in SPLITS:
+        figures = SplitFigures.from_dict(artifact.meta["figures"][split])
+        arrays = {name: map_tensor(artifact.file(_file(split, name)), name) for name in ARRAYS}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if len(set(shapes.values())) != 1 or shapes["input_ids"][1:] != (artifact.meta["length"],):
+            raise ValueError(f"{split} rows of {shapes}, of {artifact.meta['length']} tokens each")
+        rows[split] = PackedRows(**arrays, tokens=figures.tokens)
+    return PreparedData(artifact, rows["train"], rows["heldout"])
+
+
+def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
+    """Refuse prepared data of another tokenizer; say when they were rendered by another chat template.
+
+    Raises:
+        MismatchError: another tokenizer, or token ids beyond it.
+    """
+    meta, path = prepared.artifact.meta, prepared.artifact.path
+    check_fingerprint(
+        tokenizer.fingerprint,
+        str(meta["tokenizer_fingerprint"]),
+        expected_from=tokenizer.source,
+        got_from=f"the prepared data {path}",
+        remedy="run prepare-data again with the target's own tokenizer.json",
+    )
+    if int(meta["vocab_size"]) > tokenizer.vocab_size:
+        raise MismatchError(
+            "the prepared data hold token ids beyond the tokenizer's",
+            got=f"ids below {meta['vocab_size']}",
+            expected=f"ids below {tokenizer.vocab_size}",
+            source=path,
+            remedy="run prepare-data again with the target's own tokenizer.json",
+        )
+    if meta["chat_template"] != tokenizer_facts(tokenizer)["chat_template"]:
+        say(
+            f"Note: the prepared data {path} were rendered by another chat template than the target's now; "
+            "if the target is served with its own, prepare them again"
+        )

@@ -1,0 +1,174 @@
+"""Training sequences with loss masks from files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...core.errors import DataError
+from ..chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
+from ..sources.bytes import Problems
+from ..sources.document import Document, SourceOptions
+from ..sources.shards import plan_shards, read_shard
+from ..tokenizer.tokenizer import TextTokenizer
+from .packing import PackedRows, TrainingSequence, pack
+
+__all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter_sequences", "pack"]
+
+_BATCH_DOCUMENTS = 256
+_BATCH_CHARACTERS = 1 << 20
+_WHOLE = 1 << 62
+_BY_TURN = ("thinking_turns_left_out", "empty_thinking_blocks", "thinking_only_turns", "cut_turns")
+
+
+@dataclass(frozen=True)
+class SequenceOptions:
+    """How documents become sequences.
+
+    Attributes:
+        append_eos: end a plain text with the tokenizer's first end token (its mask is 1). Conversations
+            end as their template ends them.
+        chat: what of a conversation is rendered and learnt.
+    """
+
+    sources: SourceOptions = field(default_factory=SourceOptions)
+    append_eos: bool = False
+    chat: ChatOptions = field(default_factory=ChatOptions)
+
+
+def iter_sequences(
+    tokenizer: TextTokenizer,
+    files: Iterable[Path],
+    options: SequenceOptions,
+    *,
+    problems: Problems | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+    facts: Counter[str] | None = None,
+) -> Iterator[TrainingSequence]:
+    """Sequences of all documents, in order, in bounded memory.
+
+    A conversation is rendered by the chat template, with mask 1 on the assistant's tokens. A plain text gets
+    the tokenizer's prefix (BOS, mask 0) and mask 1 throughout. A conversation that cannot be rendered or
+    masked is counted in ``problems`` and skipped, or an error when strict. The sequences of one document (a
+    conversation may give several) come one after the other and share their ``document``.
+
+    Args:
+        problems: collects what is skipped; by default a new one.
+        facts: counts ``texts``, ``conversations`` (without those skipped), and how many of these have what
+            :class:`~vocabforge.corpus.chat.render.RenderedChat` names.
+
+    Raises:
+        DataError: see :func:`~vocabforge.corpus.sources.sources.iter_documents`; also when a conversation meets a
+            tokenizer without chat template, and for a text document of more than 64 MiB.
+    """
+    problems = Problems(strict=options.sources.strict) if problems is None else problems
+    if options.append_eos and not tokenizer.eos_ids:
+        raise DataError(
+            "no end token is known to append", source=tokenizer.source, remedy="leave append_eos off"
+        )
+    facts = Counter() if facts is None else facts
+    for batch in batched(_documents(files, options.sources, problems, on_bytes)):
+        texts = iter(
+            tokenizer.encode_batch([d.text or "" for d in batch if d.messages is None], add_special=True)
+        )
+        talks = iter(_conversations(tokenizer, batch, options.chat, problems, facts))
+        for document in batch:
+            if document.messages is None:
+                facts["texts"] += 1
+                yield _text_sequence(tokenizer, next(texts), document, append_eos=options.append_eos)
+            else:
+                yield from next(talks)
+
+
+def _documents(
+    files: Iterable[Path],
+    sources: SourceOptions,
+    problems: Problems,
+    on_bytes: Callable[[int], None] | None,
+) -> Iterator[Document]:
+    for shard in plan_shards(list(files), sources, cut=None, shard_bytes=_WHOLE):
+        yield from read_shard(shard, sources, cut=None, problems=problems, on_bytes=on_bytes)
+
+
+def batched(
+    documents: Iterable[Document], *, number: int = _BATCH_DOCUMENTS, characters: int = _BATCH_CHARACTERS
+) -> Iterator[list[Document]]:
+    """Documents in lists bounded in number and in characters (a longer document comes alone)."""
+    held: list[Document] = []
+    size = 0
+    for document in documents:
+        length = _length(document)
+        if held and (len(held) >= number or size + length > characters):
+            yield held
+            held, size = [], 0
+        held.append(document)
+        size += length
+    if held:
+        yield held
+
+
+def _length(document: Document) -> int:
+    if document.text is not None:
+        return len(document.text)
+    return sum(len(str(message["content"])) for message in document.messages or ())
+
+
+def _text_sequence(
+    tokenizer: TextTokenizer, ids: list[int], document: Document, *, append_eos: bool
+) -> TrainingSequence:
+    if append_eos and ids[-1:] != [tokenizer.eos_ids[0]]:
+        ids = [*ids, tokenizer.eos_ids[0]]
+    prefix = (
+        len(tokenizer.prefix_ids) if tuple(ids[: len(tokenizer.prefix_ids)]) == tokenizer.prefix_ids else 0
+    )
+    return TrainingSequence(ids, [0] * prefix + [1] * (len(ids) - prefix), document)
+
+
+def _conversations(
+    tokenizer: TextTokenizer,
+    batch: list[Document],
+    options: ChatOptions,
+    problems: Problems,
+    facts: Counter[str],
+) -> list[list[TrainingSequence]]:
+    """The sequences of each conversation of a batch; all texts are encoded together, on all cores."""
+    documents = [document for document in batch if document.messages is not None]
+    rendered = [_rendered(tokenizer, document, options, problems) for document in documents]
+    texts = [chat.text for chats in rendered for chat in chats]
+    encoded = iter(tokenizer.backend.encode_batch(texts, add_special_tokens=False) if texts else ())
+    found: list[list[TrainingSequence]] = []
+    for document, chats in zip(documents, rendered):
+        found.append([])
+        for chat, row in [(chat, next(encoded)) for chat in chats]:
+            try:
+                mask = mask_tokens(chat, row.offsets, document.messages or ())
+            except DataError as error:
+                problems.take(error, document.source, document.line)
+                continue
+            found[-1].append(TrainingSequence(row.ids, mask, document))
+        if found[-1]:
+            facts.update(_facts_of(chats), conversations=1)
+    return found
+
+
+def _facts_of(chats: list[RenderedChat]) -> Counter[str]:
+    """Facts of one conversation: what all its renderings share counts once."""
+    sums = {name: sum(chat.facts[name] for chat in chats) for name in _BY_TURN}
+    flags = {name for chat in chats for name, number in chat.facts.items() if number and name not in sums}
+    told = {name: number for name, number in sums.items() if number or name == "thinking_turns_left_out"}
+    return Counter(dict.fromkeys(flags, 1) | told)
+
+
+def _rendered(
+    tokenizer: TextTokenizer, document: Document, options: ChatOptions, problems: Problems
+) -> list[RenderedChat]:
+    messages = document.messages or []
+    if tokenizer.chat_template is None:
+        tokenizer.render(messages)  # raises: without a template no row of the file can be used
+    try:
+        return list(render_chats(tokenizer, messages, options, tools=document.tools))
+    except DataError as error:
+        problems.take(error, document.source, document.line)
+        return []

@@ -1,0 +1,110 @@
+"""What decides prepared data: options, tokenizer, chat template, and the content of the sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.console import ProgressBar
+from ...core.files import sha256_file
+from ..sources.bytes import unreadable
+from ..sources.inputs import expand_paths, is_hub, kind_of, split_suffix
+from ..tokenizer.tokenizer import TextTokenizer
+from .dataset import SequenceOptions
+from .packing import Overlong
+
+FORMAT = 2
+"""Raised whenever the same sources and options would give other rows than before."""
+
+
+@dataclass(frozen=True)
+class HeldoutOptions:
+    """What is set aside.
+
+    Attributes:
+        documents: documents set aside at the end of the training files, when none are given apart.
+        prompts: at most so many held-out documents become prompts in Spec-Bench format.
+        prompt_tokens: length, in tokens, of a prompt that comes from plain text.
+    """
+
+    documents: int = 64
+    prompts: int = 40
+    prompt_tokens: int = 32
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What decides the rows beside sources and tokenizer.
+
+    Attributes:
+        length: T, tokens a row.
+        sequences: how documents are cut and rendered, and what of them is learnt.
+    """
+
+    length: int
+    sequences: SequenceOptions = field(default_factory=SequenceOptions)
+    overlong: Overlong = "cut"
+    heldout: HeldoutOptions = field(default_factory=HeldoutOptions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but ``strict``, which decides whether there is a result, not which."""
+        values = json.loads(json.dumps(asdict(self)))
+        del values["sequences"]["sources"]["strict"]
+        return dict(values)
+
+
+def source_digests(paths: Sequence[Path | str]) -> list[str]:
+    """For each source, in order: how it is read, and SHA-256 of its bytes (of a Hub data set, its revision).
+
+    Raises:
+        DataError: a source is missing, or cannot be read.
+    """
+    found = []
+    files = expand_paths(paths)
+    size = sum(path.stat().st_size for path in files if not is_hub(path))
+    with ProgressBar("look at the sources", size or None, "B") as bar:
+        for path in files:
+            if is_hub(path):
+                from ..sources.hub import hub_digest
+
+                found.append(f"hub:{hub_digest(str(path), 0, None)}")
+            else:
+                try:
+                    found.append(f"{kind_of(path)}{split_suffix(path)[1]}:{sha256_file(path)}")
+                    bar.update(path.stat().st_size)
+                except OSError as error:
+                    raise unreadable(path, error) from error
+    return found
+
+
+def content_key(
+    tokenizer: TextTokenizer,
+    train: Sequence[Path | str],
+    heldout: Sequence[Path | str],
+    options: PrepareOptions,
+) -> tuple[str, dict[str, Any]]:
+    """The key, and what it is the hash of."""
+    body = {
+        "format": FORMAT,
+        "train": source_digests(train),
+        "heldout": source_digests(heldout) if heldout else [],
+        "tokenizer": tokenizer_facts(tokenizer),
+        "options": options.to_dict(),
+    }
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest(), body
+
+
+def tokenizer_facts(tokenizer: TextTokenizer) -> dict[str, Any]:
+    """What of a tokenizer decides the rows; of the chat template its SHA-256."""
+    template = tokenizer.chat_template
+    return {
+        "fingerprint": tokenizer.fingerprint,
+        "prefix_ids": list(tokenizer.prefix_ids),
+        "eos_ids": list(tokenizer.eos_ids),
+        "special_text": dict(tokenizer.special_text),
+        "chat_template": None if template is None else hashlib.sha256(template.encode()).hexdigest(),
+    }

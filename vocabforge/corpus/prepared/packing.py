@@ -1,0 +1,229 @@
+"""Packing sequences into rows of one length, with document boundaries: at once, or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.errors import DataError, UsageError
+from ..sources.document import Document
+
+Overlong = Literal["cut", "split", "skip"]
+OPEN_ROWS = 128
+_OPEN_TOKENS = 4 << 20
+
+
+@dataclass(frozen=True)
+class TrainingSequence:
+    """One document: ``ids`` and, as long, ``loss_mask`` (l_t: 1 where the assistant, or the author, wrote).
+
+    ``document`` is what it was made from, None for sequences made by hand.
+    """
+
+    ids: list[int]
+    loss_mask: list[int]
+    document: Document | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """Sequences packed into N rows of T tokens; the arrays may be memory-mapped files.
+
+    Attributes:
+        input_ids: (N, T) integers, ``pad_id`` where nothing stands.
+        loss_mask: (N, T) bool, False on padding.
+        document: (N, T) integers, 1, 2, ... for the row's documents, 0 on padding.
+        position: (N, T) integers, restarts at 0 with each document, 0 on padding.
+        tokens: places that hold a token, None where nobody counted them.
+    """
+
+    input_ids: npt.NDArray[np.integer]
+    loss_mask: npt.NDArray[np.bool_]
+    document: npt.NDArray[np.integer]
+    position: npt.NDArray[np.integer]
+    tokens: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def length(self) -> int:
+        """T, tokens a row."""
+        return int(self.input_ids.shape[1])
+
+    @property
+    def fill(self) -> float:
+        """Share of the places that hold a token."""
+        if self.tokens is not None:
+            return self.tokens / self.input_ids.size
+        return float((self.document > 0).mean())
+
+
+def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> PackedRows:
+    """First-fit packing of all at once, the longest first; longer ones than a row are cut.
+
+    Args:
+        sequences: what to pack; empty ones are left out.
+
+    Raises:
+        UsageError: ``length`` below 1.
+        DataError: there is no sequence with a token.
+    """
+    _check_length(length)
+    whole = [sequence for sequence in sequences if sequence.ids]
+    if not whole:
+        raise DataError(
+            "there is nothing to train on: no document has a token",
+            remedy="check the input files and the options that cut them into documents",
+        )
+    lengths = np.array([len(sequence.ids) for sequence in whole], dtype=np.int64)
+    order = np.argsort(-np.minimum(lengths, length), kind="stable")
+    row_of, rows = _first_fit(np.minimum(lengths, length)[order].tolist(), length)
+    input_ids = np.full((rows, length), pad_id, dtype=np.int64)  # (N, T)
+    loss_mask = np.zeros((rows, length), dtype=np.bool_)
+    document = np.zeros((rows, length), dtype=np.int64)
+    position = np.zeros((rows, length), dtype=np.int64)
+    used, numbers = [0] * rows, [0] * rows
+    for sequence, row in zip((whole[i] for i in order), row_of):
+        size = min(len(sequence.ids), length)
+        place = slice(used[row], used[row] + size)
+        used[row] += size
+        numbers[row] += 1
+        input_ids[row, place] = sequence.ids[:size]
+        loss_mask[row, place] = np.asarray(sequence.loss_mask[:size], dtype=np.bool_)
+        document[row, place] = numbers[row]
+        position[row, place] = np.arange(size)
+    return PackedRows(input_ids, loss_mask, document, position, sum(used))
+
+
+def _check_length(length: int) -> None:
+    if length < 1:
+        raise UsageError("rows need at least one token", got=length, expected="1 or more")
+
+
+def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
+    room = np.full(len(sizes), length, dtype=np.int64)
+    chosen, rows, first_open = [], 0, 0
+    for size in sizes:
+        while first_open < rows and room[first_open] == 0:
+            first_open += 1
+        fits = room[first_open : rows + 1] >= size  # the row after the last is always free
+        row = first_open + int(np.argmax(fits))
+        room[row] -= size
+        rows = max(rows, row + 1)
+        chosen.append(row)
+    return chosen, rows
+
+
+class StreamPacker:
+    """First-fit packing of a stream: only a bounded number of rows is open at a time.
+
+    A sequence goes whole into the first open row with room. Where none has room and no more may be open, the
+    fullest (of equals the oldest) is closed and handed on. The result follows from the sequences and their
+    order alone.
+
+    Args:
+        write: called with each closed row: input_ids, loss_mask, document, position, (T,) each, valid until the
+            next call only.
+        open_rows: how many rows are open at most; by default 128, fewer for very long rows.
+    """
+
+    def __init__(
+        self, length: int, write: Callable[..., Any], *, pad_id: int = 0, open_rows: int | None = None
+    ) -> None:
+        _check_length(length)
+        number = open_rows or max(8, min(OPEN_ROWS, _OPEN_TOKENS // length))
+        self._length, self._write, self._pad = length, write, pad_id
+        self._ids = np.full((number, length), pad_id, dtype=np.int32)  # (R, T)
+        self._mask = np.zeros((number, length), dtype=np.bool_)
+        self._document = np.zeros((number, length), dtype=np.int32)
+        self._position = np.zeros((number, length), dtype=np.int32)
+        self._used = np.zeros(number, dtype=np.int64)
+        self._numbers = [0] * number
+        self._open: list[int] = []  # slots in the order in which they were opened
+        self._free = list(range(number))
+        self.rows = self.tokens = self.counted = 0
+
+    def add(self, ids: Sequence[int], mask: Sequence[int]) -> None:
+        """Pack one sequence of 1 to T tokens."""
+        size = len(ids)
+        slot = self._slot(size)
+        at = int(self._used[slot])
+        place = slice(at, at + size)
+        self._numbers[slot] += 1
+        self._ids[slot, place] = ids
+        self._mask[slot, place] = np.asarray(mask, dtype=np.bool_)
+        self._document[slot, place] = self._numbers[slot]
+        self._position[slot, place] = np.arange(size)
+        self._used[slot] += size
+        self.tokens += size
+        self.counted += int(np.count_nonzero(self._mask[slot, place]))
+        if self._used[slot] == self._length:
+            self._close(slot)
+
+    def finish(self) -> None:
+        """Hand on the rows that are open still, the oldest first."""
+        for slot in list(self._open):
+            self._close(slot)
+
+    def _slot(self, size: int) -> int:
+        room = self._length - self._used[self._open]
+        fits = np.flatnonzero(room >= size)
+        if len(fits):
+            return self._open[int(fits[0])]
+        if not self._free:
+            self._close(self._open[int(np.argmin(room))])
+        self._open.append(self._free.pop())
+        return self._open[-1]
+
+    def _close(self, slot: int) -> None:
+        self._write(self._ids[slot], self._mask[slot], self._document[slot], self._position[slot])
+        self.rows += 1
+        self._open.remove(slot)
+        self._free.append(slot)
+        self._ids[slot] = self._pad
+        for array in (self._mask, self._document, self._position):
+            array[slot] = 0
+        self._used[slot] = self._numbers[slot] = 0
+
+
+@dataclass
+class OverlongTally:
+    """What became of sequences that are longer than a row.
+
+    Attributes:
+        sequences: how many there were.
+        pieces: rows' worth of pieces that ``split`` made of them.
+        lost_tokens: tokens that are in no row.
+        lost_counted: those of them that would have been learnt.
+        unlearnt: sequences and pieces left out because no token that is left is learnt.
+    """
+
+    sequences: int = 0
+    pieces: int = 0
+    lost_tokens: int = 0
+    lost_counted: int = 0
+    unlearnt: int = 0
+
+    def fit(
+        self, ids: Sequence[int], mask: Sequence[int], length: int, overlong: Overlong
+    ) -> list[tuple[Sequence[int], Sequence[int]]]:
+        """The sequence in parts of at most ``length`` tokens, each a document of its own.
+
+        ``cut`` keeps the beginning, ``skip`` nothing, ``split`` every part in which a token is learnt.
+        """
+        if len(ids) <= length:
+            return [(ids, mask)]
+        self.sequences += 1
+        starts = {"cut": range(1), "skip": range(0), "split": range(0, len(ids), length)}[overlong]
+        parts = [(ids[at : at + length], mask[at : at + length]) for at in starts]
+        kept = [part for part in parts if any(part[1])]
+        self.unlearnt += len(parts) - len(kept)
+        self.pieces += len(kept) if overlong == "split" else 0
+        self.lost_tokens += len(ids) - sum(len(part[0]) for part in kept)
+        self.lost_counted += sum(mask) - sum(sum(part[1]) for part in kept)
+        return kept

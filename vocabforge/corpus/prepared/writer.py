@@ -1,0 +1,317 @@
+"""Writing prepared data: documents stream into packed rows on the disk, figures are kept on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.console import ProgressBar, say
+from ...core.errors import ArtifactError, ConfigError, DataError
+from ...core.files import atomic_write
+from ..sources.bytes import Problems
+from ..sources.document import Document
+from ..sources.inputs import expand_paths, is_hub
+from ..tokenizer.tokenizer import TextTokenizer
+from .dataset import iter_sequences
+from .options import HeldoutOptions, PrepareOptions
+from .packing import OverlongTally, StreamPacker, TrainingSequence
+
+# The header is written last, so its place is kept free; safetensors lets a header end in spaces.
+_HEADER_BYTES = 256
+_NAMES: dict[np.dtype[Any], str] = {
+    np.dtype(np.int32): "I32",
+    np.dtype(np.int16): "I16",
+    np.dtype(np.bool_): "BOOL",
+}
+_TYPES: dict[str, np.dtype[Any]] = {name: kind for kind, name in _NAMES.items()}
+
+
+class TensorStream:
+    """Writes a tensor (N, *row) of which N is known at the end.
+
+    Args:
+        dtype: int32, int16 or bool.
+        row: shape of a row.
+    """
+
+    def __init__(self, path: Path, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> None:
+        self._name, self._dtype, self._row = name, np.dtype(dtype), row
+        self._rows = 0
+        self._file = open(path, "wb")  # noqa: SIM115 (closed by close)
+        self._file.write(b" " * _HEADER_BYTES)
+
+    def write(self, row: npt.NDArray[Any]) -> None:
+        """Append one row."""
+        self._file.write(np.ascontiguousarray(row, dtype=self._dtype).tobytes())
+        self._rows += 1
+
+    def close(self) -> None:
+        """Write the header and close the file."""
+        shape = [self._rows, *self._row]
+        size = math.prod(shape) * self._dtype.itemsize
+        entry = {"dtype": _NAMES[self._dtype], "shape": shape, "data_offsets": [0, size]}
+        text = json.dumps({self._name: entry}, separators=(",", ":")).encode()
+        self._file.seek(0)
+        self._file.write((_HEADER_BYTES - 8).to_bytes(8, "little") + text.ljust(_HEADER_BYTES - 8))
+        self._file.close()
+
+    def abort(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+
+def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
+    """The only tensor of a safetensors file, read from the disk as it is used.
+
+    Raises:
+        ArtifactError: the file is not what :class:`TensorStream` writes.
+    """
+    try:
+        with open(path, "rb") as handle:
+            size = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(min(size, 1 << 16)))
+        entry = header[name]
+        dtype: np.dtype[Any] = _TYPES[entry["dtype"]]
+        shape = tuple(int(number) for number in entry["shape"])
+        stored = path.stat().st_size - 8 - size
+        if min(shape) < 0 or math.prod(shape) * dtype.itemsize != stored:
+            raise ValueError(f"{stored} bytes of values for {shape} of {dtype}")
+        return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
+    except (KeyError, TypeError, ValueError) as error:  # ValueError: no JSON, or shorter than it says
+        raise ArtifactError(
+            "this is not a file of prepared rows",
+            got=f"{type(error).__name__}: {error}",
+            source=path,
+            remedy="run prepare-data again",
+        ) from error
+
+
+SPLITS = ("train", "heldout")
+ARRAYS = ("input_ids", "loss_mask", "document", "position")
+PROMPTS = "heldout_prompts.jsonl"
+_FIRST_BIN = 64
+_SPLIT = ", or cut the texts into more documents (--text-unit, --separator; data.text_unit, data.separator)"
+_SMALL = 1 << 15  # rows up to this length have document numbers and positions that int16 holds
+Paths = Sequence[Path | str]
+
+
+@dataclass
+class SplitFigures:
+    """Counts of one split.
+
+    Attributes:
+        documents: texts and conversations in it.
+        sequences: what they became (one each, but with ``answers: each`` one for each question).
+        counted: those of them with loss mask 1.
+        rows_counted: rows of training that count at the first draft step: places whose next two tokens are
+            both learnt, within one sequence.
+        lengths: sequences by their length in tokens: ``{"64": 3}`` are three of at most 64, and more than 32
+            where that is a bin too. Bins double.
+    """
+
+    documents: int = 0
+    sequences: int = 0
+    rows: int = 0
+    tokens: int = 0
+    counted: int = 0
+    rows_counted: int = 0
+    overlong: OverlongTally = field(default_factory=OverlongTally)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SplitFigures:
+        """What the manifest holds."""
+        return cls(**{**values, "overlong": OverlongTally(**values["overlong"])})
+
+
+class _SplitWriter:
+    def __init__(self, folder: Path, split: str, options: PrepareOptions) -> None:
+        self.figures = SplitFigures()
+        self._length, self._overlong = options.length, options.overlong
+        small: Any = np.int16 if options.length < _SMALL else np.int32
+        kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
+        self._streams = [
+            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (options.length,))
+            for name, kind in kinds.items()
+        ]
+        self._packer = StreamPacker(options.length, self._write)
+        self._bins: Counter[int] = Counter()
+
+    def _write(self, *row: npt.NDArray[Any]) -> None:
+        for stream, array in zip(self._streams, row):
+            stream.write(array)
+
+    def add(self, sequences: Sequence[TrainingSequence]) -> None:
+        self.figures.documents += 1
+        for sequence in sequences:
+            self.figures.sequences += 1
+            self._bins[max(_FIRST_BIN, 1 << (max(1, len(sequence.ids)) - 1).bit_length())] += 1
+            tally = self.figures.overlong
+            for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, self._length, self._overlong):
+                if len(ids):
+                    self._packer.add(ids, mask)
+                    self.figures.rows_counted += sum(a and b for a, b in itertools.pairwise(mask[1:]))
+
+    @property
+    def counted(self) -> int:
+        return self._packer.counted
+
+    def finish(self) -> SplitFigures:
+        self._packer.finish()
+        for stream in self._streams:
+            stream.close()
+        figures, packer = self.figures, self._packer
+        figures.rows, figures.tokens, figures.counted = packer.rows, packer.tokens, packer.counted
+        figures.lengths = {str(top): number for top, number in sorted(self._bins.items())}
+        return figures
+
+    def abort(self) -> None:
+        for stream in self._streams:
+            stream.abort()
+
+
+def write_splits(
+    folder: Path, tokenizer: TextTokenizer, sources: tuple[Paths, Paths], options: PrepareOptions
+) -> dict[str, Any]:
+    """Write arrays and held-out prompts of both splits into ``folder``.
+
+    Returns:
+        :class:`SplitFigures` of ``train`` and ``heldout``; ``facts`` counts texts, conversations, and how many of
+        these have thinking, tool lists or tool calls; ``skipped`` counts documents and lines by reason.
+
+    Without held-out files, the last ``options.heldout.documents`` documents of the training files are held
+    back while they stream by, whole, with all that was rendered of them.
+
+    Raises:
+        DataError: nothing to learn from, or an unreadable source.
+        ConfigError: too few documents to hold some out.
+    """
+    train, heldout = sources
+    facts: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    prompts = _Prompts(tokenizer, options.heldout)
+    with contextlib.ExitStack() as stack:
+        writers = [_SplitWriter(folder, split, options) for split in SPLITS]
+        for writer in writers:
+            stack.callback(writer.abort)
+        held: deque[list[TrainingSequence]] = deque()
+        for sequences in _documents(tokenizer, train, options, facts, skipped):
+            if not heldout:
+                held.append(sequences)
+                if len(held) <= options.heldout.documents:
+                    continue
+                sequences = held.popleft()
+            writers[0].add(sequences)
+        _check_train(writers[0], held, train, options)
+        for sequences in _documents(tokenizer, heldout, options, facts, skipped) if heldout else held:
+            writers[1].add(sequences)
+            prompts.add(sequences[0].document)
+        _check_learnt(writers[1], "held-out", heldout or train)
+        figures = {split: asdict(writer.finish()) for split, writer in zip(SPLITS, writers)}
+    atomic_write(folder / PROMPTS, "".join(line + "\n" for line in prompts.lines))
+    return {**figures, "facts": dict(facts), "skipped": dict(skipped)}
+
+
+def _documents(
+    tokenizer: TextTokenizer,
+    paths: Paths,
+    options: PrepareOptions,
+    facts: Counter[str],
+    skipped: Counter[str],
+) -> Iterator[list[TrainingSequence]]:
+    files = expand_paths(paths)
+    problems = Problems(strict=options.sequences.sources.strict)
+    size = sum(path.stat().st_size for path in files if not is_hub(path))
+    with ProgressBar("read and tokenize", size or None, "B") as bar:
+        found = iter_sequences(
+            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts
+        )
+        for _, group in itertools.groupby(found, key=lambda sequence: id(sequence.document)):
+            yield list(group)
+    skipped.update(problems.kinds)
+    if summary := problems.summary():
+        say(summary)
+
+
+def _check_train(
+    writer: _SplitWriter, held: Sequence[list[TrainingSequence]], train: Paths, options: PrepareOptions
+) -> None:
+    if not writer.figures.documents and held:
+        origins = [sequences[0].document for sequences in held]
+        one_text = all(origin is None or origin.messages is None for origin in origins)
+        raise ConfigError(
+            "there are too few documents to hold some out",
+            got=f"{len(held)} documents in {', '.join(map(str, train))}",
+            expected=f"more than {options.heldout.documents} "
+            "(--heldout-documents, in a recipe data.heldout_documents)",
+            remedy=f"hold out fewer, or name held-out files (--heldout, data.heldout){_SPLIT if one_text else ''}",
+        )
+    _check_learnt(writer, "training", train)
+
+
+def _check_learnt(writer: _SplitWriter, what: str, paths: Paths) -> None:
+    """Refuse a split in which no row would ever count."""
+    figures = writer.figures
+    if not writer.counted:
+        raise DataError(
+            f"the {what} data has no token to learn from",
+            got=f"{figures.documents:,} documents",
+            expected="text, or conversations in which the assistant answers",
+            source=", ".join(map(str, paths)),
+            remedy="look at what was skipped or cut, and why; a longer row or overlong: split keeps more",
+        )
+    if not figures.rows_counted:
+        raise DataError(
+            f"no row of the {what} data counts: its answers are empty, or a single token long",
+            got=f"{figures.documents:,} documents, {writer.counted:,} learnt tokens, no two in succession",
+            expected="answers of two tokens and more, the end-of-turn token included",
+            source=", ".join(map(str, paths)),
+            remedy="look at the answers with --show; a drafter learns to guess the token after the next one",
+        )
+
+
+class _Prompts:
+    """Held-out documents as questions in Spec-Bench format, as lines of JSON.
+
+    A plain text becomes a prompt of ``prompt_tokens`` tokens, its rest the reference; a conversation becomes
+    its user turns. One that uses tools becomes none: its later turns answer what the target never asked.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, options: HeldoutOptions) -> None:
+        self._tokenizer, self._options = tokenizer, options
+        self.lines: list[str] = []
+
+    def add(self, document: Document | None) -> None:
+        if document is None or len(self.lines) == self._options.prompts:
+            return
+        if document.messages is not None:
+            if any(m["role"] == "tool" or m.get("tool_calls") for m in document.messages):
+                return
+            turns = [m["content"] for m in document.messages if m["role"] == "user"]
+            references = [m["content"] for m in document.messages if m["role"] == "assistant"]
+        else:
+            turns, references = self._cut(document.text or "")
+        if not turns or not all(turns):
+            return
+        number = 81 + len(self.lines)
+        row = {"question_id": number, "category": "heldout", "turns": turns, "reference": references}
+        self.lines.append(json.dumps(row, ensure_ascii=False))
+
+    def _cut(self, text: str) -> tuple[list[str], list[str]]:
+        """Cut a text after ``prompt_tokens`` tokens, at the character where the next token starts."""
+        tokens = self._options.prompt_tokens
+        ids, offsets = self._tokenizer.encode_with_offsets(text)
+        if len(ids) <= 2 * tokens:
+            return [], []
+        end = offsets[tokens][0]
+        return [text[:end]], [text[end:]]

@@ -1,0 +1,207 @@
+"""A local target that answers in this process, through Hugging Face generate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.artifact import model_remedy
+from ...core.errors import DataError
+from ..tokenizer.tokenizer import TextTokenizer
+from .rows import ChatCompletion, ChatRequest, GenerationSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request as the target reads it; ``reason`` says why it cannot be answered, None when it can."""
+
+    request: ChatRequest
+    ids: list[int]
+    reason: str | None = None
+
+
+class LocalTarget:
+    """A Hugging Face causal LM that answers batches of requests.
+
+    Args:
+        tokenizer: its tokenizer, with a chat template.
+        device: where it runs, and its answers are drawn.
+        dtype: ``auto`` (the checkpoint's own; fp32 on a CPU), ``float32``, ``bfloat16``, ``float16``.
+        device_map: Hugging Face placement of a model that does not fit on one device; ``device`` is then its
+            first.
+
+    Raises:
+        DataError: the model cannot be loaded, or the tokenizer has no chat template or end token.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tokenizer: TextTokenizer,
+        generation: GenerationSettings,
+        *,
+        device: str,
+        dtype: str = "auto",
+        device_map: str | None = None,
+    ) -> None:
+        self.tokenizer, self._generation = tokenizer, generation
+        if not tokenizer.eos_ids:
+            raise DataError(
+                "no end token is known, so no answer would ever end",
+                source=tokenizer.source,
+                remedy="name it as eos_token in tokenizer_config.json",
+            )
+        # Raises where there is no chat template.
+        tokenizer.render([{"role": "user", "content": "?"}], add_generation_prompt=True)
+        self._model = _load(path, device, dtype, device_map)
+        config = self._model.config
+        self._context = int(getattr(config, "max_position_embeddings", 0) or 0)
+        if tokenizer.vocab_size > (rows := self._model.get_input_embeddings().weight.shape[0]):
+            raise DataError(
+                "the tokenizer does not match the target",
+                got=f"{tokenizer.vocab_size:,} token ids in {tokenizer.source}",
+                expected=f"at most {rows:,}, the rows of the target's embedding",
+                remedy="use the target's own tokenizer",
+            )
+
+    def prompt(self, request: ChatRequest) -> Prompt:
+        """Token ids of a request; why it cannot be answered, where it cannot."""
+        variables: dict[str, Any] = dict(self._generation.template_arguments)
+        if request.tools is not None:
+            variables["tools"] = list(request.tools)
+        try:
+            text = self.tokenizer.render(request.messages, add_generation_prompt=True, **variables)
+        except DataError as error:
+            return Prompt(request, [], f"{error.message}: {error.got}")
+        ids = self.tokenizer.encode(text)
+        if not ids:
+            return Prompt(request, [], "the prompt has no tokens")
+        if self._context and len(ids) + self._generation.max_tokens > self._context:
+            return Prompt(
+                request,
+                ids,
+                f"{len(ids):,} tokens of prompt and {self._generation.max_tokens:,} of answer exceed the "
+                f"target's context of {self._context:,}",
+            )
+        return Prompt(request, ids)
+
+    def answer(self, prompts: Sequence[Prompt]) -> list[ChatCompletion]:
+        """Answers to one batch, padded on the left."""
+        import torch
+        from transformers import GenerationConfig
+
+        length = max(len(prompt.ids) for prompt in prompts)
+        ids = torch.full((len(prompts), length), self.tokenizer.eos_ids[0])  # (B, T)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, length - len(prompt.ids) :] = torch.tensor(prompt.ids)
+            mask[row, length - len(prompt.ids) :] = 1
+        settings = GenerationConfig(
+            max_new_tokens=self._generation.max_tokens,
+            do_sample=False,  # sampling is the processor's, which has a generator for each row
+            eos_token_id=list(self.tokenizer.eos_ids),
+            pad_token_id=self.tokenizer.eos_ids[0],
+        )
+        with torch.inference_mode():
+            out = self._model.generate(
+                input_ids=ids.to(self._model.device),
+                attention_mask=mask.to(self._model.device),
+                generation_config=settings,
+                logits_processor=self._processors(prompts),
+            )
+        return [
+            self._answer(prompt, new) for prompt, new in zip(prompts, out[:, length:].tolist(), strict=True)
+        ]
+
+    def _processors(self, prompts: Sequence[Prompt]) -> Any:
+        from transformers import LogitsProcessorList
+
+        if self._generation.temperature == 0:
+            return LogitsProcessorList()
+        seeds = [prompt.request.seed for prompt in prompts]
+        return LogitsProcessorList([SeededDraw(seeds, self._generation.temperature, self._generation.top_p)])
+
+    def _answer(self, prompt: Prompt, new: list[int]) -> ChatCompletion:
+        ends = set(self.tokenizer.eos_ids)
+        stop = next((at for at, token in enumerate(new) if token in ends), None)
+        kept = new if stop is None else new[: stop + 1]
+        text = self.tokenizer.decode(kept if stop is None else kept[:-1])
+        return ChatCompletion(
+            message={"role": "assistant", "content": text},
+            finish_reason="length" if stop is None else "stop",
+            seed=prompt.request.seed,
+            prompt_tokens=len(prompt.ids),
+            completion_tokens=len(kept),
+            response_ids=tuple(kept),
+        )
+
+
+class SeededDraw:
+    """Sampling as a processor of logits: the arg-max of ``p(v) / e(v)``, e exponential, is a draw from p.
+
+    (The exponential race, which is the Gumbel-max trick in other words.) Each row has its own generator, so
+    that a row's draws do not depend on its neighbours. Called by generate with ids (B, T) and logits (B, V).
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(self, seeds: Sequence[int], temperature: float, top_p: float) -> None:
+        self._seeds, self._temperature, self._top_p = list(seeds), temperature, top_p
+        self._generators: list[Any] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        import torch
+
+        logs = torch.log_softmax(scores.float() / self._temperature, dim=-1)  # (B, V)
+        if self._top_p < 1:
+            ordered, order = logs.sort(dim=-1, descending=True, stable=True)
+            mass = ordered.exp().cumsum(dim=-1)
+            behind = torch.zeros_like(mass, dtype=torch.bool)
+            behind[:, 1:] = mass[:, :-1] >= self._top_p  # the token that reaches the share is kept
+            logs = logs.masked_fill(behind.scatter(1, order, behind), float("-inf"))
+        if not self._generators:  # on the device of the logits, which generate chooses
+            self._generators = [torch.Generator(logs.device).manual_seed(seed) for seed in self._seeds]
+        race = torch.empty_like(logs)
+        for row, generator in zip(race, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return logs - race.clamp_min_(1e-37).log_()
+
+
+def _load(path: Path, device: str, dtype: str, device_map: str | None) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers.utils import logging as hf_logging
+
+    if not (path / "config.json").is_file():
+        raise DataError(
+            "there is no model here",
+            got=f"{path} without config.json",
+            expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
+            remedy=model_remedy(path),
+        )
+    hf_logging.disable_progress_bar()
+    wanted = "float32" if dtype == "auto" and device.startswith("cpu") else dtype
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            device_map=device_map,
+            dtype=wanted if wanted == "auto" else getattr(torch, wanted),
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except Exception as error:  # transformers raises many kinds; all mean the same to a user
+        raise DataError(
+            "the target cannot be loaded",
+            got=f"{type(error).__name__}: {error}",
+            source=path,
+            remedy="check that the folder is whole; --device-map and --dtype help where memory is short",
+        ) from error
+    # A model's own defaults (top-k, penalties) would be mixed into ours without a word.
+    model.generation_config = GenerationConfig()
+    model = model.eval()
+    return model if device_map is not None else model.to(device)

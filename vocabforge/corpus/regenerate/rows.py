@@ -1,0 +1,360 @@
+"""From conversations to requests and back: which turns the target answers anew, and what a finished row holds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...core.errors import DataError
+from ..chat.conversation import Message, check_nesting, load_nested, read_tools
+from ..sources.document import Document
+
+Handling = Literal["keep", "drop"]
+_SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
+_ASKS = ("user", "tool")
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """Everything that decides an answer.
+
+    Attributes:
+        backend: what answers (kind, and for a local target its fingerprint, batch size and dtype).
+        temperature: 0 is greedy.
+        top_p: share of probability that is sampled from.
+        max_tokens: tokens of one answer at most.
+        seed: of the run; each request's own seed follows from it and the request's content.
+        send_reasoning: give the target the thinking of earlier turns to read.
+        template_arguments: further names for the chat template (``enable_thinking``, ...).
+        body: further keys of a server's request.
+    """
+
+    backend: Mapping[str, Any]
+    model: str
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 2048
+    seed: int = 0
+    send_reasoning: bool = False
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        names = self.__dataclass_fields__
+        plain: dict[str, Any] = json.loads(json.dumps({name: getattr(self, name) for name in names}))
+        return plain
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What becomes of rows; none of it changes an answer, so it may differ when a run is continued.
+
+    Attributes:
+        first_turn_only: answer the first turn and end the conversation there.
+        truncated: rows with an answer that ``max_tokens`` cut.
+        empty: rows with an answer without text or tool calls.
+    """
+
+    first_turn_only: bool = False
+    truncated: Handling = "keep"
+    empty: Handling = "drop"
+
+
+@dataclass(frozen=True)
+class PromptConversation:
+    """A conversation of the data set: its turns, its tools, and where it stands (``file:line``)."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Any] | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What one answer is a function of.
+
+    Attributes:
+        key: hex hash of messages, tools and :class:`GenerationSettings`.
+        seed: of this request alone.
+    """
+
+    key: str
+    messages: tuple[Message, ...]
+    tools: Sequence[Any] | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class ChatCompletion:
+    """One turn of the target.
+
+    Attributes:
+        finish_reason: ``stop``, ``length``, ``tool_calls`` or what else the server says.
+        seed: the request's.
+        prompt_tokens: tokens read, None when the server does not say.
+        completion_tokens: tokens written.
+        response_ids: token ids as generated, the end token included; None from servers.
+    """
+
+    message: Message
+    finish_reason: str
+    seed: int
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    response_ids: tuple[int, ...] | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether ``max_tokens`` cut it."""
+        return self.finish_reason == "length"
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has neither text nor tool calls."""
+        return not str(self.message.get("content") or "").strip() and not self.message.get("tool_calls")
+
+    def facts(self) -> dict[str, Any]:
+        """The answer without its message."""
+        facts: dict[str, Any] = {"finish_reason": self.finish_reason, "seed": self.seed}
+        for name in ("prompt_tokens", "completion_tokens"):
+            if getattr(self, name) is not None:
+                facts[name] = getattr(self, name)
+        if self.response_ids is not None:
+            facts["response_ids"] = list(self.response_ids)
+        return facts
+
+
+def conversation_of(document: Document) -> PromptConversation:
+    """The conversation of a document; a plain text is one user turn.
+
+    Raises:
+        DataError: its tool list is malformed.
+    """
+    messages = document.messages
+    if messages is None:
+        messages = [{"role": "user", "content": document.text or ""}]
+    return PromptConversation(messages, read_tools(document.tools), f"{document.source.name}:{document.line}")
+
+
+class Walk:
+    """One conversation on its way: every assistant turn is asked for anew, later turns see the new answers.
+
+    Turns of the assistant before any question are kept. Assistant turns in a row are one answer. A last
+    question without answer is answered. The walk ends early where it would stand on something that did not
+    happen: an answer calls tools in another way than the data set's does, so that the recorded results
+    belong to no call.
+    """
+
+    def __init__(
+        self, conversation: PromptConversation, generation: GenerationSettings, policy: Policy
+    ) -> None:
+        self.conversation = conversation
+        self.messages: list[Message] = []
+        self.answers: list[ChatCompletion] = []
+        self.ended: str | None = None
+        self._generation, self._policy = generation, policy
+        self._old, self._at = list(conversation.messages), 0
+        self._ids: dict[str, str] = {}
+        self._fresh_ids: list[str] = []
+        self._asked = False
+        self._read_on()
+
+    @property
+    def open_turns(self) -> int:
+        """Answers still to come, if nothing ends the walk early."""
+        if self.ended is not None:
+            return 0
+        turns, asked = 0, self._asked
+        for message in self._old[self._at :]:
+            if message["role"] == "assistant":
+                turns, asked = turns + asked, False
+            else:
+                asked = asked or message["role"] in _ASKS
+        turns += asked
+        return min(turns, 1) if self._policy.first_turn_only else turns
+
+    def request(self) -> ChatRequest | None:
+        """What to ask next, None when the conversation is whole or has ended."""
+        if self.ended is not None or not self._asked:
+            return None
+        hidden = ("cut",) if self._generation.send_reasoning else ("cut", "reasoning_content")
+        messages = tuple(
+            {name: value for name, value in message.items() if name not in hidden}
+            for message in self.messages
+        )
+        return make_request(messages, self.conversation.tools, self._generation)
+
+    def add(self, answer: ChatCompletion) -> None:
+        """Take the answer to :meth:`request` and read on to the next question."""
+        # Whoever learns from the row must know that the target did not end this answer.
+        self.messages.append({**answer.message, **({"cut": True} if answer.truncated else {})})
+        self.answers.append(answer)
+        self._asked = False
+        replaced: list[Message] = []
+        while self._at < len(self._old) and self._old[self._at]["role"] == "assistant":
+            replaced.append(self._old[self._at])
+            self._at += 1
+        self._check_tools(answer, replaced)
+        if self.ended is None and answer.truncated and self._policy.truncated == "drop":
+            self.ended = "truncated"
+        if self.ended is None and answer.empty and self._policy.empty == "drop":
+            self.ended = "empty"
+        if self._policy.first_turn_only:
+            self.ended = self.ended or "first turn"
+        if self.ended is None:
+            self._read_on()
+
+    def _check_tools(self, answer: ChatCompletion, replaced: Sequence[Message]) -> None:
+        new = list(answer.message.get("tool_calls") or ())
+        old = [call for message in replaced for call in message.get("tool_calls") or ()]
+        follows = self._at < len(self._old) and self._old[self._at]["role"] == "tool"
+        if not follows and not new:
+            return
+        if not same_calls(new, old):
+            self.ended = "tools"
+            return
+        self._fresh_ids = [str(call["id"]) for call in new if call.get("id") is not None]
+        if len(self._fresh_ids) == len(old):
+            self._ids = {str(call.get("id")): fresh for call, fresh in zip(old, self._fresh_ids)}
+
+    def _read_on(self) -> None:
+        while self._at < len(self._old):
+            message = self._old[self._at]
+            if message["role"] == "assistant":
+                if self._asked:
+                    return
+                if not self.answers:
+                    self.messages.append(dict(message))
+            else:
+                self.messages.append(self._with_fresh_id(message))
+                self._asked = self._asked or message["role"] in _ASKS
+            self._at += 1
+
+    def _with_fresh_id(self, message: Message) -> Message:
+        if message["role"] != "tool" or not self._fresh_ids:
+            return dict(message)
+        named = self._ids.get(str(message.get("tool_call_id")))
+        fresh = named if named in self._fresh_ids else self._fresh_ids[0]
+        self._fresh_ids.remove(fresh)
+        return {**message, "tool_call_id": fresh}
+
+
+def make_request(
+    messages: tuple[Message, ...], tools: Sequence[Any] | None, generation: GenerationSettings
+) -> ChatRequest:
+    """The request of these messages: its key and its seed depend on content alone."""
+    prompt = canonical({"messages": messages, "tools": tools})
+    key = hashlib.sha256(prompt + b"\0" + canonical(generation.facts())).hexdigest()
+    drawn = hashlib.sha256(f"{generation.seed}\0".encode() + prompt).digest()
+    return ChatRequest(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
+
+
+def json_line(value: Any) -> bytes:
+    """One line of JSON in UTF-8; half characters (lone surrogates) stay escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value).encode("ascii") + b"\n"
+
+
+def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
+    """A finished row: OpenAI ``messages`` and how they came about."""
+    row: dict[str, Any] = {"messages": walk.messages}
+    if walk.conversation.tools is not None:
+        row["tools"] = walk.conversation.tools
+    facts = generation.facts()
+    row["generation"] = {
+        name: facts[name] for name in ("model", "temperature", "top_p", "max_tokens", "seed")
+    }
+    row["generation"]["source"] = walk.conversation.source
+    row["generation"]["answers"] = [answer.facts() for answer in walk.answers]
+    return row
+
+
+def conversation_digest(conversation: PromptConversation) -> bytes:
+    """Hash of a conversation's content, wherever it stands."""
+    return hashlib.sha256(canonical([conversation.messages, conversation.tools])).digest()
+
+
+def check_message(message: Any) -> None:
+    """Refuse what is not an assistant's message of the form that regenerate writes.
+
+    Raises:
+        DataError: no message, or its tool calls are malformed.
+    """
+    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+        raise DataError(
+            "its answer is no message",
+            got=type(message).__name__,
+            expected="an object whose content is a text",
+        )
+    if message.get("role") != "assistant" or not isinstance(message.get("reasoning_content", ""), str):
+        raise DataError(
+            "its answer is no message of the assistant",
+            got=f"role {message.get('role')!r}",
+            expected="role assistant, and reasoning_content a text or absent",
+        )
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    check_nesting(calls, "a tool call of its answer")
+    if not isinstance(calls, list):
+        raise DataError("its answer holds malformed tool calls", got=type(calls).__name__, expected="a list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise DataError(
+                "its answer holds malformed tool calls",
+                got=type(call).__name__,
+                expected="an object function with a name",
+            )
+        arguments = function.get("arguments")
+        if not isinstance(arguments, (str, Mapping, type(None))):
+            raise DataError(
+                "its answer holds malformed tool calls",
+                got=f"arguments: {type(arguments).__name__}",
+                expected="an object, or its JSON text",
+            )
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError):  # what is no JSON is the target's own mistake, and stays
+                load_nested(arguments, "a tool call of its answer")
+
+
+def token_count(value: Any) -> int | None:
+    """A number of tokens as a server says it, None for what cannot be one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if whole and value >= 0 else None
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys, in ASCII: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode("ascii")
+
+
+def content_digest(value: Any) -> str:
+    """SHA-256 in hex of :func:`canonical`."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def same_calls(first: Any, second: Any) -> bool:
+    """Whether two lists of tool calls have equal names and arguments; one that cannot be read equals none."""
+    try:
+        return [_call(one) for one in first] == [_call(one) for one in second]
+    except (RecursionError, TypeError, ValueError, DataError):
+        return False
+
+
+def _call(call: Any) -> tuple[str, Any]:
+    """Name and arguments of a tool call; arguments as text are parsed, since spacing means nothing."""
+    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    function = function if isinstance(function, Mapping) else {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = load_nested(arguments, "a tool call")
+    return str(function.get("name")), canonical(arguments)

@@ -1,0 +1,147 @@
+"""The target's own responses to the prompts of a data set: read, ask, keep every answer, write the artefact."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ...core.artifact import check_output, write_artifact
+from ...core.console import ProgressBar, say
+from ...core.errors import DataError, VocabForgeError
+from ...core.files import disk_errors
+from ..sources.bytes import Problems
+from ..sources.inputs import expand_paths, is_hub
+from .backends import Backend, RegenerateJob, RegenerateRun
+from .log import RESPONSES, AnswerLog
+from .rows import Walk, conversation_digest, json_line, output_row
+
+RESPONSES_KIND = "responses"
+COUNTS = (
+    "rows",
+    "rows_written",
+    "rows_without_prompt",
+    "rows_failed",
+    "rows_dropped_truncated",
+    "rows_dropped_empty",
+    "rows_ended_by_tools",
+    "answers",
+    "answers_truncated",
+    "answers_empty",
+    "completion_tokens",
+)
+"""What the manifest counts; answers are those of all rows, written or dropped."""
+
+
+def regenerate(
+    work: RegenerateJob, backend: Backend, output: Path, *, overwrite: bool = False, fresh: bool = False
+) -> dict[str, Any]:
+    """Answer every prompt and write the artefact ``output``; the same call again goes on where it was killed.
+
+    Returns:
+        The manifest's meta: settings, sources, counts.
+
+    Raises:
+        UsageError: the output cannot be written, or an unfinished run there had other settings or inputs.
+        VocabForgeError: no server is left, or requests found no answer and ``drop_failed`` is off. Finished
+            answers are kept in ``OUTPUT.partial``.
+    """
+    check_output(output, overwrite=overwrite)
+    sources, total = scan(work)
+    if not total:
+        raise DataError(
+            "the input holds no prompt to answer",
+            got=f"{sum(source['rows'] for source in sources.values()):,} rows",
+            expected="conversations, or prompts named by --prompt-field",
+            remedy="check the input, and --prompt-field where prompts are texts",
+        )
+    settings = {"generation": work.generation.facts(), "inputs": sources}
+    with AnswerLog(output.with_name(f"{output.name}.partial"), settings, fresh=fresh) as log:
+        if log:
+            say(f"{len(log):,} answers are kept from the run before")
+        with ProgressBar("Answering", total, "answers", initial=min(len(log), total)) as bar:
+            run = RegenerateRun(log, bar)
+            backend(work, run)
+        if run.failed and not work.drop_failed:
+            raise VocabForgeError(
+                "some requests found no answer",
+                got=f"{run.failed:,} of {total:,}",
+                remedy="run the same command again to try them again, or add --drop-failed to leave their "
+                "rows out; finished answers are kept",
+            )
+        meta = _write(work, log, sources, output, overwrite=overwrite)
+        log.remove()
+    return meta
+
+
+def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
+    """What the input holds: rows and content hash of each source, and the number of answers at most.
+
+    Sources are named by their place (``1``, ``2``, ...) and file name, so that a moved folder is the same input.
+    """
+    sources: dict[str, dict[str, Any]] = {}
+    digests: dict[str, Any] = {}
+    problems = Problems(strict=work.sources.strict)
+    total = 0
+    for number, path in enumerate(expand_paths(work.inputs), start=1):
+        name = f"{number} {path if is_hub(path) else path.name}"
+        sources[name], digests[name] = {"rows": 0}, hashlib.sha256()
+        part = RegenerateJob([path], work.sources, work.generation, work.policy)
+        for conversation in part.conversations(problems):
+            sources[name]["rows"] += 1
+            digests[name].update(conversation_digest(conversation))
+            total += work.walk(conversation).open_turns
+    for name, digest in digests.items():
+        sources[name]["sha256"] = digest.hexdigest()
+    if (summary := problems.summary()) is not None:
+        say(summary)
+    return sources, total
+
+
+def _write(
+    work: RegenerateJob, log: AnswerLog, sources: dict[str, dict[str, Any]], output: Path, *, overwrite: bool
+) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    temporary = log.folder / RESPONSES
+    with disk_errors(temporary), open(temporary, "wb") as file:
+        for conversation in work.conversations():
+            walk = work.walk(conversation)
+            while (request := walk.request()) is not None and (answer := log.get(request.key)) is not None:
+                walk.add(answer)
+            _count(walk, counts, reasons, failed=request is not None)
+            if request is None and walk.answers and walk.ended not in ("truncated", "empty"):
+                file.write(json_line(output_row(walk, work.generation)))
+    expected = sum(source["rows"] for source in sources.values())
+    if counts["rows"] != expected or (counts["rows_failed"] and not work.drop_failed):
+        raise DataError("the input changed while it was answered", remedy="run the same command again")
+    meta = {
+        "generation": work.generation.facts(),
+        "policy": dict(work.policy.__dict__),
+        "inputs": sources,
+        **{name: counts[name] for name in COUNTS},
+        "finish_reasons": dict(sorted(reasons.items())),
+    }
+    with write_artifact(output, RESPONSES_KIND, meta, overwrite=overwrite) as folder:
+        temporary.replace(folder / RESPONSES)
+    return meta
+
+
+def _count(walk: Walk, counts: Counter[str], reasons: Counter[str], *, failed: bool) -> None:
+    counts["rows"] += 1
+    if failed:
+        counts["rows_failed"] += 1
+    elif not walk.answers:
+        counts["rows_without_prompt"] += 1
+    elif walk.ended in ("truncated", "empty"):
+        counts[f"rows_dropped_{walk.ended}"] += 1
+    else:
+        counts["rows_written"] += 1
+        counts["rows_ended_by_tools"] += walk.ended == "tools"
+    for answer in walk.answers:
+        reasons[answer.finish_reason] += 1
+        counts["answers"] += 1
+        counts["answers_truncated"] += answer.truncated
+        counts["answers_empty"] += answer.empty
+        counts["completion_tokens"] += answer.completion_tokens or 0

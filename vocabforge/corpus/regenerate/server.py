@@ -1,0 +1,251 @@
+"""One OpenAI-compatible server: a chat completion asked for, and what its answers and refusals mean."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...core.errors import DataError, UsageError, VocabForgeError
+from ..chat.conversation import Message
+from .rows import ChatCompletion, ChatRequest, GenerationSettings, check_message, json_line, token_count
+
+_AGAIN = {408, 409, 425, 429}  # and every 5xx: worth another attempt
+_BAD_REQUEST = {400, 413, 422}
+_CONNECT_S = 10.0
+_LONGEST_WAIT_S = 300.0
+
+
+class TryAgain(Exception):
+    """The server is busy, away or confused; ``wait`` is what it asked for in seconds, if it did."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class Refused(Exception):
+    """The server will never answer this request (too long, malformed)."""
+
+
+class Unusable(Exception):
+    """The server will answer no request of ours (key, path or model is wrong)."""
+
+
+def http_library() -> Any:
+    """The HTTP client that huggingface_hub brings: httpx2, on Python 3.10 its elder httpx (the same interface).
+
+    Raises:
+        VocabForgeError: neither is installed.
+    """
+    for name in ("httpx2", "httpx"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise VocabForgeError(
+        "an HTTP client is needed to ask servers", expected="httpx2", remedy="pip install httpx2"
+    )
+
+
+def base_url(text: str) -> str:
+    """``http://host:8000`` -> ``http://host:8000/v1``; a path that is given stays.
+
+    Raises:
+        UsageError: no http(s) address, or one with a key in it, which would end up in records.
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("this is not a server's address", got=text, expected="http://HOST:PORT[/v1]")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError(
+            "a server's address may hold no user, key or query",
+            got=f"{parts.scheme}://{parts.hostname}",
+            remedy="put the key into an environment variable and name it with --api-key-env",
+        )
+    bare = text.rstrip("/")
+    return bare if parts.path.strip("/") else f"{bare}/v1"
+
+
+class ChatServer:
+    """A server's chat completions.
+
+    Args:
+        url: as of :func:`base_url`.
+        key: API key or None; it is sent as a bearer token and shown nowhere.
+        timeout: seconds without a byte after which a request is given up.
+    """
+
+    def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
+        self.url, self._generation, self._key, self._timeout = url, generation, key, timeout
+        self._http = http_library()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = self._http.Client(
+            headers={**headers, "Content-Type": "application/json"},
+            verify=url.startswith("https:"),  # loading certificates takes a quarter of a second
+            timeout=self._http.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
+            limits=self._http.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+
+    def close(self) -> None:
+        """Close connections; requests under way fail."""
+        self._client.close()
+
+    def complete(self, request: ChatRequest) -> ChatCompletion:
+        """The target's answer.
+
+        Raises:
+            TryAgain, Refused, Unusable: what to make of having none.
+        """
+        body = json_line(request_body(request, self._generation))
+        reply = self._exchange("POST", f"{self.url}/chat/completions", body)
+        try:
+            return read_answer(json.loads(reply), request.seed)
+        except (ValueError, RecursionError) as error:  # nested without end, which no answer is
+            raise TryAgain(f"its answer is not JSON: {self._quote(reply)}") from error
+        except DataError as error:
+            raise TryAgain(f"{error.message}: {self._quote(reply)}") from error
+
+    def models(self) -> list[str] | None:
+        """Names of the models that it serves; None when it does not tell.
+
+        Raises:
+            TryAgain, Unusable: the server is away, or the key is wrong.
+        """
+        try:
+            reply = json.loads(self._exchange("GET", f"{self.url}/models", None))
+            return [str(entry["id"]) for entry in reply["data"]]
+        except (ValueError, KeyError, TypeError, RecursionError, Refused):
+            return None
+        except Unusable as error:
+            if str(error).startswith(("401", "403")):
+                raise
+            return None
+
+    def alive(self) -> bool:
+        """Whether it answers anything at all."""
+        try:
+            self.models()
+        except TryAgain:
+            return False
+        except Unusable:
+            pass
+        return True
+
+    def _exchange(self, method: str, url: str, body: bytes | None) -> bytes:
+        try:
+            reply = self._client.request(method, url, content=body)
+        except self._http.TimeoutException as error:
+            raise TryAgain(f"no answer in time ({type(error).__name__})") from error
+        except (self._http.HTTPError, self._http.InvalidURL, RuntimeError, OSError) as error:
+            raise TryAgain(self._hide(f"{type(error).__name__}: {error}")) from error
+        if reply.status_code == 200:
+            return bytes(reply.content)
+        said = f"{reply.status_code} {self._quote(reply.content)}"
+        if reply.status_code in _AGAIN or reply.status_code >= 500:
+            raise TryAgain(said, _wait(reply.headers.get("retry-after")))
+        raise Refused(said) if reply.status_code in _BAD_REQUEST else Unusable(said)
+
+    def _quote(self, content: bytes) -> str:
+        """The start of what a server said; some repeat the key they were given."""
+        return self._hide(" ".join(content[:2000].decode("utf-8", "replace").split()))[:200]
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
+
+
+def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[str, Any]:
+    """The JSON of a chat completion; entries of ``generation.body`` come last, None removes a key."""
+    body: dict[str, Any] = {
+        "model": generation.model,
+        "messages": wire_messages(request.messages),
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "max_tokens": generation.max_tokens,
+        "seed": request.seed,
+    }
+    if request.tools is not None:
+        body["tools"] = list(request.tools)
+    if generation.template_arguments:
+        body["chat_template_kwargs"] = dict(generation.template_arguments)
+    body |= generation.body
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def wire_messages(messages: Sequence[Message]) -> list[Message]:
+    """Messages as servers insist on them: tool calls with ids and with arguments as text."""
+    sent: list[Message] = []
+    waiting: list[str] = []
+    number = 0
+    for message in messages:
+        message = dict(message)
+        if message.get("tool_calls"):
+            calls = []
+            for call in message["tool_calls"]:
+                calls.append(_wire_call(call, f"call_{number}"))
+                number += 1
+            message["tool_calls"], waiting = calls, [call["id"] for call in calls]
+        elif message["role"] == "tool":
+            if message.get("tool_call_id") is None and waiting:
+                message["tool_call_id"] = waiting[0]
+            if message.get("tool_call_id") in waiting:
+                waiting.remove(message["tool_call_id"])
+        sent.append(message)
+    return sent
+
+
+def _wire_call(call: Any, name: str) -> dict[str, Any]:
+    call = dict(call) if isinstance(call, Mapping) else {}
+    function = dict(call.get("function") or {key: call[key] for key in ("name", "arguments") if key in call})
+    arguments = function.get("arguments", {})
+    if not isinstance(arguments, str):
+        function["arguments"] = json.dumps(arguments, ensure_ascii=False)
+    return {"id": str(call.get("id") or name), "type": "function", "function": function}
+
+
+def read_answer(reply: Any, seed: int) -> ChatCompletion:
+    """The answer in a chat completion.
+
+    Raises:
+        DataError: it is not of the form of one.
+    """
+    try:
+        choice = reply["choices"][0]
+        said = choice["message"]
+        content = said.get("content")
+        usage = reply.get("usage") or {}
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DataError(
+            "its answer is no chat completion",
+            got=repr(error),
+            expected="choices, and in the first one a message",
+        ) from error
+    if not isinstance(usage, dict) or not (content is None or isinstance(content, str)):
+        raise DataError(
+            "its answer is no chat completion",
+            expected="a content that is a text or null, a usage that is an object",
+        )
+    message: Message = {"role": "assistant", "content": content or ""}
+    reasoning = said.get("reasoning_content") or said.get("reasoning")  # newer servers leave the suffix out
+    if isinstance(reasoning, str):
+        message["reasoning_content"] = reasoning
+    if calls := said.get("tool_calls"):
+        check_message({**message, "tool_calls": calls})
+        # The place in the stream is no part of a message.
+        message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
+    return ChatCompletion(
+        message=message,
+        finish_reason=str(choice.get("finish_reason") or "unknown"),
+        seed=seed,
+        prompt_tokens=token_count(usage.get("prompt_tokens")),
+        completion_tokens=token_count(usage.get("completion_tokens")),
+    )
+
+
+def _wait(text: str | None) -> float | None:
+    """Seconds of a Retry-After header; its other form, a date, is not waited for."""
+    try:
+        return min(max(float(text or ""), 0.0), _LONGEST_WAIT_S)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""Where texts come from: files, Parquet, JSON lines, the Hub; how they are divided."""

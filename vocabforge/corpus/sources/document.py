@@ -1,0 +1,129 @@
+"""Documents, and how they are cut and drawn from files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ...core.errors import UsageError
+from ..chat.conversation import Message
+from .bytes import Problems, file_size
+
+TextUnit = Literal["file", "line", "paragraph"]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How files are cut into documents, and which of them are kept.
+
+    Attributes:
+        text_field: JSON field (Parquet column) of the text or the conversation; None finds the usual ones.
+        text_unit: a text file is one document, or one a line, or one a paragraph (blank lines part them).
+        separator: documents of a text file are parted by this literal instead, newlines around it dropped.
+        strict: the first unreadable line is an error instead of being counted and skipped.
+        sample: each document is kept with this probability, None for all.
+        seed: draws the sample. The draw depends on nothing but the seed, the file's name and size and the
+            document's place in it: not on shards, order, workers or machine.
+    """
+
+    text_field: str | None = None
+    text_unit: TextUnit = "file"
+    separator: str | None = None
+    strict: bool = False
+    sample: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.separator == "":
+            raise UsageError(
+                "the separator of documents is empty", expected='a literal such as "<|endoftext|>"'
+            )
+        if self.sample is not None and not 0 < self.sample <= 1:
+            raise UsageError(
+                "the share of documents to sample is out of range",
+                got=self.sample,
+                expected="above 0, at most 1",
+            )
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text or one conversation (a row can hold both), and where it stands.
+
+    Attributes:
+        text: the text, or a piece of it.
+        source: the file, or the Hub data set as written.
+        line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
+        begins: False for a piece that continues the document before it, behind a safe cut.
+        tools: the row's tool list as it stands there; see :func:`~vocabforge.corpus.chat.conversation.read_tools`.
+    """
+
+    text: str | None
+    messages: list[Message] | None
+    source: Path
+    line: int | str
+    begins: bool = True
+    tools: Any = None
+
+    def plain_text(self) -> str:
+        """The text; for a conversation its contents, one under the other."""
+        if self.text is not None:
+            return self.text
+        return "\n".join(str(message["content"]) for message in self.messages or ())
+
+
+class Cutter(Protocol):
+    """Where a text may be cut without changing a token; decided by the characters around the place alone."""
+
+    @property
+    def margin(self) -> int:
+        """Characters on each side of a place that decide."""
+
+    def first(self, text: str, start: int = 0) -> int | None:
+        """The smallest allowed place p with start <= p and 0 < p < len(text), None when there is none."""
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    """What every reader is given beside the file.
+
+    Attributes:
+        cut: lets a text file that is one document be read in pieces; None reads it whole.
+        whole_limit: largest text in bytes that is read whole, None for any.
+    """
+
+    options: SourceOptions
+    problems: Problems
+    on_bytes: Callable[[int], None] | None = None
+    cut: Cutter | None = None
+    whole_limit: int | None = None
+
+
+class Sampler:
+    """Draws documents of one source by a hash of seed, source and place.
+
+    Args:
+        name: file name without folders, or the Hub data set's name.
+        size: stored bytes, which tells files of one name apart; 0 where unknown.
+    """
+
+    def __init__(self, options: SourceOptions, name: str, size: int) -> None:
+        self._share = options.sample
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._hash.update(f"{options.seed}\0{name}\0{size}\0".encode("utf-8", "surrogatepass"))
+
+    @classmethod
+    def of_file(cls, options: SourceOptions, path: Path) -> Sampler:
+        """The sampler of a file (whose size is asked for only when it matters)."""
+        return cls(options, path.name, file_size(path) if options.sample is not None else 0)
+
+    def keeps(self, place: int | str) -> bool:
+        """Whether the document at this place (byte, row, or number within its source) is kept."""
+        if self._share is None:
+            return True
+        digest = self._hash.copy()
+        digest.update(str(place).encode())
+        return int.from_bytes(digest.digest(), "little") < self._share * 2**64

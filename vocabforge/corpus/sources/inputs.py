@@ -1,0 +1,174 @@
+"""What can be given as an input: files by their names' endings, folders, globs, Hub data sets."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...core.artifact import MANIFEST
+from ...core.errors import DataError, UsageError, VocabForgeError
+from ...core.files import read_json
+
+TEXT_SUFFIXES = (".txt", ".text")
+LINE_SUFFIXES = (".jsonl", ".ndjson")
+JSON_SUFFIXES = (".json",)
+PARQUET_SUFFIXES = (".parquet",)
+PACKED_SUFFIXES = (".gz", ".xz", ".zst")
+_PACKABLE = (*TEXT_SUFFIXES, *LINE_SUFFIXES, *JSON_SUFFIXES)
+SUPPORTED = f"{', '.join(_PACKABLE)}, each also with {' or '.join(PACKED_SUFFIXES)}; {PARQUET_SUFFIXES[0]}"
+
+SourceKind = Literal["text", "lines", "json", "parquet", "hub"]
+_HUB = "hub:"
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A data set of the Hugging Face Hub, or a local folder in a layout that ``datasets`` reads.
+
+    Attributes:
+        name: id (``owner/name``) or folder.
+        config: the data set's configuration, None for its only one.
+    """
+
+    name: str
+    config: str | None = None
+    split: str = "train"
+
+
+def is_hub(path: Path | str) -> bool:
+    """Whether an input is written as a Hub data set."""
+    return str(path).startswith(_HUB)
+
+
+def parse_hub(path: Path | str) -> HubName:
+    """``hub:NAME``, ``hub:NAME:CONFIG`` or ``hub:NAME:CONFIG:SPLIT`` (an empty CONFIG means none).
+
+    Raises:
+        UsageError: no name, or more parts than these.
+    """
+    name, *rest = str(path)[len(_HUB) :].split(":")
+    if not name or len(rest) > 2:
+        raise UsageError(
+            "a Hub data set is not written like this",
+            got=path,
+            expected="hub:NAME, hub:NAME:CONFIG or hub:NAME:CONFIG:SPLIT",
+        )
+    config, split = [*rest, "", ""][:2]
+    return HubName(name, config or None, split or "train")
+
+
+def split_suffix(path: Path) -> tuple[str, str]:
+    """(kind of content, kind of compression) by the file's name, each ``""`` when not supported."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = suffixes.pop() if suffixes and suffixes[-1] in PACKED_SUFFIXES else ""
+    content = suffixes[-1] if suffixes else ""
+    known = _PACKABLE if packed else (*_PACKABLE, *PARQUET_SUFFIXES)
+    return (content if content in known else ""), packed
+
+
+def kind_of(path: Path | str) -> SourceKind:
+    """How a supported input is read."""
+    if is_hub(path):
+        return "hub"
+    content, _ = split_suffix(Path(path))
+    if content in TEXT_SUFFIXES:
+        return "text"
+    if content in LINE_SUFFIXES:
+        return "lines"
+    return "parquet" if content in PARQUET_SUFFIXES else "json"
+
+
+def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
+    """The files among ``paths``, each once; folders and globs are searched through, sorted by name.
+
+    A path that exists is never taken for a glob. Hub data sets (``hub:...``) stay as they are written.
+
+    Raises:
+        DataError: a path is missing or of an unsupported kind, a folder or a glob gives no supported file.
+        UsageError: no path at all, or a Hub data set written wrongly.
+    """
+    found: dict[str, Path] = {}
+    for path in paths:
+        if is_hub(path):
+            parse_hub(path)
+            found.setdefault(str(path), Path(path))
+            continue
+        for file in _files(Path(path)):
+            found.setdefault(str(file.resolve()), file)
+    if not found:
+        raise UsageError("no input was given", expected="--input PATH")
+    return list(found.values())
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        inside = _inside(path)
+        if not inside:
+            raise DataError("the folder holds no supported file", got=path, expected=SUPPORTED)
+        return inside
+    if path.exists():
+        if split_suffix(path)[0]:
+            return [path]
+        raise DataError(
+            "this kind of file is not supported",
+            got=path,
+            expected=SUPPORTED,
+            remedy="unpack or rename it, so that its name says what it holds",
+        )
+    if glob.has_magic(str(path)):
+        return _matches(path)
+    raise DataError("the input is missing", expected=path, remedy="check the path")
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if _is_source(file))
+
+
+def _is_source(file: Path) -> bool:
+    if not file.is_file() or file.name.startswith(".") or not split_suffix(file)[0]:
+        return False
+    return not (file.name == MANIFEST and _is_artifacts(file))
+
+
+def _is_artifacts(manifest: Path) -> bool:
+    """Whether a manifest is that of an artefact (a folder of responses), which is no text of a corpus."""
+    try:
+        return {"schema_version", "content_hash", "files"} <= read_json(manifest, "manifest").keys()
+    except (DataError, AttributeError):
+        return False
+
+
+def _matches(pattern: Path) -> list[Path]:
+    """Supported files that a glob names, and those in folders that it names; others are passed over."""
+    files: list[Path] = []
+    for match in sorted(map(Path, glob.glob(str(pattern), recursive=True))):
+        files += _inside(match) if match.is_dir() else [match] if _is_source(match) else []
+    if not files:
+        raise DataError(
+            "the pattern matches no supported file",
+            got=pattern,
+            expected=SUPPORTED,
+            remedy="check the path, and quote the pattern so that the shell does not expand it",
+        )
+    return files
+
+
+def import_extra(package: str, what: str, source: object) -> Any:
+    """Import a package of the extra ``data``.
+
+    Raises:
+        VocabForgeError: it is not installed, or broken.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise VocabForgeError(
+            f"{what} needs the package {package}",
+            got=error,
+            source=source,
+            remedy="pip install 'vocabforge[data]'",
+        ) from error

@@ -1,0 +1,301 @@
+"""A corpus in shards: divided without reading it, each part read and hashed apart, together exactly the whole."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+from ...core.errors import UsageError
+from . import bytes as reading
+from . import pieces
+from .bytes import ByteSpan, Problems, file_size, unreadable
+from .document import Cutter, Document, ReadContext, SourceOptions
+from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
+from .pieces import is_blank
+from .sources import documents_between
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of one source.
+
+    Attributes:
+        source: path as given, or the Hub data set as written.
+        start: first byte (``text``, ``lines``), row group (``parquet``) or shard (``hub``).
+        stop: the one behind the last, None for the source's end.
+        domain: name of its domain, ``""`` without.
+        stored_bytes: stored bytes, 0 where unknown (``hub``).
+    """
+
+    source: str
+    kind: SourceKind
+    start: int
+    stop: int | None
+    domain: str
+    stored_bytes: int
+
+
+def plan_shards(
+    inputs: Sequence[str | Path],
+    options: SourceOptions,
+    *,
+    domains: Mapping[str, Sequence[str]] | None = None,
+    cut: Cutter | None,
+    shard_bytes: int,
+) -> list[Shard]:
+    """Divide inputs, in their order, then the files that only domains name.
+
+    A file that several name is read once: under the first domain that names it, else without a domain.
+    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes``, at an exact byte
+    found there; Parquet files into runs of row groups; Hub data sets into their own shards. Compressed and
+    ``.json`` files, and text files parted by a separator, stay whole.
+
+    Args:
+        options: how documents are cut: it decides where a text file may be divided.
+        cut: where a text that is one document may be cut; None divides no such text.
+        shard_bytes: stored bytes of a shard, roughly (a shard ends at the first certain place behind them).
+
+    Raises:
+        DataError: an input is missing, unsupported or unreadable.
+        UsageError: no input, an empty domain, or ``shard_bytes`` below 1.
+    """
+    if shard_bytes < 1:
+        raise UsageError("shard_bytes is too small", got=shard_bytes, expected="at least 1")
+    named = {name: expand_paths(paths) for name, paths in (domains or {}).items()}
+    plain = expand_paths(inputs) if inputs or not named else []
+    owner: dict[str, str] = {}
+    for name, paths in named.items():
+        for path in paths:
+            owner.setdefault(_identity(path), name)
+    shards: list[Shard] = []
+    seen: set[str] = set()
+    for path in (path for paths in (plain, *named.values()) for path in paths):
+        if (key := _identity(path)) not in seen:
+            seen.add(key)
+            shards += _divide(path, options, owner.get(key, ""), cut, shard_bytes)
+    return shards
+
+
+def _identity(path: Path) -> str:
+    return str(path) if is_hub(path) else str(path.resolve())
+
+
+def _divide(
+    path: Path, options: SourceOptions, domain: str, cut: Cutter | None, shard_bytes: int
+) -> list[Shard]:
+    kind = kind_of(path)
+    if kind == "hub":
+        from .hub import hub_shards
+
+        count = hub_shards(str(path))
+        return [Shard(str(path), kind, index, index + 1, domain, 0) for index in range(count)]
+    if kind == "parquet":
+        from .parquet import row_groups
+
+        runs = _runs(row_groups(path).stored, shard_bytes)
+        return [Shard(str(path), kind, start, stop, domain, size) for start, stop, size in runs]
+    size = file_size(path)
+    points: list[int] = []
+    if not split_suffix(path)[1] and kind == "text":
+        points = text_points(path, shard_bytes, options, cut)
+    elif not split_suffix(path)[1] and kind == "lines":
+        points = split_points(path, shard_bytes, after_newline)
+    parts = pairwise([0, *points, size])
+    return [
+        Shard(str(path), kind, start, None if stop == size else stop, domain, stop - start)
+        for start, stop in (parts if size else [(0, 0)])
+    ]
+
+
+def _runs(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, size) of runs of consecutive row groups that stay within ``limit`` where they can."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > limit:
+            yield start, index, total
+            start, total = index, 0
+        total += size
+    if sizes:
+        yield start, len(sizes), total
+
+
+def read_shard(
+    shard: Shard,
+    options: SourceOptions,
+    *,
+    cut: Cutter | None,
+    problems: Problems | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[Document]:
+    """Documents of a shard, in bounded memory.
+
+    A text file that is one document comes as consecutive pieces, ``begins`` False from the second on (over
+    all shards of the file); joined they are its text exactly. Over all shards, documents are those of
+    :func:`~vocabforge.corpus.sources.sources.iter_documents`. Hub data sets report no bytes.
+
+    Raises:
+        DataError: see :func:`~vocabforge.corpus.sources.sources.iter_documents`; also a text of more than
+            ``reading.DOCUMENT_LIMIT`` bytes without a place to cut it.
+    """
+    problems = Problems(strict=options.strict) if problems is None else problems
+    context = ReadContext(options, problems, on_bytes, cut, reading.DOCUMENT_LIMIT)
+    return documents_between(Path(shard.source), shard.kind, context, shard.start, shard.stop)
+
+
+def shard_digest(shard: Shard) -> str:
+    """SHA-256 of the shard's stored bytes; of a Hub data set over the revision of its files.
+
+    Raises:
+        DataError: the source cannot be read, or has become shorter.
+    """
+    if shard.kind == "parquet":
+        from .parquet import groups_digest
+
+        return groups_digest(Path(shard.source), shard.start, shard.stop)
+    if shard.kind == "hub":
+        from .hub import hub_digest
+
+        return hub_digest(shard.source, shard.start, shard.stop)
+    digest = hashlib.sha256()
+    for block in ByteSpan(Path(shard.source), shard.start, shard.stop).stored_blocks():
+        digest.update(block)
+    return digest.hexdigest()
+
+
+_WINDOW = 64 << 10
+_SHORT_LINE = 64 << 10
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+Finder = Callable[[IO[bytes], int, int], int | None]
+"""(file, nominal byte, size) -> byte at or behind it where the file may be divided; ``size`` when there is
+none up to the end, None when none was found nearby."""
+
+
+def split_points(path: Path, every: int, find: Finder) -> list[int]:
+    """Bytes, ascending, at which a file is divided near each multiple of ``every`` (0 and its end excluded).
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    size = file_size(path)
+    points: list[int] = []
+    try:
+        with open(path, "rb") as handle:
+            nominal = every
+            while nominal < size:
+                point = find(handle, nominal, size)
+                if point is not None and point >= size:
+                    break
+                if point is not None:
+                    points.append(point)
+                nominal = max((point or 0) + 1, nominal + every)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return points
+
+
+def text_points(path: Path, every: int, options: SourceOptions, cut: Cutter | None) -> list[int]:
+    """:func:`split_points` of a text file, by its unit; none where no place is certain."""
+    if options.separator is not None or file_size(path) <= every:
+        return []
+    if options.text_unit == "line":
+        return split_points(path, every, after_newline)
+    if options.text_unit == "paragraph":
+        return split_points(path, every, after_blank_line)
+    if cut is None or is_blank(path):  # a part cannot know whether the whole file is blank
+        return []
+    return split_points(path, every, lambda handle, at, size: at_safe_cut(handle, at, size, cut))
+
+
+def after_newline(handle: IO[bytes], at: int, size: int) -> int:
+    """The first place at or behind ``at`` that has a newline before it."""
+    handle.seek(at - 1)
+    place = at - 1
+    while block := handle.read(_WINDOW):
+        if (found := block.find(b"\n")) >= 0:
+            return place + found + 1
+        place += len(block)
+    return size
+
+
+def after_blank_line(handle: IO[bytes], at: int, size: int) -> int:
+    """The first place at or behind ``at`` with a blank line before it, which parts paragraphs."""
+    handle.seek(after_newline(handle, at, size))
+    begins = True
+    while line := handle.readline(_SHORT_LINE):
+        ends = line.endswith(b"\n")
+        if begins and ends and _blank(line):
+            return handle.tell()
+        begins = ends
+    return size
+
+
+def _blank(line: bytes) -> bool:
+    try:
+        return not line.decode("utf-8").strip()
+    except UnicodeDecodeError:  # it will be left out, and parts nothing
+        return False
+
+
+def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | None:
+    """The first place behind ``at`` where the text may be cut, seen in a window that grows.
+
+    The place lies in whole valid lines, so that no line is left out on one side only, or in a line that is
+    too long to be left out. None when the window shows none: the part becomes longer, not wrong.
+    """
+    window = _WINDOW
+    while window <= reading.DOCUMENT_LIMIT:
+        handle.seek(at - 1)
+        data = handle.read(window + 2)
+        ends = at - 1 + len(data) >= size
+        for start, text in _valid_runs(data, at - 1, ends):
+            if (place := _cut_within(text, cut)) is not None:
+                return start + place
+        part = data[1 : pieces.LONG_LINE + 2]
+        if len(part) > pieces.LONG_LINE and b"\n" not in part:
+            return _cut_long_line(part, at, cut)
+        if ends:
+            return size
+        window *= 4
+    return None
+
+
+def _cut_within(text: str, cut: Cutter) -> int | None:
+    """Bytes before the first allowed place with ``cut.margin`` characters of the text on both sides."""
+    place = cut.first(text, max(1, cut.margin))
+    if place is None or place + cut.margin > len(text):
+        return None
+    return len(text[:place].encode("utf-8"))
+
+
+def _cut_long_line(part: bytes, offset: int, cut: Cutter) -> int | None:
+    skipped = len(part) - len(part.lstrip(_CONTINUATION))  # the end of a character
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(part[skipped:])
+    except UnicodeDecodeError:
+        return None
+    place = _cut_within(text, cut)
+    return None if place is None else offset + skipped + place
+
+
+def _valid_runs(data: bytes, offset: int, ends: bool) -> Iterator[tuple[int, str]]:
+    """(offset, text) of runs of whole valid lines; the first byte belongs to the line before."""
+    start = data.find(b"\n") + 1
+    if not start:
+        return
+    held: list[str] = []
+    begin = place = offset + start
+    *lines, rest = data[start:].split(b"\n")
+    for line in [*(line + b"\n" for line in lines), *([rest] if ends else [])]:
+        try:
+            held.append(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            yield begin, "".join(held)
+            held, begin = [], place + len(line)
+        place += len(line)
+    yield begin, "".join(held)

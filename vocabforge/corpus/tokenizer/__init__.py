@@ -1,0 +1,1 @@
+"""Tokenizers, their fingerprints, and where a text may be cut."""

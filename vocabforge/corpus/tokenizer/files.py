@@ -1,0 +1,205 @@
+"""Reading a tokenizer.json and the files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ...core.artifact import model_remedy
+from ...core.errors import DataError
+from ...core.files import read_json
+
+# End tokens where no file names one, as with a bare tokenizer.json; always forced into draft vocabularies.
+_USUAL_EOS = (
+    "</s>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "<eos>",
+    "<|end|>",
+)
+_SIDE_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "config.json",
+)
+_MOST_IDS = 1 << 24
+_CONVERT = (
+    "convert it once: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), "
+    "and use NEW_FOLDER"
+)
+
+
+def find_tokenizer_json(path: Path) -> Path:
+    """The tokenizer.json that a path means; errors name what is there instead and how to convert it."""
+    if path.is_dir():
+        if (path / "tokenizer.json").is_file():
+            return path / "tokenizer.json"
+        models = sorted(file.name for file in path.glob("*.model"))
+        packed = sorted(file.name for file in path.glob("tokenizer.json.*"))
+        remedy = "check the path; the target's own folder is the right one"
+        if packed:
+            remedy = f"unpack {packed[0]} first"
+        elif models or (path / "vocab.json").is_file():
+            remedy = _CONVERT
+        raise DataError(
+            "the folder holds no tokenizer.json",
+            got=", ".join(models + packed) or "no tokenizer file",
+            expected=path / "tokenizer.json",
+            remedy=remedy,
+        )
+    if not path.is_file():
+        raise DataError("the tokenizer is missing", expected=path, remedy=model_remedy(path))
+    if path.suffix != ".json":
+        raise DataError(
+            "this is not a tokenizer.json",
+            got=path,
+            expected="a tokenizer.json or the folder of one",
+            remedy=_CONVERT,
+        )
+    return path
+
+
+def load_backend(file: Path) -> Tokenizer:
+    """The tokenizers object of a file, without truncation and padding."""
+    content = read_json(file, "tokenizer", finite=False)
+    if not isinstance(content, dict) or "model" not in content:
+        raise DataError(
+            "this JSON file is not a tokenizer",
+            got="no 'model' in it",
+            expected="the format of the tokenizers library",
+            source=file,
+            remedy=_CONVERT,
+        )
+    _check_ids(content, file)
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(
+            "the tokenizers library refuses this tokenizer.json",
+            got=error,
+            source=file,
+            remedy="it may be damaged, or newer than the installed tokenizers library: upgrade that",
+        ) from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _check_ids(content: Mapping[str, Any], file: Path) -> None:
+    """The library makes room for every id up to the highest, and ends the process where there is none."""
+    model = content["model"]
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    added = content.get("added_tokens")
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    highest = max((number for number in ids if isinstance(number, int)), default=0)
+    if highest >= _MOST_IDS:
+        raise DataError(
+            "the tokenizer has an id beyond any vocabulary",
+            got=highest,
+            expected=f"below {_MOST_IDS:,}",
+            source=file,
+        )
+
+
+def _read_side_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    value = read_json(path, path.name, finite=False)
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{path.name} is not a JSON object", got=type(value).__name__, source=path, expected="an object"
+        )
+    return value
+
+
+def special_texts(beside: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Texts of the special tokens that a chat template may name."""
+    found = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        for file in ("tokenizer_config.json", "special_tokens_map.json"):
+            value = beside[file].get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+                break
+    return found
+
+
+def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, else the (default) template of tokenizer_config.json."""
+    if (folder / "chat_template.jinja").is_file():
+        try:
+            return (folder / "chat_template.jinja").read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                "the chat template cannot be read",
+                got=error,
+                source=folder / "chat_template.jinja",
+                remedy="fetch it again; it must be UTF-8 text",
+            ) from error
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) and template else None
+
+
+def prefix_ids_of(backend: Tokenizer, config: Mapping[str, Any], bos_id: int | None) -> tuple[int, ...]:
+    """What stands before a text: the post-processor's prefix, unless ``add_bos_token`` says otherwise."""
+    if config.get("add_bos_token") is False:
+        return ()
+    plain = backend.encode("a", add_special_tokens=False).ids
+    full = backend.encode("a", add_special_tokens=True).ids
+    starts = (at for at in range(len(full) - len(plain) + 1) if full[at : at + len(plain)] == plain)
+    prefix = tuple(full[: next(starts, 0)])
+    if not prefix and config.get("add_bos_token") is True and bos_id is not None:
+        return (bos_id,)
+    return prefix
+
+
+def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """``eos_token_id`` of a generation_config.json or config.json: a number, a list, or absent."""
+    value = config.get("eos_token_id")
+    values = value if isinstance(value, list) else [value]
+    return tuple(
+        item for item in values if isinstance(item, int) and not isinstance(item, bool) and item >= 0
+    )
+
+
+def eos_ids_of(
+    backend: Tokenizer, beside: Mapping[str, Mapping[str, Any]], vocab: Mapping[str, int]
+) -> tuple[int, ...]:
+    """End tokens that the files name, without repeats; the usual names only where no file names one."""
+    found: list[int] = []
+    token = special_texts(beside).get("eos_token")
+    if token is not None and token in vocab:
+        found.append(vocab[token])
+    found += eos_ids_in(beside["generation_config.json"]) or eos_ids_in(beside["config.json"])
+    return tuple(dict.fromkeys(found)) or usual_eos_ids(backend)
+
+
+def usual_eos_ids(backend: Tokenizer) -> tuple[int, ...]:
+    """Added tokens with a usual name of an end token, whether or not a file names them."""
+    return tuple(token_id for token_id, added in added_tokens(backend) if added.content in _USUAL_EOS)
+
+
+def added_tokens(backend: Tokenizer) -> list[tuple[int, Any]]:
+    """(id, AddedToken) of every added token, by id."""
+    return sorted(backend.get_added_tokens_decoder().items())
+
+
+def read_side_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """The JSON files beside a tokenizer by name, ``{}`` for one that is absent.
+
+    Raises:
+        DataError: one is not JSON, or not an object.
+    """
+    return {name: _read_side_file(folder / name) for name in _SIDE_FILES}

@@ -1,0 +1,218 @@
+"""Loading a ``tokenizer.json`` with what stands beside it: end tokens, chat template, fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ...core.errors import DataError, MismatchError
+from ..chat.template import render_template
+from .files import (
+    added_tokens,
+    eos_ids_of,
+    find_tokenizer_json,
+    load_backend,
+    prefix_ids_of,
+    read_chat_template,
+    read_side_files,
+    special_texts,
+)
+
+
+def check_fingerprint(
+    expected: str, got: str, *, expected_from: object, got_from: object, remedy: str | None = None
+) -> None:
+    """Refuse to join two things that were made with different tokenizers.
+
+    Args:
+        expected_from: where ``expected`` came from (``"the target /models/x"``).
+        got_from: where ``got`` came from.
+
+    Raises:
+        MismatchError: they differ.
+    """
+    if expected != got:
+        raise MismatchError(
+            "these were made with different tokenizers, so their token ids mean different things",
+            got=f"tokenizer {got[:16]}… of {got_from}",
+            expected=f"tokenizer {expected[:16]}… of {expected_from}",
+            remedy=remedy or "make both with the target's own tokenizer.json",
+        )
+
+
+def fingerprint_of(backend: Tokenizer) -> str:
+    """Hex SHA-256 over the JSON of what decides ids: normaliser, pre-tokeniser, model, added tokens.
+
+    Truncation, padding, decoder, post-processor and offset flags are left out: tools that save a tokenizer
+    again write them differently, and no id of a text depends on them.
+    """
+    whole = json.loads(backend.to_str())
+    added_keys = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
+    body = {
+        "normalizer": whole.get("normalizer"),
+        "pre_tokenizer": _without(whole.get("pre_tokenizer"), "trim_offsets"),
+        "model": whole["model"],
+        "added_tokens": [
+            {key: token.get(key) for key in added_keys} for token in whole.get("added_tokens") or ()
+        ],
+    }
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _without(value: Any, key: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _without(item, key) for name, item in value.items() if name != key}
+    if isinstance(value, list):
+        return [_without(item, key) for item in value]
+    return value
+
+
+__all__ = ["TextTokenizer", "check_fingerprint", "encode_prompt", "load_tokenizer"]
+
+
+@dataclass(frozen=True, eq=False)
+class TextTokenizer:
+    """A tokenizer and the facts about it that counting, training and decoding need.
+
+    Attributes:
+        backend: the ``tokenizers`` object, without truncation and padding.
+        source: the ``tokenizer.json``.
+        vocab_size: highest token id + 1 (a model's embedding may have more, padded rows).
+        fingerprint: hex SHA-256 over everything that decides ids; see :func:`fingerprint_of`.
+        bos_id: the beginning-of-sequence token, None without one.
+        eos_ids: end tokens: the tokenizer's, and ``generation_config.json``'s (else ``config.json``'s).
+        control_ids: special added tokens that the chat template writes.
+        tool_ids: the other added tokens that the chat template writes (tool calls, thinking).
+        chat_template: Jinja text or None.
+        prefix_ids: what the tokenizer puts before a text (its BOS, mostly), possibly nothing.
+        special_text: token texts that a template may name (``bos_token``, ...).
+    """
+
+    backend: Tokenizer
+    source: Path
+    vocab_size: int
+    fingerprint: str
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    control_ids: tuple[int, ...]
+    tool_ids: tuple[int, ...]
+    chat_template: str | None
+    prefix_ids: tuple[int, ...]
+    special_text: Mapping[str, str]
+
+    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
+        """Token ids of one text; ``add_special`` puts the tokenizer's own prefix (BOS) before them."""
+        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        return self._with_prefix(ids) if add_special else ids
+
+    def encode_batch(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
+        """:meth:`encode` of several texts, on all cores."""
+        rows = [row.ids for row in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [self._with_prefix(ids) for ids in rows] if add_special else rows
+
+    def _with_prefix(self, ids: list[int]) -> list[int]:
+        prefix = list(self.prefix_ids)
+        # A text that spells its BOS already must not get a second one.
+        return ids if prefix and ids[: len(prefix)] == prefix else prefix + ids
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids without specials, and each token's (start, end) in characters of ``text``."""
+        row = self.backend.encode(text, add_special_tokens=False)
+        return row.ids, row.offsets
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of token ids."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **variables: Any
+    ) -> str:
+        """Text of a conversation by the chat template.
+
+        Args:
+            **variables: further names that the template reads (``tools``, ``enable_thinking``, ...).
+
+        Raises:
+            DataError: there is no template, or it refuses the conversation.
+        """
+        if self.chat_template is None:
+            raise DataError(
+                "the tokenizer has no chat template, so a conversation cannot be rendered",
+                expected="chat_template.jinja, or chat_template in tokenizer_config.json",
+                source=self.source.parent,
+                remedy="use the instruction-tuned model's tokenizer folder, or plain text",
+            )
+        return render_template(
+            self.chat_template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            variables={**self.special_text, **variables},
+            source=self.source.parent,
+        )
+
+
+def encode_prompt(
+    tokenizer: TextTokenizer, prompt: str | Sequence[Mapping[str, Any]], **variables: Any
+) -> list[int]:
+    """Token ids that a target reads before it answers.
+
+    A text gets the tokenizer's own prefix (BOS where its post-processor or ``add_bos_token`` says so, never
+    twice). A conversation is rendered with the header of the assistant's turn; its template adds specials.
+
+    Raises:
+        DataError: a conversation without a chat template, or nothing to read at all.
+    """
+    if isinstance(prompt, str):
+        ids = tokenizer.encode(prompt, add_special=True)
+    else:
+        ids = tokenizer.encode(tokenizer.render(prompt, add_generation_prompt=True, **variables))
+    if not ids:
+        raise DataError(
+            "the prompt has no tokens", got=repr(prompt), remedy="give a prompt of at least one token"
+        )
+    return ids
+
+
+def load_tokenizer(path: Path) -> TextTokenizer:
+    """Load a folder that holds ``tokenizer.json``, or such a file itself.
+
+    Beside it are read, where present: tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
+    generation_config.json, config.json.
+
+    Raises:
+        DataError: no tokenizer.json, broken JSON, or a content that the tokenizers library refuses.
+    """
+    file = find_tokenizer_json(Path(path))
+    backend = load_backend(file)
+    beside = read_side_files(file.parent)
+    special = special_texts(beside)
+    vocab = backend.get_vocab(with_added_tokens=True)
+    if not vocab:
+        raise DataError("the tokenizer has no tokens", source=file, remedy="fetch or make it again")
+    template = read_chat_template(file.parent, beside["tokenizer_config.json"])
+    written = [
+        (token_id, token)
+        for token_id, token in added_tokens(backend)
+        if template and token.content in template
+    ]
+    prefix = prefix_ids_of(backend, beside["tokenizer_config.json"], vocab.get(special.get("bos_token", "")))
+    return TextTokenizer(
+        backend=backend,
+        source=file,
+        vocab_size=max(vocab.values()) + 1,
+        fingerprint=fingerprint_of(backend),
+        bos_id=vocab.get(special["bos_token"]) if "bos_token" in special else (prefix or (None,))[0],
+        eos_ids=eos_ids_of(backend, beside, vocab),
+        control_ids=tuple(token_id for token_id, token in written if token.special),
+        tool_ids=tuple(token_id for token_id, token in written if not token.special),
+        chat_template=template,
+        prefix_ids=prefix,
+        special_text=special,
+    )

@@ -1,0 +1,208 @@
+"""A whole decode cycle as one captured pass: draft, target, choice, verification, commit.
+
+All that a cycle changes stays on the device: committed lengths, last tokens, the proposer's states, how many random
+numbers a request has used. The host reads one small tensor a cycle: how many drafts were accepted, and which tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...models.lean.model import LeanModel
+from ...ops.target_choice import target_choice
+from ...ops.target_sample import target_sample, target_weights_of
+from ...ops.tree_verify import tree_verify
+from ...ops.tree_verify_point import tree_verify_point
+from ..control.control import Control, FixedControl
+from ..cycle import CycleResult, Judges, states_on, tokens_behind
+from ..proposers.interface import PLAIN_PLAN, Plan
+from ..proposers.model import ModelProposer
+from ..proposers.ngram import root_trees
+from ..proposers.registry import Lap, Proposer
+from ..request import Request, SamplingParams
+from ..sampling import SeededChance
+from ..target_side import TargetPass, TargetSide
+from ..tree import DraftTree
+from ..verify.registry import greedy_verdicts
+from .graphs import GraphCapture
+
+
+class DeviceCycle:
+    """Cycles of one plan that run on the device from end to end.
+
+    A row's tokens are the target's argmax, or drawn: by ``match`` (number n of a request decides its token n, whatever
+    was drafted, as in ``verify/match.py``) or by ``point`` (``verify/point.py``), with the host's random numbers.
+
+    Args:
+        side: the target with its cache.
+        proposer: one that says ``on_device``; None decodes plainly.
+        plan: what each cycle drafts.
+        capture: records the cycles.
+        point: drawn tokens are verified by ``point``.
+    """
+
+    def __init__(
+        self, side: TargetSide, proposer: ModelProposer | None, plan: Plan, capture: GraphCapture, point: bool
+    ) -> None:
+        self._side, self._proposer, self._plan, self._point = side, proposer, plan, point
+        rows, device = side.rows, side.target.device
+        self._roots, self._draws, self._seeds, self._top_k, self._active = (
+            torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(5)
+        )
+        self._plain = root_trees(self._roots)
+        self._temperature, self._top_p, self._min_p = (
+            torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(3)
+        )
+        self._sampled = [False] * rows
+        size = f"{plan.nodes} nodes" if proposer else "one token"
+        self._greedy_pass = capture(f"cycle of {size}", self._greedy, self._state)
+        self._sampled_pass = capture(f"sampled cycle of {size}", self._drawn, self._state)
+
+    def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
+        self._sampled[row] = not sampling.greedy
+        self._roots[row], self._active[row] = root, 1
+        self._temperature[row], self._top_p[row] = sampling.temperature, sampling.top_p
+        self._min_p[row], self._top_k[row] = sampling.min_p, sampling.top_k
+        self._seeds[row] = sampling.seed
+        self._draws[row] = 1  # the first token took one
+
+    def end(self, row: int) -> None:
+        self._active[row], self._sampled[row] = 0, False
+
+    def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
+        if self._proposer is not None:
+            self._proposer.prepare()
+        replay = self._sampled_pass if any(self._sampled) else self._greedy_pass
+        path, numbers = replay()
+        read = numbers.cpu()  # the one time that the host waits for the device
+        verdicts = greedy_verdicts(path, read[:, :-1], judges)
+        self._side.note([count + 1 for count in verdicts.accepted])
+        if self._proposer is not None:
+            self._proposer.note(verdicts.tokens)
+        lap("cycle")
+        return CycleResult(verdicts, read[:, -1].tolist(), [self._plan.nodes - 1] * len(judges))
+
+    def _state(self) -> list[Tensor]:
+        """What makes one cycle differ from the next, beside what is in the caches behind the committed slots."""
+        of_proposer = () if self._proposer is None else self._proposer.device_state()
+        return [self._roots, self._draws, self._side.committed, *of_proposer]
+
+    def _greedy(self) -> tuple[Tensor, Tensor]:
+        return self._cycle(sampled=False)
+
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        return self._cycle(sampled=True)
+
+    def _cycle(self, sampled: bool) -> tuple[Tensor, Tensor]:
+        """Path and numbers as of ``verify.decide_greedy``, and behind the numbers the tree's depth."""
+        tree = self._tree()
+        output, (path, numbers, draws) = self.verify(tree, sampled)
+        counts = (numbers[:, 0] + 1) * self._active  # (B,)
+        last = numbers[:, 2:].gather(1, numbers[:, :1])[:, 0]
+        self._side.keep(tree, path, counts)
+        if self._proposer is not None:
+            states = states_on(tree, path, output.states(self._proposer.reads))
+            self._proposer.advance(tokens_behind(tree, path, counts, last), states, counts)
+        self._roots.copy_(last)
+        self._draws.copy_(torch.where(self._active > 0, draws, self._draws))
+        return path, torch.cat([numbers, tree.depths.amax(1, keepdim=True)], 1)
+
+    def verify(
+        self, tree: DraftTree, sampled: bool = False
+    ) -> tuple[TargetPass, tuple[Tensor, Tensor, Tensor]]:
+        """The target's pass over all nodes, and what :meth:`_judge` makes of it; nothing is committed."""
+        output = self._side.look_at_all(tree)
+        assert output.logits is not None
+        return output, self._judge(tree, output.logits, sampled)
+
+    def _tree(self) -> DraftTree:
+        if self._proposer is not None:
+            return self._proposer.draft(self._roots, self._plan)
+        plain = self._plain
+        return DraftTree(self._roots[:, None], plain.parents, plain.depths, plain.ancestors, chain=True)
+
+    def _judge(self, tree: DraftTree, logits: Tensor, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Path and numbers as of ``verify.decide_greedy``, and each row's first random number (B,) not used yet."""
+        flat, (rows, count) = logits.flatten(0, 1), logits.shape[:2]
+        if not sampled:
+            choices, lawful = target_choice(flat)
+        else:
+            settings = (self._temperature, self._top_k, self._top_p, self._min_p)
+            temperature, top_k, top_p, min_p = (one.repeat_interleave(count) for one in settings)
+            if self._point:
+                weights = target_weights_of(flat, temperature, top_k, top_p, min_p).view(rows, count, -1)
+                return tree_verify_point(
+                    tree.tokens,
+                    tree.parents,
+                    None,
+                    weights,
+                    self._seeds,
+                    self._draws,
+                    levels=self._plan.levels,
+                )
+            draws = (self._draws[:, None] + tree.depths).flatten()  # a path takes one number a token
+            seeds = self._seeds.repeat_interleave(count)
+            choices, lawful = target_sample(flat, temperature, top_k, top_p, min_p, seeds, draws)
+        path, numbers = tree_verify(
+            tree.tokens,
+            tree.parents,
+            tree.depths,
+            tree.ancestors,
+            choices.view(rows, count),
+            lawful.view(rows, count),
+            levels=self._plan.levels,
+        )
+        return path, numbers, self._draws + numbers[:, 0] + 1
+
+
+def device_cycle(
+    side: TargetSide,
+    proposer: Proposer | None,
+    control: Control,
+    capture: GraphCapture | None,
+    verifier: str | None,
+) -> DeviceCycle | None:
+    """Captured whole cycles, or None where these parts can be captured at most one by one.
+
+    Adaptive control changes its plan from cycle to cycle, and proposers that are no function of tensors draft on the
+    host.
+    """
+    if capture is None or not isinstance(control, FixedControl):
+        return None
+    if proposer is None:
+        return DeviceCycle(side, None, PLAIN_PLAN, capture, verifier == "point")
+    plan = control.plan()
+    if plan.levels and isinstance(proposer, ModelProposer) and proposer.on_device():
+        return DeviceCycle(side, proposer, plan, capture, verifier == "point")
+    return None
+
+
+def check_window(target: LeanModel, levels: int) -> None:
+    """Refuse trees that a window would cut: bits say that a node sees all nodes above it.
+
+    Raises:
+        UsageError: the target's window is not longer than a path.
+    """
+    window = target.config.sliding_window
+    if window is not None and window <= levels:
+        raise UsageError(
+            "the draft tree is too deep to be captured",
+            got=f"{levels} levels, and layers that see {window} positions",
+            expected="fewer levels than positions",
+            remedy="use --no-graphs, or lower --depth",
+        )
+
+
+def serves(requests: Sequence[Request], verifier: str | None, chance: object) -> bool:
+    """Whether a :class:`DeviceCycle` can choose the tokens of all these requests.
+
+    Args:
+        verifier: as the engine was given it.
+        chance: what makes the requests' random streams.
+    """
+    drawn = chance is SeededChance and verifier in (None, "match", "point")
+    return all(not one.sampling.penalised and (one.sampling.greedy or drawn) for one in requests)

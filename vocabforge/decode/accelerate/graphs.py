@@ -1,0 +1,233 @@
+"""Captured passes: a pass is recorded once for each set of shapes, and then replayed without its Python.
+
+On a GPU a decoding pass is hundreds of small kernels, and launching them one by one takes longer than running them. A
+CUDA graph launches all of them at once. What it asks of a pass: inputs, outputs and everything that it reaches stay
+where they are, nothing is read on the host, and no shape depends on data. The same rules hold for any other recorder,
+so that tests without a GPU can record the passes, too (``tests/decode/trace_recorder.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from ...core.console import say
+from ...core.errors import UsageError
+
+MOST_RECORDINGS = 24  # of one pass; its rarer shapes run as they are
+
+
+class Recorder(Protocol):
+    """Turns one run of a pass into something that can be repeated."""
+
+    def warm_up(self, run: Callable[[], Any]) -> None:
+        """Run once, so that libraries are loaded and have their memory."""
+        ...
+
+    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        """A call that runs the pass over whatever ``inputs`` hold then, and gives its outputs.
+
+        Recording may run the pass or not; a call may give the same output tensors every time.
+        """
+        ...
+
+
+class CudaRecorder:
+    """Records CUDA graphs that share one memory pool and one stream.
+
+    Args:
+        device: where the passes run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        # Of this device (torch's own stream for captures lies on the first device that captured), and the only one:
+        # cuBLAS keeps a workspace, 32 MiB on Hopper, for each stream that it has seen.
+        self._stream = torch.cuda.Stream(device)
+
+    def warm_up(self, run: Callable[[], Any]) -> None:
+        """On the stream of the recording: what the libraries keep per stream is there when it begins."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            run()
+        current.wait_stream(self._stream)
+
+    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._stream):
+            outputs = function(*inputs)
+
+        def replay() -> Any:
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One recording: ``name`` of the pass, the shapes that it was recorded for, and how long it took."""
+
+    name: str
+    shapes: str
+    seconds: float
+
+
+class GraphCapture:
+    """A ``Wrap`` that records passes; see :func:`capture_passes`.
+
+    Attributes:
+        done: recordings so far.
+        recording: one is being made.
+        quiet: nothing is said of each.
+    """
+
+    def __init__(self, make_recorder: Callable[[], Recorder]) -> None:
+        self.done: list[Capture] = []
+        self._make_recorder, self._recorder = make_recorder, make_recorder()
+        self.recording = self.quiet = False
+        self._passes: WeakSet[GraphPass] = WeakSet()
+
+    def own(self) -> GraphCapture:
+        """Another one, to be forgotten by itself; its recordings are counted here, too."""
+        made = GraphCapture(self._make_recorder)
+        made.quiet = self.quiet
+        made.done = self.done
+        return made
+
+    def __call__(
+        self, name: str, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]] = tuple
+    ) -> GraphPass:
+        """The same function, recorded when it is first called with new shapes.
+
+        Args:
+            name: for people.
+            function: of tensors (or None), by position. It may write into tensors that it reaches through
+                attributes, and these stay where they are until :meth:`forget`. Its outputs are tensors, or tuples
+                and dataclasses of them.
+            state: tensors that a run changes such that a second one would do something else. They are put back
+                after recording.
+        """
+        made = GraphPass(name, function, state, self)
+        self._passes.add(made)
+        return made
+
+    def forget(self) -> None:
+        """Drop all recordings: what they reach is somewhere else now."""
+        for one in self._passes:
+            one.forget()
+        self._recorder = self._make_recorder()  # a memory pool that no graph uses cannot be used again
+
+    def record(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        state: Sequence[Tensor],
+        inputs: Sequence[Tensor | None],
+    ) -> Callable[[], Any]:
+        """A recording of a function over static inputs; ``state`` is left as it was."""
+        began = time.perf_counter()
+        kept = [(tensor, tensor.clone()) for tensor in state]
+        self.recording = True
+        try:
+            self._recorder.warm_up(lambda: function(*inputs))
+            _put_back(kept)
+            replay = self._recorder.record(function, inputs)
+        finally:
+            self.recording = False
+        _put_back(kept)
+        shapes = " ".join(str(list(tensor.shape)) for tensor in inputs if tensor is not None)
+        seconds = time.perf_counter() - began
+        if not self.quiet:
+            say(f"Captured {name} {shapes}".rstrip() + f" in {seconds:.1f} s")
+        self.done.append(Capture(name, shapes, seconds))
+        return replay
+
+    @property
+    def seconds(self) -> float:
+        """Time spent recording."""
+        return sum(one.seconds for one in self.done)
+
+
+def capture_passes(device: torch.device | str) -> GraphCapture:
+    """What ``Decoder(wrap=...)`` takes to run CUDA graphs.
+
+    Raises:
+        UsageError: a device other than a CUDA one.
+    """
+    device = torch.device(device)
+    if device.type != "cuda":
+        raise UsageError(
+            "passes are captured as CUDA graphs on CUDA devices only",
+            got=str(device),
+            expected="cuda",
+            remedy="leave --graphs out, or add --device cuda; on a CPU --compile makes passes faster",
+        )
+    return GraphCapture(lambda: CudaRecorder(device))
+
+
+class GraphPass:
+    """One function with a recording for each set of shapes.
+
+    Args:
+        name, function, state: see :meth:`GraphCapture.__call__`.
+        capture: the owner.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        state: Callable[[], Sequence[Tensor]],
+        capture: GraphCapture,
+    ) -> None:
+        self._name, self._function, self._state, self._capture = name, function, state, capture
+        self._recorded: dict[tuple[object, ...], tuple[list[Tensor | None], Callable[[], Any]]] = {}
+
+    def forget(self) -> None:
+        """Drop the recordings."""
+        self._recorded.clear()
+
+    @torch.inference_mode()
+    def __call__(self, *args: Tensor | None) -> Any:
+        """Run the pass; what it gives is the caller's to keep."""
+        if self._capture.recording:  # a part of another pass
+            return self._function(*args)
+        key = tuple(None if arg is None else (arg.shape, arg.dtype) for arg in args)
+        if key not in self._recorded and len(self._recorded) == MOST_RECORDINGS:
+            return self._function(*args)
+        if key not in self._recorded:
+            own = [None if arg is None else arg.clone() for arg in args]
+            self._recorded[key] = own, self._capture.record(self._name, self._function, self._state(), own)
+        inputs, replay = self._recorded[key]
+        for static, arg in zip(inputs, args):
+            if static is not None and arg is not None:
+                static.copy_(arg)
+        return each_tensor(replay(), Tensor.clone)  # the next replay writes over the outputs
+
+
+def _put_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, before in kept:
+        tensor.copy_(before)
+
+
+def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same structure with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        parts = [each_tensor(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        named = {one.name: each_tensor(getattr(value, one.name), change) for one in dataclasses.fields(value)}
+        return dataclasses.replace(value, **named)
+    return value

@@ -1,0 +1,326 @@
+"""From what a command line asks for to named specs, and the checks that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import UsageError
+from .heads import (RANKER, parse_dynamic)
+from .spec import (DRAFT_MODEL, MethodGrid, MethodSpec, meant_for, only_proposer, option_of)
+from ..trees.policies import tree_settings
+from ..proposers.registry import (ALONE, FITTING, FOREIGN, PROPOSERS)
+from ..verify.registry import chosen_verifier
+
+_SHAPE = ("tree", "topk", "total_nodes")
+
+
+@dataclass(frozen=True)
+class DrafterFacts:
+    """What the expansion must know of a drafter.
+
+    Attributes:
+        proposers: that draft with it here.
+        heads: labels of the draft heads that were trained on it.
+        hot_only: labels of draft vocabularies with tokens that its head lacks: a hot core only.
+        overlap: saved comparison that its bridge is made from.
+        tokenizer: it needs ``drafter_tokenizer``.
+    """
+
+    proposers: Sequence[str]
+    heads: Sequence[str] = ()
+    hot_only: Sequence[str] = ()
+    overlap: Path | None = None
+    tokenizer: bool = False
+
+
+def draft_several(grid: MethodGrid) -> bool:
+    """Whether more than one method drafts, so that an option may be meant for another one."""
+    alone = sum(name in ALONE for name in grid.proposers)
+    return len(grid.drafters) * max(len(grid.proposers) - alone, 1) + alone > 1
+
+
+def expand(
+    grid: MethodGrid, drafters: Mapping[Path, DrafterFacts], heads: Mapping[str, str]
+) -> tuple[dict[str, MethodSpec], list[str]]:
+    """The methods of a command line, by name and in order, and notes about what some of them leave out.
+
+    Each proposer without a drafter, then each drafter under each of its proposers: with its own head, with each
+    draft vocabulary, with each trained head, then each draft vocabulary as the hot core of each dynamic head
+    (``vocabulary+context``, ``vocabulary+ranker``).
+
+    Args:
+        drafters: facts by folder.
+        heads: kind of each draft head by its label.
+
+    Raises:
+        UsageError: two methods of one name, or an option that none of them has a use for.
+    """
+    _check_heads(grid, heads)
+    found, notes = dict[str, MethodSpec](), list[str]()
+    several = draft_several(grid)
+
+    def add(name: str, spec: MethodSpec, proposer: str) -> None:
+        if several:
+            spec, lost = _usable(spec, proposer)
+            if lost:
+                them = "them" if lost[1:] else "it"
+                notes.append(f"{name} drafts without {', '.join(lost)}: {proposer} has no use for {them}.")
+        if name in found:
+            raise UsageError("two methods have one name", got=name, remedy="name them: --drafter LABEL=DIR")
+        found[name] = spec
+
+    whole = grid.common.without("overlap", "drafter_tokenizer")
+    bare = whole.without(*(name for name in grid.common.given() if meant_for(name)))
+    for name in grid.proposers:
+        if name in ALONE:
+            spec = bare.model_copy(update={"proposer": name})
+            add(name, spec, name)
+            if name == "early-exit":
+                for label, _, changes in _vocab_ways(grid, {}, ()):
+                    add(f"{name}+{label}", spec.model_copy(update=changes), name)
+    for label, path in grid.drafters:
+        facts = drafters[path]
+        for name in facts.proposers:
+            method = label if len(facts.proposers) == 1 else f"{label}:{name}"
+            own = {
+                "drafter": path,
+                "proposer": name if set(grid.proposers) - set(ALONE) else None,
+                "overlap": facts.overlap,
+                "drafter_tokenizer": grid.common.drafter_tokenizer if facts.tokenizer else None,
+            }
+            add(method, bare.model_copy(update=own), name)
+            useless = [option for option, there in _not_foreign(grid, name).items() if there]
+            if useless and several:
+                given = " and ".join(useless)
+                notes.append(f"{method} drafts without {given}: {name} has no use for them.")
+                continue
+            trained = {one: heads[one] for one in facts.heads}
+            for more, kind, changes in _vocab_ways(grid, trained, facts.hot_only):
+                start = bare if kind is None else _head_options(whole, kind, hybrid="vocab" in changes)
+                add(f"{method}+{more}", start.model_copy(update={**own, **changes}), name)
+    return found, notes
+
+
+_Way = tuple[str, "str | None", dict[str, object]]
+
+
+def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence[str]) -> list[_Way]:
+    """Draft vocabularies and heads beside a drafter's own head: name, kind of trained head, fields that it sets."""
+    paths = dict(grid.heads)
+    ways: list[_Way] = [
+        (label, None, {"vocab": path}) for label, path in grid.vocabs if label not in hot_only
+    ]
+    ways += [(label, kind, {"head": paths[label]}) for label, kind in trained.items()]
+    for label, path in grid.vocabs:
+        for text in grid.dynamic:
+            core = {"vocab": path, "dynamic": text}
+            if parse_dynamic(text).source == "context":
+                ways.append((f"{label}+context", None, core))
+            else:
+                ways += [
+                    (f"{label}+{one}", kind, {**core, "head": paths[one]})
+                    for one, kind in trained.items()
+                    if kind == RANKER
+                ]
+    return ways
+
+
+def _not_foreign(grid: MethodGrid, name: str) -> dict[str, bool]:
+    """Options that a proposer over two vocabularies has no use for: TLI has one for draft vocabularies."""
+    vocab, dynamic = bool(grid.vocabs), bool(grid.dynamic)
+    if name not in FOREIGN or (name == "tli" and not dynamic):
+        return {}
+    return {"--vocab": vocab, "--dynamic": dynamic}
+
+
+def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
+    """Without the options of other kinds of head; the tail of a hybrid head has its size from ``dynamic``."""
+    useless = [name for name in spec.given() if (kinds := meant_for(name)) and kind not in kinds]
+    return spec.without(*useless, *(["shortlist"] if hybrid else []))
+
+
+def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
+    """Refuse options of heads that none of the heads has a use for.
+
+    Raises:
+        UsageError: one of these.
+    """
+    there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
+    for name in grid.common.given():
+        kinds = meant_for(name)
+        if kinds and not set(kinds) & set(heads.values()):
+            raise UsageError(
+                f"{option_of(name)} means nothing here",
+                got=there,
+                expected=f"--head with a {' or '.join(kinds)}",
+            )
+    sources = [parse_dynamic(text).source for text in grid.dynamic]
+    if len(set(sources)) < len(sources):
+        raise UsageError("--dynamic names one source twice", got=" ".join(grid.dynamic), expected="each once")
+    if sources and not grid.vocabs:
+        raise UsageError(
+            "--dynamic adds tokens to a draft vocabulary",
+            got="no draft vocabulary",
+            expected="--vocab DIR beside it",
+        )
+    if RANKER in sources and RANKER not in heads.values():
+        raise UsageError(
+            "--dynamic ranker takes its tokens from a ranker",
+            got=there,
+            expected="--head with a ranker beside it",
+        )
+
+
+def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None:
+    """Refuse a command line that asks for what there is not, or for what means nothing in the run.
+
+    Args:
+        kinds: of the run's drafters.
+        sampled: the temperature is above 0.
+
+    Raises:
+        UsageError: one of these.
+    """
+    if grid.heads and set(kinds) <= {DRAFT_MODEL}:
+        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
+    _check_settings(grid.common, grid.proposers, kinds, sampled=sampled)
+    if grid.overlaps:
+        _check_draft_model("--overlap", kinds)
+
+
+def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
+    """The same for one method, before anything is loaded.
+
+    Args:
+        kind: of its drafter.
+
+    Raises:
+        UsageError: settings that mean nothing together.
+    """
+    kinds = [] if kind is None else [kind]
+    _check_settings(spec, [] if spec.proposer is None else [spec.proposer], kinds, sampled=sampled)
+    if spec.drafter is not None and spec.proposer in ALONE:
+        raise UsageError(
+            "this proposer drafts without a drafter",
+            got=f"--proposer {spec.proposer} and --drafter {spec.drafter}",
+            expected="one of them",
+            remedy="vocabforge eval compares several",
+        )
+    if spec.vocab is not None and spec.drafter is None and spec.proposer != "early-exit":
+        raise UsageError(
+            "--vocab restricts a draft head",
+            got=f"proposer {spec.proposer}, which has none" if spec.proposer else "nothing that drafts",
+            expected="--drafter DIR beside it, or --proposer early-exit",
+        )
+    if spec.head is not None and kind in (None, DRAFT_MODEL):
+        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
+    if spec.overlap is not None:
+        _check_draft_model("--overlap", kinds)
+    if (problem := spec.contradiction()) is not None:
+        raise UsageError(problem, expected="settings that belong to one method")
+    if spec.dynamic is not None:
+        parse_dynamic(spec.dynamic)
+
+
+def _check_draft_model(option: str, kinds: Sequence[str]) -> None:
+    if DRAFT_MODEL not in kinds:
+        raise UsageError(
+            f"{option} means nothing here",
+            got="no draft model",
+            expected="--drafter with a language model's folder beside it",
+        )
+
+
+def _check_settings(
+    spec: MethodSpec, proposers: Sequence[str], kinds: Sequence[str], *, sampled: bool
+) -> None:
+    unknown = [name for name in proposers if name not in PROPOSERS]
+    if unknown:
+        raise UsageError(
+            "there is no such proposer",
+            got=", ".join(unknown),
+            expected=", ".join(PROPOSERS),
+            source="--proposer",
+        )
+    if spec.verifier is not None:
+        chosen_verifier(spec.verifier, sampled=sampled)
+    for name in proposers:
+        if name not in ALONE and not any(name in FITTING[kind] for kind in kinds):
+            raise UsageError(
+                "this proposer has no drafter that drafts so",
+                got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
+                expected="--drafter with a language model's folder beside it"
+                if name in FITTING[DRAFT_MODEL]
+                else "--drafter DIR of its kind beside it",
+            )
+    given = [name for name in spec.given() if not meant_for(name) and name not in _NOT_DRAFTING]
+    # A draft model may yet turn out to draft so.
+    open_choice = DRAFT_MODEL in kinds and set(proposers) <= set(ALONE)
+    for name in given:
+        proposer = only_proposer(name)
+        if proposer and proposer not in proposers and not (open_choice and proposer in FOREIGN):
+            raise UsageError(
+                f"{option_of(name)} means nothing here",
+                got=", ".join(proposers) or "no named proposer",
+                expected=f"--proposer {proposer} beside it",
+            )
+    if spec.drafter_tokenizer is not None:
+        _check_draft_model("--drafter-tokenizer", kinds)
+    if given and not kinds and not any(name in ALONE for name in proposers):
+        raise UsageError(
+            "an option of drafting means nothing here",
+            got=f"{', '.join(map(option_of, given))}, and nothing drafts",
+            expected="--drafter DIR, or --proposer n-gram or early-exit, beside it",
+        )
+    if spec.tree in (None, "dynamic"):
+        tree_settings(spec.depth, spec.topk, spec.total_nodes)
+
+
+# What a spec names, not how it drafts.
+_NOT_DRAFTING = ("drafter", "proposer", "vocab", "head", "dynamic", "overlap", "drafter_tokenizer")
+
+
+def own_options(spec: MethodSpec, proposer: str) -> list[str]:
+    """The given options that only this proposer reads."""
+    return [option_of(name) for name in spec.given() if only_proposer(name) == proposer]
+
+
+def _usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
+    """A method's spec without what its proposer has no use for, and what that was, but for options of others."""
+    given = spec.given()
+    others = [name for name in given if only_proposer(name) not in (None, proposer)]
+    lost = []
+    if proposer in ("n-gram", "slem"):
+        lost += ["draft_sampling"]
+    if proposer in ("n-gram", "slrs"):
+        lost += ["tree_file"]
+        if proposer == "slrs" or spec.tree != "dynamic":
+            lost += _SHAPE
+    lost = [name for name in given if name in lost]
+    told = [option_of(name) + ("" if given[name] is True else f" {given[name]}") for name in lost]
+    return spec.without(*others, *lost), told
+
+
+def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
+    """The named proposers that can draft with this kind of drafter; its default if none is named.
+
+    Args:
+        kind: of ``FITTING``.
+        path: the drafter's folder, for errors.
+
+    Raises:
+        UsageError: none of the named ones can.
+    """
+    wanted = [name for name in named if name not in ALONE]
+    fitting = FITTING[kind]
+    chosen = [name for name in wanted if name in fitting]
+    if wanted and not chosen:
+        raise UsageError(
+            "none of the proposers can draft with this drafter",
+            got=f"--proposer {', '.join(wanted)} with a drafter of kind {kind}",
+            expected=" or ".join(fitting),
+            source=path,
+        )
+    return chosen or [fitting[0]]

@@ -1,0 +1,292 @@
+"""Draft heads: how each is asked for, and what it scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...core.errors import (MismatchError, UsageError, did_you_mean)
+from ...core.values import parse_size
+from ...corpus.tokenizer.tokenizer import check_fingerprint
+from ...models.drafters.interface import Drafter
+from ...models.heads.io import LoadedHead
+from ...models.heads.registry import (DraftHead, HeadBase, HeadOptions, ScoresSome, StaticHead, base_of, build_head)
+from ...models.heads.core import rows_of
+from ...models.heads.low_rank import check_shortlist
+from ...models.heads.router import (Router, check_budgets)
+from ...models.heads.scorer import LowRankScorer
+from ...vocab.subset.schedule import schedule_sizes
+from ...vocab.subset.subset import (VocabSubset, load_subset)
+from .spec import (MethodSpec, meant_for, option_of)
+
+SOURCES = ("context", "ranker")
+RANKER = "ranker"
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """What is scored beside a draft vocabulary.
+
+    Attributes:
+        source: ``context``: the tokens of the request's text; ``ranker``: a trained ranker's best.
+        size: most tokens of it; None takes the default.
+    """
+
+    source: Literal["context", "ranker"]
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class BuiltHead:
+    """A draft head and one phrase about it.
+
+    Attributes:
+        extra: it is more than a static vocabulary, so that reports name it.
+    """
+
+    head: DraftHead
+    text: str
+    extra: bool = True
+
+
+def parse_dynamic(text: str) -> Dynamic:
+    """``context``, ``context:512``, ``ranker`` or ``ranker:512``.
+
+    Raises:
+        UsageError: anything else.
+    """
+    source, separator, size = text.partition(":")
+    if source not in SOURCES:
+        raise UsageError(
+            "there is no such source of dynamic draft tokens",
+            got=source,
+            expected="context[:SIZE] or ranker[:SIZE]",
+            source="--dynamic",
+            remedy=did_you_mean(source, SOURCES),
+        )
+    try:
+        tokens = parse_size(size) if separator else None
+    except ValueError:
+        tokens = 0
+    if tokens is not None and tokens < 1:
+        raise UsageError(
+            "the number of dynamic draft tokens cannot be read",
+            got=text,
+            expected=f"{source}:SIZE with a size of 1 or more, such as {source}:512",
+            source="--dynamic",
+        )
+    return Dynamic("context" if source == "context" else "ranker", tokens)
+
+
+@dataclass(frozen=True)
+class NamedHead:
+    """A loaded head, its name, and how it will be used."""
+
+    label: str
+    path: Path
+    loaded: LoadedHead
+    options: HeadOptions
+
+    def over(self, drafter: Drafter | HeadBase) -> DraftHead:
+        """The head over a drafter's exact head, or another."""
+        base = drafter if isinstance(drafter, HeadBase) else base_of(drafter)
+        return build_head(self.loaded.kind, base, self.loaded.module, self.options)
+
+
+def spec_head(
+    base: HeadBase,
+    spec: MethodSpec,
+    trained: LoadedHead | None = None,
+    fingerprint: str | None = None,
+) -> BuiltHead | None:
+    """The draft head that a spec asks for over one exact head; None for that head itself.
+
+    A hot core may lack ids of the exact head; a draft vocabulary may not.
+
+    Args:
+        base: of a drafter (``base_of``) or of a model (``base_of_model``).
+        trained: the head in ``spec.head``.
+        fingerprint: of the tokenizer that the base was made for; None if that is not known.
+
+    Raises:
+        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, a size beyond the head, a
+            setting that the head does not have.
+    """
+    if spec.vocab is None:
+        if trained is None:
+            return None
+        options = head_options(trained.kind, trained.artifact.meta, spec)
+        _check_trained(trained, options, spec)
+        head = build_head(trained.kind, base, trained.module, options)
+        return BuiltHead(head, phrase(trained.kind, head, options))
+    subset = read_subset(spec.vocab, fingerprint)
+    if spec.dynamic is None:
+        return _vocab_head(base, subset, spec.vocab)
+    what = parse_dynamic(spec.dynamic)
+    ranked = tuple(subset.ranked.tolist())
+    if what.source == "context":
+        options = HeadOptions(ranked=ranked, context=what.size)
+        head = build_head("context", base, None, options)
+        return BuiltHead(head, phrase("context", head, options))
+    if trained is None or trained.kind != RANKER:
+        raise UsageError(
+            "--dynamic ranker takes its tokens from a ranker",
+            got="no draft head" if trained is None else f"{spec.head} ({trained.kind})",
+            expected="--head with a ranker beside it",
+        )
+    check_shortlist(what.size, len(base.embedding), source="--dynamic")
+    options = HeadOptions(
+        ranked=ranked, shortlist=what.size, rows=spec.head_rows, fp8=spec.ranker_fp8 or None
+    )
+    head = build_head("hybrid", base, trained.module, options)
+    return BuiltHead(head, phrase("hybrid", head, options))
+
+
+def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:
+    for name in spec.given():
+        kinds = meant_for(name)
+        if kinds and loaded.kind not in kinds:
+            raise UsageError(
+                f"{option_of(name)} means nothing here",
+                got=f"{spec.head} ({loaded.kind})",
+                expected=f"--head with a {' or '.join(kinds)}",
+            )
+    if isinstance(loaded.module, Router) and options.budgets:
+        check_budgets(options.budgets, loaded.module.clusters, source=loaded.artifact.path)
+    if isinstance(loaded.module, LowRankScorer):
+        check_shortlist(spec.shortlist, len(loaded.module.head_weight), source=loaded.artifact.path)
+
+
+def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOptions:
+    """How a head of a kind is used: the spec first, then what it was saved with.
+
+    Raises:
+        UsageError: a budget that cannot be read.
+    """
+    shortlist = spec.shortlist or meta.get("shortlist")
+    budgets = parse_budget(spec.budget, spec.draft_steps) if spec.budget else meta.get("budgets")
+    return HeadOptions(
+        shortlist=int(shortlist) if shortlist and kind in meant_for("shortlist") else None,
+        budgets=tuple(map(int, budgets)) if budgets and kind in meant_for("budget") else None,
+        rows=spec.head_rows if kind in meant_for("head_rows") else None,
+        fp8=(spec.ranker_fp8 or None) if kind in meant_for("ranker_fp8") else None,
+    )
+
+
+def parse_budget(text: str, steps: int) -> tuple[int, ...]:
+    """``32`` or ``decay:32:8`` -> clusters of each draft step.
+
+    Raises:
+        UsageError: not of this form, an unknown law, or sizes that are not in order.
+    """
+    law, *sizes = text.split(":") if ":" in text else ("constant", text)
+    if not 1 <= len(sizes) <= 2 or not all(size.isdecimal() for size in sizes):
+        raise UsageError(
+            "the budget of clusters cannot be read",
+            got=text,
+            expected="K, or LAW:K_MAX:K_MIN such as decay:32:8",
+            source="--budget",
+        )
+    return schedule_sizes(law, int(sizes[0]), int(sizes[1]) if sizes[1:] else None, max(steps, 2))
+
+
+def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:
+    """A subset artefact, its tokenizer compared where the other side is known.
+
+    Raises:
+        ArtifactError: no such artefact.
+        MismatchError: it was made for another tokenizer.
+    """
+    subset = load_subset(vocab)
+    if fingerprint:
+        check_fingerprint(
+            fingerprint,
+            subset.fingerprint,
+            expected_from="the drafter",
+            got_from=f"the draft vocabulary {vocab}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
+    return subset
+
+
+def missing_ids(base: HeadBase, subset: VocabSubset) -> Any:
+    """Ids (M,) of a draft vocabulary that an exact head does not score."""
+    _, known = rows_of(base, subset.ids.tolist())
+    return subset.ids[~known.cpu().numpy()]
+
+
+def _vocab_head(base: HeadBase, subset: VocabSubset, source: Path) -> BuiltHead:
+    rows, _ = rows_of(base, subset.ids.tolist())
+    missing = missing_ids(base, subset)
+    if len(missing):
+        raise MismatchError(
+            "the drafter's head does not score every token of this draft vocabulary",
+            got=f"{len(missing):,} ids without a row, first {missing[:5].tolist()}",
+            expected=f"a subset of the head's {len(base.target_ids):,} ids",
+            source=source,
+            remedy="prune a drafter trained with the full vocabulary",
+        )
+    if not subset.schedule:
+        head = StaticHead(base.weight[rows], base.target_ids[rows])
+        return BuiltHead(head, f"draft vocabulary of {head.size:,} tokens", extra=False)
+    options = HeadOptions(ranked=tuple(subset.ranked.tolist()), schedule=subset.schedule)
+    scheduled = build_head("scheduled", base, None, options)
+    return BuiltHead(scheduled, phrase("scheduled", scheduled, options))
+
+
+def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
+    """What a head is, for tables and reports."""
+    parts = [f"{kind} head over {built.size:,} tokens"]
+    if (core := getattr(built, "core_size", None)) is not None:
+        parts.append(f"hot core of {core:,}")
+    if built.context_size:
+        parts.append(f"up to {built.context_size:,} of the text")
+    if (tail := getattr(built, "tail_size", None)) is not None:
+        parts.append(f"tail of {tail:,} from a ranker")
+    if (sizes := getattr(built, "sizes", None)) is not None:
+        parts.append(f"tokens by draft step {' '.join(map(str, sizes))}")
+    if (shortlist := getattr(built, "shortlist", None)) is not None:
+        parts.append(f"shortlist of {shortlist:,}")
+    if (budgets := getattr(built, "budgets", None)) is not None:
+        parts.append(f"clusters by draft step {' '.join(map(str, budgets))}")
+    if options.rows is not None:
+        parts.append(f"{options.rows} rows")
+    if options.fp8:
+        parts.append("scorer in 8 bits")
+    return ", ".join(parts)
+
+
+def describe(head: NamedHead, built: DraftHead) -> str:
+    """One phrase for tables and reports."""
+    return phrase(head.loaded.kind, built, head.options)
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """What a draft head scores.
+
+    Attributes:
+        kind: of the head, as ``models.heads.HEADS`` names it.
+        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
+        of: rows of the target's LM head.
+    """
+
+    kind: str
+    size: int
+    of: int
+
+
+def draft_vocabulary(head: DraftHead, steps: int, of: int) -> DraftVocabulary:
+    """What a head scores over a draft.
+
+    Args:
+        steps: draft steps of a cycle.
+        of: rows of the target's LM head.
+    """
+    kind = getattr(head, "KIND", "full" if head.size >= of else "static")
+    if not isinstance(head, ScoresSome):
+        return DraftVocabulary(kind, head.size, of)
+    sizes = [head.scored(step) for step in range(max(steps, 1))]
+    return DraftVocabulary(kind, round(sum(sizes) / len(sizes)), of)

@@ -1,0 +1,308 @@
+"""From specs to decoders: the target, each drafter and each draft head are loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.console import say
+from ...core.errors import (UsageError, VocabForgeError)
+from ...core.files import read_json
+from ...export.layouts.eagle1 import Eagle
+from ...models.drafters.io import CONFIG
+from ...models.heads.io import (check_owner, owner_of)
+from ...models.heads.registry import (HeadBase, base_of, base_of_model)
+from .heads import (BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, read_subset, spec_head)
+from .models import (Models, is_draft_model, trained_for)
+from ..proposers.interface import Wrap
+from ..engine import Decoder
+from .grid import (DrafterFacts, check_grid, check_spec, draft_several, expand, fitting)
+from .spec import (DRAFT_MODEL, MethodGrid, MethodSpec, meant_for)
+from ..proposers.registry import (FITTING, FOREIGN, ProposerParts, make_proposer)
+from .recipe import (PLAIN, DecodingRecipe)
+from ..request import Generator
+from ..verify.registry import chosen_verifier
+
+if TYPE_CHECKING:
+    from ..cross_vocab.build import (ForeignWays, Way)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of decoding.
+
+    Attributes:
+        head: describes its draft head where that is an artefact of its own.
+        vocabulary: what its draft head scores; None where it has none.
+        verifier: that was asked for by name. lossless: whether its outputs have the target's law.
+    """
+
+    name: str
+    generator: Generator
+    description: str
+    head: str | None = None
+    vocabulary: DraftVocabulary | None = None
+    verifier: str | None = None
+    lossless: bool = True
+
+
+def recipe_methods(
+    recipe: DecodingRecipe,
+    only: Sequence[str] = (),
+    *,
+    device: str | None = None,
+    wrap: Wrap | None = None,
+    sampled: bool = False,
+    models: Models | None = None,
+) -> list[Method]:
+    """Plain decoding, then the methods of a recipe in its order.
+
+    Args:
+        only: names of methods; the others are not built. Empty: all. Plain decoding is always there.
+        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
+        sampled: the temperature is above 0; it decides between proposers if none is named.
+        models: of this recipe's target, tokenizer and dtype, if they are loaded already.
+
+    Raises:
+        UsageError: no such method, or settings that mean nothing together.
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    unknown = [name for name in only if name not in (PLAIN, *recipe.methods)]
+    if unknown:
+        raise UsageError(
+            "there is no such method in this run",
+            got=", ".join(unknown),
+            expected=", ".join((PLAIN, *recipe.methods)),
+        )
+    wanted = {name: spec for name, spec in recipe.methods.items() if not only or name in only}
+    for name, spec in wanted.items():  # before anything is loaded
+        with _named(name):
+            check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
+    if models is None:
+        models = Models(recipe.target, recipe.tokenizer, device=device, dtype=recipe.dtype)
+    return build_methods(models, wanted, wrap=wrap, sampled=sampled)
+
+
+def build_methods(
+    models: Models, specs: Mapping[str, MethodSpec], *, wrap: Wrap | None = None, sampled: bool = False
+) -> list[Method]:
+    """Plain decoding, then a method a spec; see :func:`build_method`."""
+    named = {PLAIN: MethodSpec(), **specs}
+    return [build_method(models, spec, name, wrap=wrap, sampled=sampled) for name, spec in named.items()]
+
+
+def build_method(
+    models: Models, spec: MethodSpec, name: str, *, wrap: Wrap | None = None, sampled: bool = False
+) -> Method:
+    """One way of decoding.
+
+    Args:
+        name: of the method; errors name it.
+        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
+        sampled: the temperature is above 0; it decides between proposers if the spec names none.
+
+    Raises:
+        UsageError: settings that mean nothing together.
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    if not spec.drafts:
+        return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
+    with _named(name):
+        check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
+        spec = spec.on(models.model.device.type)
+        proposer, drafter, built, way = _parts(models, spec, name, sampled)
+        head = None if built is None else built.head
+        bridge = None if way is None else way.bridge
+        made = make_proposer(proposer, ProposerParts(models.model, drafter, head, spec, bridge))
+        decoder = Decoder(models.model, made, control=spec.control, verifier=spec.verifier, wrap=wrap)
+    plan = made.plan
+    parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
+    if way is not None:
+        if (tokens := getattr(made, "draft_tokens", None)) is not None:
+            parts.append(f"drafted as up to {tokens} draft tokens a cycle")
+        parts += [] if way.reason is None else [f"chosen because {way.reason}"]
+        parts.append(way.facts)
+    elif built is not None:
+        parts.append(built.text)
+    elif made.head is not None:
+        parts.append(f"draft vocabulary of {made.head.size:,} tokens")
+    if made.samples:
+        parts.append("drawn drafts")
+    if spec.control != "fixed":
+        parts.append(f"{spec.control} control")
+    lossless = spec.verifier is None or chosen_verifier(spec.verifier, sampled=sampled).lossless
+    if spec.verifier is not None:
+        parts.append(f"verifier {spec.verifier}{'' if lossless else ' (not lossless)'}")
+    scoring = head or made.head
+    rows = models.model.config.vocab_size
+    return Method(
+        name,
+        decoder,
+        ", ".join(parts),
+        head=built.text if built is not None and built.extra else None,
+        vocabulary=None if scoring is None else draft_vocabulary(scoring, plan.levels, rows),
+        verifier=spec.verifier,
+        lossless=lossless,
+    )
+
+
+def _parts(
+    models: Models, spec: MethodSpec, name: str, sampled: bool
+) -> tuple[str, Any, BuiltHead | None, Way | None]:
+    """Name of the proposer, drafter, draft head and, if the vocabularies differ, the way between them."""
+    path = spec.drafter
+    if path is None:
+        assert spec.proposer is not None
+        return spec.proposer, None, _head(models, spec, lambda: base_of_model(models.model)), None
+    if not is_draft_model(path):
+        drafter, artifact = models.drafter(path)
+        (proposer,) = fitting(drafter.kind, [spec.proposer] if spec.proposer else [], path)
+        return proposer, drafter, _head(models, spec, lambda: base_of(drafter), trained_for(artifact)), None
+    small = models.language_model(path)
+    ways = _ways(models, spec, spec.proposer, spec.overlap, sampled)
+    way = ways.of(path, small.config.vocab_size)
+    ways.check_used()
+    (proposer,) = way.names
+    if proposer not in FOREIGN:
+        from ..proposers.draft_model import head_base
+
+        return proposer, small, _head(models, spec, lambda: head_base(models.model, small)), None
+    if way.reason is not None:
+        say(f"{name}: {proposer}, chosen because {way.reason}.")
+    if spec.dynamic is not None or (spec.vocab is not None and proposer != "tli"):
+        raise UsageError(
+            f"{proposer} cannot draft so",
+            got="--vocab" + ("" if spec.dynamic is None else " and --dynamic"),
+            expected="--vocab with --proposer tli; no --dynamic if the vocabularies differ",
+        )
+    if spec.vocab is not None:
+        from ..cross_vocab.build import restricted
+
+        assert way.bridge is not None
+        subset = read_subset(spec.vocab, models.tokenizer.fingerprint)
+        way = replace(way, bridge=restricted(way.bridge, subset, spec.vocab))
+    return proposer, small, None, way
+
+
+def _ways(
+    models: Models, spec: MethodSpec, proposer: str | None, overlap: Path | None, sampled: bool
+) -> ForeignWays:
+    from ..cross_vocab.build import ForeignWays
+
+    return ForeignWays(
+        models.tokenizer,
+        models.model.config.vocab_size,
+        spec,
+        proposers=[] if proposer is None else [proposer],
+        overlaps=[] if overlap is None else [overlap],
+        sampled=sampled,
+        bridges=models.bridges,
+    )
+
+
+def _head(
+    models: Models, spec: MethodSpec, base: Callable[[], HeadBase], fingerprint: str | None = None
+) -> BuiltHead | None:
+    """The draft head of a spec; the same request gives the same one, which has copies of the LM head's rows."""
+    if spec.vocab is None and spec.head is None:
+        return None
+    asked = {name: value for name, value in spec.given().items() if meant_for(name)}
+    steps = spec.draft_steps if spec.budget else None  # a schedule of budgets is by draft step
+    key = spec.drafter, spec.vocab, spec.head, spec.dynamic, steps, *asked.items()
+    if key not in models.built:
+        trained = None
+        if spec.head is not None and spec.drafter is not None:
+            trained = models.trained_head(spec.head)
+            check_owner(trained.artifact, models.owner(spec.drafter), drafter=spec.drafter)
+        if spec.drafter is None or is_draft_model(spec.drafter):
+            fingerprint = models.tokenizer.fingerprint
+        models.built[key] = spec_head(base(), spec, trained, fingerprint)
+    return models.built[key]
+
+
+def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> dict[str, MethodSpec]:
+    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
+    """
+    check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
+    grid = grid.on(models.model.device.type)
+    trained = [path for _, path in grid.drafters if not is_draft_model(path)]
+    ways = _grid_ways(models, grid, sampled) if len(trained) < len(grid.drafters) else None
+    heads = {label: models.trained_head(path) for label, path in grid.heads}
+    owners = {label: owner_of(head.artifact).drafter for label, head in heads.items()}
+    for label, head in heads.items():
+        if not any(models.owner(path).drafter == owners[label] for path in trained):
+            check_owner(head.artifact, models.owner(trained[0]), drafter=trained[0])
+    facts = {}
+    for label, path in grid.drafters:
+        if ways is not None and path not in trained:
+            way = ways.of(path, models.language_model(path).config.vocab_size)
+            facts[path] = DrafterFacts(way.names, overlap=way.overlap, tokenizer=way.tokenizer)
+            continue
+        drafter, artifact = models.drafter(path)
+        core_only = []
+        for vocab, folder in grid.vocabs if grid.dynamic else ():
+            missing = missing_ids(base_of(drafter), read_subset(folder, trained_for(artifact)))
+            if len(missing):
+                core_only.append(vocab)
+                say(f"{vocab} is a hot core only, less the {len(missing):,} ids that {label}'s head lacks")
+        own = models.owner(path).drafter if heads else ""
+        facts[path] = DrafterFacts(
+            fitting(drafter.kind, grid.proposers, path),
+            [name for name, owner in owners.items() if owner == own],
+            core_only,
+        )
+    if ways is not None:
+        ways.check_used()
+    specs, notes = expand(grid, facts, {label: head.kind for label, head in heads.items()})
+    for note in notes:
+        say(note)
+    return specs
+
+
+def _grid_ways(models: Models, grid: MethodGrid, sampled: bool) -> ForeignWays:
+    """The ways of a run with draft models."""
+    from ..cross_vocab.build import ForeignWays
+
+    return ForeignWays(
+        models.tokenizer,
+        models.model.config.vocab_size,
+        grid.common,
+        proposers=grid.proposers,
+        overlaps=grid.overlaps,
+        sampled=sampled,
+        several=len(grid.drafters) > 1,
+        alone=not draft_several(grid),
+        bridges=models.bridges,
+    )
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Let an error name the method that it is about."""
+    try:
+        yield
+    except VocabForgeError as error:
+        source = f"method {method}" if error.source is None else f"method {method}: {error.source}"
+        raise type(error)(
+            error.message, got=error.got, expected=error.expected, source=source, remedy=error.remedy
+        ) from error
+
+
+def kind_of(path: Path) -> str:
+    """What a folder drafts as, before it is loaded; what cannot be read counts as an EAGLE-3 drafter until then."""
+    if is_draft_model(path):
+        return DRAFT_MODEL
+    with suppress(VocabForgeError):
+        native = (path / CONFIG).is_file()
+        body = read_json(path / CONFIG if native else path / "config.json", finite=False)
+        if native and isinstance(body, dict):
+            return body["kind"] if body.get("kind") in FITTING else "eagle3"
+        if isinstance(body, dict) and Eagle.matches(body):
+            return "eagle1"
+    return "eagle3"

@@ -1,0 +1,139 @@
+"""The models and draft heads of a run, each folder loaded once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.artifact import (MANIFEST, Artifact, open_artifact)
+from ...core.console import say
+from ...core.errors import (ArtifactError, DataError, UsageError)
+from ...corpus.tokenizer.tokenizer import (TextTokenizer, load_tokenizer)
+from ...export.layouts.eagle1_folder import is_eagle_folder
+from ...export.registry import load_drafter
+from ...models.device import choose_device
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors
+from ...models.target.fingerprint import target_fingerprint
+from ...models.heads.io import (HeadOwner, LoadedHead, drafter_digest, load_head)
+from ...models.lean.model import (LeanModel, load_target)
+from ...models.lean.config import find_family
+from ...models.target.hf import (check_tokenizer_fits, read_target_config)
+from ...models.target.load import DTYPES
+from .heads import BuiltHead
+
+if TYPE_CHECKING:
+    from ...vocab.overlap.bridge import Bridge
+
+_TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the one that is a model
+
+
+class Models:
+    """A target, and what drafts for it: loaded when first asked for, then kept.
+
+    Args:
+        target: Hugging Face folder.
+        tokenizer: folder; None: the target's.
+        device: None chooses CUDA where there is one.
+        dtype: of everything that is loaded; a name of ``DTYPES``.
+
+    Attributes:
+        model, tokenizer: the target and its tokenizer.
+        built: draft heads over an exact head, by what was asked for.
+        bridges: between the target's vocabulary and another one, by its fingerprint and the saved overlap.
+
+    Raises:
+        UsageError: no such dtype or device.
+        VocabForgeError: the target cannot be loaded, or the tokenizer is not its own.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        tokenizer: Path | None = None,
+        *,
+        device: str | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        if dtype not in DTYPES:
+            raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
+        self.target = target
+        self.model: LeanModel = load_target(target, dtype=DTYPES[dtype], device=choose_device(device))
+        self.tokenizer: TextTokenizer = load_tokenizer(tokenizer or target)
+        check_tokenizer_fits(
+            self.tokenizer.vocab_size,
+            self.model.config.vocab_size,
+            tokenizer=self.tokenizer.source,
+            target=target,
+        )
+        self._drafters: dict[Path, tuple[Drafter, Artifact | None]] = {}
+        self._models: dict[Path, LeanModel] = {}
+        self._owners: dict[Path, HeadOwner] = {}
+        self._trained: dict[Path, LoadedHead] = {}
+        self.built: dict[tuple[Any, ...], BuiltHead | None] = {}
+        self.bridges: dict[tuple[str, Path | None], Bridge] = {}
+
+    def drafter(self, path: Path) -> tuple[Drafter, Artifact | None]:
+        """A trained drafter of any layout over the target's tensors, and its artefact where it is one.
+
+        Raises:
+            VocabForgeError: nothing loadable, damaged, or made for another target.
+        """
+        if path not in self._drafters:
+            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+            drafter, artifact = load_drafter(path, tensors, self.target)
+            expected = trained_for(artifact)
+            if expected and expected != self.tokenizer.fingerprint:
+                # Other ids with the right sizes would only lower acceptance, in silence.
+                say(
+                    f"Warning: the drafter was trained with another tokenizer than {self.tokenizer.source}; "
+                    "expect a poor acceptance."
+                )
+            self._drafters[path] = drafter, artifact
+        return self._drafters[path]
+
+    def language_model(self, path: Path) -> LeanModel:
+        """A draft model, in the target's dtype and on its device.
+
+        Raises:
+            VocabForgeError: it cannot be loaded.
+        """
+        if path not in self._models:
+            self._models[path] = load_target(path, dtype=self.model.dtype, device=self.model.device)
+        return self._models[path]
+
+    def trained_head(self, path: Path) -> LoadedHead:
+        """A trained draft head, in the target's dtype and on its device.
+
+        Raises:
+            ArtifactError: no head there, or a damaged one.
+        """
+        if path not in self._trained:
+            self._trained[path] = load_head(path, device=self.model.device, dtype=self.model.dtype)
+        return self._trained[path]
+
+    def owner(self, path: Path) -> HeadOwner:
+        """What a draft head must have been trained for, to be used with the drafter in a folder."""
+        if path not in self._owners:
+            prints = target_fingerprint(self.target), self.tokenizer.fingerprint
+            self._owners[path] = HeadOwner(drafter_digest(path), *prints)
+        return self._owners[path]
+
+
+def trained_for(artifact: Artifact | None) -> str | None:
+    """Fingerprint of the tokenizer that a drafter was trained with, where it is known."""
+    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    return str(expected) if expected else None
+
+
+def is_draft_model(path: Path) -> bool:
+    """Whether a folder holds a whole model that the lean decoder computes, and no drafter."""
+    if not (path / "config.json").is_file():
+        return False
+    try:
+        if (path / MANIFEST).is_file() and open_artifact(path, verify=False).kind != _TARGET_KIND:
+            return False
+        find_family(read_target_config(path), path)
+    except (ArtifactError, DataError):
+        return False
+    return not is_eagle_folder(path)

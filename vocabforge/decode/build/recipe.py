@@ -1,0 +1,91 @@
+"""Ways of decoding written down: what ``tune`` recommends and ``eval --recipe`` runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import field_validator
+
+from ...core.config import (StrictModel, parse_config, read_yaml)
+from ...core.errors import (ConfigError, UsageError)
+from ...core.files import atomic_write
+from .spec import MethodSpec
+
+PLAIN = "plain"  # the method that every run has: decoding without drafts
+
+
+class DecodingRecipe(StrictModel):
+    """Several ways over one target.
+
+    Relative paths are taken from the folder where the command runs, as in training recipes.
+
+    Attributes:
+        target: Hugging Face folder.
+        tokenizer: folder; None is the target's.
+        dtype: of target and drafters.
+        methods: by name; plain decoding always runs beside them.
+    """
+
+    target: Path
+    tokenizer: Path | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    methods: dict[str, MethodSpec]
+
+    @field_validator("methods")
+    @classmethod
+    def _names(cls, methods: dict[str, MethodSpec]) -> dict[str, MethodSpec]:
+        """Names go into files, rows and columns."""
+        if not methods:
+            raise ValueError("there is no method to compare with plain decoding")
+        for name in methods:
+            if not name.strip() or not name.isprintable():
+                raise ValueError(f"{name!r} cannot be the name of a method")
+            if name == PLAIN:
+                raise ValueError(f"{PLAIN} is the name of decoding without drafts, which always runs")
+            if not methods[name].drafts:
+                raise ValueError(f"{name} names neither a drafter nor a proposer")
+            if (problem := methods[name].contradiction()) is not None:
+                raise ValueError(f"{name}: {problem}")
+        return methods
+
+
+def read_recipe(path: Path) -> DecodingRecipe:
+    """A recipe from its YAML, strictly.
+
+    Raises:
+        ConfigError: no such file, no YAML, a key that is unknown or missing, values that do not go together.
+    """
+    body = read_yaml(path)
+    try:
+        return parse_config(DecodingRecipe, body, source=path)
+    except UsageError as error:
+        raise ConfigError(
+            error.message,
+            got=error.got,
+            expected=error.expected,
+            source=path,
+            remedy="correct the recipe; docs/formats.md names its keys",
+        ) from error
+
+
+def write_recipe(path: Path, recipe: DecodingRecipe) -> None:
+    """Write a recipe as YAML that :func:`read_recipe` gives back; defaults are left out.
+
+    Every key that the recipe uses is explained in a comment.
+
+    Raises:
+        VocabForgeError: the disk is full or refuses to be written to.
+    """
+    fields = MethodSpec.model_fields
+    used = {name for method in recipe.methods.values() for name in method.model_dump(exclude_defaults=True)}
+    lines = [f"# {name}: {field.description}" for name, field in fields.items() if name in used]
+    body = yaml.safe_dump(recipe_dict(recipe), sort_keys=False, allow_unicode=True, width=1000)
+    atomic_write(path, "\n".join([*lines, body]))
+
+
+def recipe_dict(recipe: DecodingRecipe) -> dict[str, Any]:
+    """The recipe in plain values, as in its YAML."""
+    body = recipe.model_dump(mode="json", exclude_defaults=True)
+    return {"target": body.pop("target"), "dtype": recipe.dtype, **body}

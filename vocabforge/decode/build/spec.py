@@ -1,0 +1,277 @@
+"""One way of decoding, declared once: command-line options, recipe keys and what a method is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from ...core.config import (Positive, StrictModel)
+from ...core.errors import UsageError
+from ...core.values import (labelled, parse_size)
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+DRAFT_MODEL = "draft-model"
+
+
+def option(
+    text: str,
+    default: Any = None,
+    *,
+    metavar: str | None = None,
+    proposer: str | None = None,
+    heads: Sequence[str] = (),
+) -> Any:
+    """Declare an option of drafting.
+
+    Args:
+        text: help of the option, comment of the recipe's key.
+        metavar: what the help shows for the value.
+        proposer: the only one that reads it; None: all do.
+        heads: kinds of trained draft head that it applies to; empty: it is not about heads.
+    """
+    extra: dict[str, Any] = {"metavar": metavar, "proposer": proposer, "heads": list(heads)}
+    return Field(default, description=text, json_schema_extra=extra)
+
+
+def parse_ngram(value: Any) -> tuple[int, int]:
+    """``MIN:MAX``, or ``N`` for both.
+
+    Raises:
+        UsageError: not of this form.
+    """
+    parts = value if isinstance(value, (tuple, list)) else str(value).split(":")
+    sizes = [int(part) if str(part).isdecimal() else 0 for part in parts]
+    if not 1 <= len(sizes) <= 2 or not 0 < sizes[0] <= sizes[-1]:
+        raise UsageError(
+            "the sizes of n-grams cannot be read",
+            got=value,
+            expected="MIN:MAX, such as 1:4",
+            source="--ngram",
+        )
+    return sizes[0], sizes[-1]
+
+
+NgramSizes = Annotated[
+    tuple[int, int],
+    BeforeValidator(parse_ngram),
+    PlainSerializer(lambda sizes: f"{sizes[0]}:{sizes[1]}", return_type=str),
+]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+
+
+class MethodSpec(StrictModel):
+    """One way of decoding. Every field is an option of the commands and a key of a recipe's method.
+
+    None takes the default of the drafter, the head or the proposer. Without a drafter and a proposer it is plain
+    decoding. To add an option, add a field.
+    """
+
+    drafter: Path | None = option("Trained drafter, or a smaller model of any vocabulary.")
+    proposer: str | None = option(
+        "n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the target's "
+        "vocabulary, tli, slem or slrs for one with another, medusa, eagle1, eagle2 or eagle3 for a trained drafter "
+        "[default: by its kind and vocabulary].",
+        metavar="NAME",
+    )
+    vocab: Path | None = option("Subset artefact: draft with these tokens only.")
+    head: Path | None = option("Draft head (ranker, low-rank, router) to draft with.")
+    shortlist: Size | None = option(
+        "Candidates of a ranker [default: what it was saved with].", heads=["ranker"]
+    )
+    budget: Text | None = option(
+        "Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; no more than its "
+        "clusters [default: what it was saved with].",
+        metavar="K|LAW:MAX:MIN",
+        heads=["router"],
+    )
+    head_rows: Literal["own", "shared"] | None = option(
+        "Shortlist of a draft step's rows: their own, or one shared union [default: own for a ranker, shared for a "
+        "router].",
+        heads=["ranker", "router"],
+    )
+    ranker_fp8: bool | None = option(
+        "Read a ranker's scorer in 8 bits a weight: half the bytes of bf16, slightly other candidates [default: no].",
+        heads=["ranker"],
+    )
+    dynamic: str | None = option(
+        "Also draft with the tokens of the text so far (`context`), or with the best of a ranker given with --head "
+        "(`ranker`), in addition to those of --vocab; SIZE tokens at most [default: context: 2,999 less the "
+        "vocabulary's, at least 256; ranker: 512].",
+        metavar="context[:SIZE]|ranker[:SIZE]",
+    )
+    tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
+        "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
+        "proposer's own on CUDA, a chain of 3 tokens or of --depth on a CPU [default: the proposer's]."
+    )
+    tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
+    draft_sampling: bool = option(
+        "Draw drafts from the drafter's distribution instead of taking its best tokens (chains and static trees, "
+        "temperature above 0).",
+        False,
+    )
+    depth: NonNegative | None = option(
+        "Draft depth + 1 tokens deep [default: the proposer's; 5 for a dynamic tree]."
+    )
+    topk: Positive | None = option("Children of a node and width of a tree level [default: 10].")
+    total_nodes: Annotated[int, Field(ge=2)] | None = option(
+        "Nodes that one verification checks, root included [default: 60]."
+    )
+    exit_layers: Positive | None = option(
+        "Layers of the target that an early exit drafts with [default: a third].", proposer="early-exit"
+    )
+    ngram: NgramSizes | None = option(
+        "Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
+        metavar="MIN:MAX",
+        proposer="n-gram",
+    )
+    look_ahead: NonNegative | None = option(
+        "Bytes behind a target token within which slrs looks for a longer one [default: 3].", proposer="slrs"
+    )
+    single_token: bool = option(
+        "slrs drafts one target token a cycle, as in its paper.", False, proposer="slrs"
+    )
+    overlap: Path | None = option(
+        "Common tokens of target and drafter, as `compare-vocab --save` wrote them, in either order."
+    )
+    drafter_tokenizer: Path | None = option("Tokenizer folder for a draft model whose own folder has none.")
+    control: Literal["fixed", "adaptive"] = option(
+        "fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing if nothing does.",
+        "fixed",
+    )
+    verifier: str | None = option(
+        "Decides, above temperature 0, which drafts are accepted: match, point or residual [default: residual for "
+        "drawn drafts, else match].",
+        metavar="NAME",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_keys(cls, values: Any) -> Any:
+        """Recipes written before the keys had the options' names."""
+        if not isinstance(values, Mapping):
+            return values
+        former = {"rows": "head_rows", "fp8": "ranker_fp8"}
+        return {former.get(key, key): value for key, value in values.items()}
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it is more than plain decoding."""
+        return self.drafter is not None or self.proposer is not None
+
+    @property
+    def label(self) -> str:
+        """A name made of its folders' names, as ``eval`` names its methods."""
+        parts = [self.proposer or "plain" if self.drafter is None else labelled(str(self.drafter))[0]]
+        parts += [labelled(str(path))[0] for path in (self.vocab, self.head) if path is not None]
+        if self.dynamic is not None and self.head is None:
+            parts.append(self.dynamic.partition(":")[0])
+        return "+".join(parts)
+
+    @property
+    def draft_steps(self) -> int:
+        """Draft steps that a schedule of budgets is laid over."""
+        return 6 if self.depth is None else self.depth + 1
+
+    def given(self) -> dict[str, Any]:
+        """What differs from the defaults, by field; 0 counts, an option that was switched off does not."""
+        return {
+            name: value
+            for name in type(self).model_fields
+            if (value := getattr(self, name)) not in (None, False, type(self).model_fields[name].default)
+            or (value == 0 and type(value) is int)
+        }
+
+    def on(self, device: str) -> MethodSpec:
+        """The same with the tree that suits a device, if that was left to it.
+
+        A CPU computes every node of a tree one after the other, a GPU many at the price of one.
+
+        Args:
+            device: its type, such as ``cpu``.
+        """
+        if self.tree != "auto":
+            return self
+        if device == "cuda":
+            return self.without("tree")
+        depth = 2 if self.depth is None else self.depth
+        return self.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
+
+    def without(self, *names: str) -> MethodSpec:
+        """The same with the defaults for these fields."""
+        fields = type(self).model_fields
+        return self.model_copy(update={name: fields[name].default for name in names})
+
+    def contradiction(self) -> str | None:
+        """Why these settings make no method, in one sentence; None if they may."""
+        hybrid = self.dynamic is not None and self.dynamic.partition(":")[0] == "ranker"
+        if self.vocab is not None and self.head is not None and not hybrid:
+            return "vocab and head are two ways of drafting; dynamic: ranker joins them"
+        if self.dynamic is not None and self.vocab is None:
+            return "dynamic adds tokens to a draft vocabulary: give vocab"
+        useless = [name for name in self.given() if meant_for(name)] if self.head is None else []
+        return f"{useless[0]} applies to a trained draft head: give head" if useless else None
+
+
+class MethodGrid:
+    """Several ways of decoding at once: every drafter, alone, with every draft vocabulary and every draft head.
+
+    Args:
+        drafter, vocab, head: ``DIR`` or ``LABEL=DIR``.
+        proposer: those that need no drafter become methods; the others say how the drafters draft.
+        dynamic: with every draft vocabulary.
+        overlap: each for the draft model that it belongs to.
+        common: other fields of :class:`MethodSpec`, for all methods.
+    """
+
+    LABELLED = ("drafter", "vocab", "head")
+    MANY = (*LABELLED, "proposer", "dynamic", "overlap")
+
+    def __init__(
+        self,
+        *,
+        drafter: Sequence[str] | None = None,
+        proposer: Sequence[str] | None = None,
+        vocab: Sequence[str] | None = None,
+        head: Sequence[str] | None = None,
+        dynamic: Sequence[str] | None = None,
+        overlap: Sequence[str | Path] | None = None,
+        **common: Any,
+    ) -> None:
+        self.drafters = [labelled(text) for text in drafter or ()]
+        self.vocabs = [labelled(text) for text in vocab or ()]
+        self.heads = [labelled(text) for text in head or ()]
+        self.proposers, self.dynamic = list(proposer or ()), list(dynamic or ())
+        self.overlaps = [Path(path) for path in overlap or ()]
+        self.common = MethodSpec(**common)
+
+    def on(self, device: str) -> MethodGrid:
+        """The same with the tree that suits a device; see :meth:`MethodSpec.on`."""
+        grid = copy(self)
+        grid.common = self.common.on(device)
+        return grid
+
+
+def option_of(name: str) -> str:
+    """What a field is called on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _extra(name: str) -> Mapping[str, Any]:
+    extra = MethodSpec.model_fields[name].json_schema_extra
+    return extra if isinstance(extra, dict) else {}
+
+
+def meant_for(name: str) -> list[str]:
+    """Kinds of trained draft head that an option applies to; empty: it is not about heads."""
+    return list(_extra(name)["heads"])
+
+
+def only_proposer(name: str) -> str | None:
+    """The one proposer that reads an option; None if all do."""
+    found: str | None = _extra(name)["proposer"]
+    return found

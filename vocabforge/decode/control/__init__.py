@@ -1,0 +1,1 @@
+"""How much a cycle drafts: fixed or adaptive."""

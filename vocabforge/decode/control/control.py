@@ -1,0 +1,335 @@
+"""How much each cycle drafts: always the same, or what pays.
+
+Adaptive control drafts what commits most tokens a second, and nothing when nothing pays. The idea is Nightjar's (Li et
+al. 2025): speculation of adaptive length that switches itself off. The estimates are ours: expected tokens by plan
+from acceptance by level, divided by measured seconds by plan. Plans that are not in use are tried again in short
+probes; what a probe loses decides how long no other follows, so that probes cost at most a set share of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol
+
+from ...core.errors import UsageError
+from ...core.registry import resolve
+from ..proposers.interface import PLAIN_PLAN, Plan
+from .estimates import SECONDS, CostEstimates, TokenEstimates
+
+# name -> "module:attr", called as control(plans, options)
+CONTROLS: dict[str, str] = {
+    "fixed": "vocabforge.decode.control.control:FixedControl",
+    "adaptive": "vocabforge.decode.control.control:AdaptiveControl",
+}
+
+CARRY = 0.5  # what the past counts when new requests begin, as a share
+PROBE_CYCLES = 4  # cycles of one probe
+FIRST_WAIT = 32  # cycles between probes at first; doubled while probes fail
+CHANGE = 1.25  # a plan that becomes better or worse by this factor makes waits short again
+HOPE = 0.7  # a plan is worth a probe from this share of the incumbent's tokens a second,
+FORGOTTEN = 2048  # or after this many cycles: what is known of it may be wrong
+FIRST = 3  # cycles that measure the largest plan, and plain decoding, before anything is chosen by cost
+
+
+@dataclass(frozen=True)
+class CycleFigures:
+    """What one cycle did.
+
+    Attributes:
+        plan: what was asked of it.
+        accepted: draft tokens accepted, one number an active row.
+        seconds: its wall time.
+    """
+
+    plan: Plan
+    accepted: Sequence[int]
+    seconds: float
+
+
+class Control(Protocol):
+    """Chooses each cycle's plan, from past cycles only, never from the cycle's own random numbers."""
+
+    def begin(self) -> None:
+        """New requests start."""
+        ...
+
+    def plan(self) -> Plan:
+        """The plan of the next cycle; the same one until :meth:`observe`."""
+        ...
+
+    def observe(self, cycle: CycleFigures) -> None:
+        """A cycle has ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class AdaptiveOptions:
+    """How an adaptive control learns; the defaults suit requests of a hundred tokens and more.
+
+    Attributes:
+        half_life: cycles after which an accepted or rejected draft counts half.
+        margin: share by which another plan must be better to take over.
+        longest_wait: most cycles between probes.
+        probe_share: most of the time that probes may lose; after a costlier one, the next waits longer.
+        costs: seconds by plan, plain decoding among them; nothing is measured then, and the same requests
+            give the same plans.
+    """
+
+    half_life: float = 64.0
+    margin: float = 0.02
+    longest_wait: int = 1024
+    probe_share: float = 0.03
+    costs: Mapping[Plan, float] | None = None
+
+    def __new__(cls, *_: object, **given: Any) -> AdaptiveOptions:
+        known = [one.name for one in fields(cls)]
+        if unknown := [name for name in given if name not in known]:
+            raise UsageError(
+                "adaptive control has no such setting (ten became constants)",
+                got=", ".join(unknown),
+                expected=", ".join(known),
+                remedy="leave it out: the former default holds",
+            )
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        ranges = {"margin": (0, 1), "probe_share": (1e-4, 1), "longest_wait": (FIRST_WAIT, 10_000_000)}
+        if not 0 < self.half_life < math.inf:
+            _refuse("half_life", self.half_life, "a finite number above 0")
+        for name, (least, most) in ranges.items():
+            if not least <= getattr(self, name) <= most:
+                _refuse(name, getattr(self, name), f"{least:,} to {most:,}")
+        if self.costs is not None:
+            if PLAIN_PLAN not in self.costs:
+                _refuse("costs", "no cost of plain decoding", "seconds of a cycle of every plan, plain too")
+            for plan, seconds in self.costs.items():
+                if not SECONDS[0] <= seconds <= SECONDS[1]:
+                    _refuse("costs", f"{seconds} for {plan}", f"{SECONDS[0]} to {SECONDS[1]} seconds")
+
+
+def _refuse(name: str, got: object, expected: str) -> None:
+    raise UsageError(f"the adaptive setting {name} is out of range", got=got, expected=expected)
+
+
+class FixedControl:
+    """The largest plan in every cycle.
+
+    Args:
+        plans: smallest first.
+
+    Raises:
+        UsageError: options, which it has none of.
+    """
+
+    def __init__(self, plans: Sequence[Plan], options: AdaptiveOptions | None = None) -> None:
+        if options is not None:
+            raise UsageError(
+                "a fixed control has no options", got="adaptive options", remedy="choose the adaptive control"
+            )
+        self._plan = plans[-1] if plans else PLAIN_PLAN
+
+    def begin(self) -> None:
+        return
+
+    def plan(self) -> Plan:
+        return self._plan
+
+    def observe(self, cycle: CycleFigures) -> None:
+        return
+
+
+class Estimate(NamedTuple):
+    """What is expected of a plan: tokens that a row's cycle commits, and its seconds (0: not known yet)."""
+
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second; 0 where the seconds are not known."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class AdaptiveControl:
+    """Chooses the plan with the most expected tokens a second; the same observations give the same plans.
+
+    Args:
+        plans: what the proposer can draft; plain decoding is always allowed beside them.
+        options: how it learns.
+    """
+
+    def __init__(self, plans: Sequence[Plan], options: AdaptiveOptions | None = None) -> None:
+        self.options = o = options or AdaptiveOptions()
+        drafting = {plan for plan in plans if plan.levels}
+        self.plans = [PLAIN_PLAN, *sorted(drafting, key=lambda plan: (plan.levels, plan.nodes))]
+        self._places = {plan: place for place, plan in enumerate(self.plans)}  # 0 is plain decoding
+        self._tokens = TokenEstimates(self.plans)
+        self._costs = CostEstimates(self.plans, given=o.costs)
+        self._fade = 0.5 ** (1 / o.half_life)
+        self._used = [0] * len(self.plans)  # the last cycle of each plan
+        self._cycle = 0
+        self._incumbent = largest = len(self.plans) - 1
+        self._probe: int | None = None
+        self._left = 0  # cycles of the probe
+        self._turn = 0  # of the three ways to choose what is probed
+        self._backoff = self._wait = FIRST_WAIT  # cycles until the next probe
+        self._owed = 0.0  # cycles that must pass before it, for what was lost
+        self._probe_lost = 0.0  # seconds that the probe lost against the incumbent
+        self._expected = 0.0  # seconds of the probed plan, before the probe
+        self._lost = 0.0  # seconds lost against plain decoding since that was left
+        self._reference = Estimate(0.0, 0.0)  # of the incumbent, to see changes
+        # The largest plan and plain decoding first: all others lie between them.
+        self._unseen = [] if o.costs or not largest else [largest] * FIRST + [0] * FIRST
+        self._next = largest
+        if not self._unseen and largest:
+            self._decide(list(self.estimates().values()))
+
+    def begin(self) -> None:
+        """New requests: their texts may be easier or harder, so the past counts less and a probe comes sooner."""
+        self._tokens.fade(CARRY)
+        self._backoff = max(FIRST_WAIT, self._backoff // 2)
+        self._wait = min(self._wait, self._backoff)
+
+    def plan(self) -> Plan:
+        return self.plans[self._next]
+
+    def estimates(self) -> dict[Plan, Estimate]:
+        """What is known now, by plan."""
+        return dict(zip(self.plans, map(Estimate, self._tokens.by_plan(), self._costs.by_plan())))
+
+    def observe(self, cycle: CycleFigures) -> None:
+        """Learn from a cycle. Cycles of plans that it does not know, and seconds that no clock gives, teach nothing."""
+        place = self._places.get(cycle.plan)
+        if place is None or len(self.plans) == 1:
+            return
+        self._cycle += 1
+        self._used[place] = self._cycle
+        self._tokens.fade(self._fade, place)
+        accepted = [min(max(count, 0), cycle.plan.levels) for count in cycle.accepted]
+        if place and accepted:
+            self._tokens.add(place, accepted)
+        if SECONDS[0] <= cycle.seconds <= SECONDS[1]:
+            self._costs.add(place, cycle.seconds)
+            if self._unseen and self._unseen[0] == place:
+                self._unseen.pop(0)
+        if self._unseen:
+            self._next = self._unseen[0]
+            return
+        known = list(map(Estimate, self._tokens.by_plan(), self._costs.by_plan()))
+        if place == self._next:
+            self._account(place, 1 + sum(accepted) / max(len(accepted), 1), known)
+        self._decide(known)
+
+    def _account(self, place: int, tokens: float, known: Sequence[Estimate]) -> None:
+        """What the cycle lost against the incumbent, and against plain decoding, in seconds of theirs."""
+        if self._probe is not None:
+            self._probe_lost += known[place].seconds - tokens / known[self._incumbent].rate
+        if place:
+            self._lost += known[place].seconds - tokens * known[0].seconds
+
+    def _decide(self, known: Sequence[Estimate]) -> None:
+        ended = False
+        if self._probe is not None:
+            self._left -= 1
+            ended = self._left <= 0
+            if not ended:
+                return
+            known = self._end_probe(self._probe, known)
+        rates = [found.rate for found in known]
+        best = rates.index(max(rates))  # ties to the smaller plan
+        better = rates[best] > rates[self._incumbent] * (1 + self.options.margin)
+        # While nothing is drafted, nothing is learned: only a probe brings drafting back.
+        switched = better and (ended or self._incumbent > 0)
+        if switched:
+            self._switch(best, known)
+        elif ended:
+            self._backoff = min(2 * self._backoff, self.options.longest_wait)
+            self._wait = self._backoff
+        else:
+            self._wait -= 1
+            self._owed -= 1
+        self._watch(known[self._incumbent], anew=switched or ended)
+        self._next = self._incumbent
+        if self._unseen:
+            self._next = self._unseen[0]
+        elif self._wait <= 0 and self._owed <= 0:
+            self._start_probe(known)
+
+    def _switch(self, place: int, known: Sequence[Estimate]) -> None:
+        before, self._incumbent = self._incumbent, place
+        if place == 0:
+            self._owe(self._lost, known)
+        if before == 0:
+            self._lost = self._probe_lost
+        if 0 in (place, before):
+            self._backoff = FIRST_WAIT
+        self._wait = self._backoff
+
+    def _owe(self, lost: float, known: Sequence[Estimate]) -> None:
+        """No probe until what was lost is at most the allowed share of the time."""
+        self._owed = max(self._owed, lost / (self.options.probe_share * known[self._incumbent].seconds))
+
+    def _watch(self, found: Estimate, anew: bool) -> None:
+        """Make waits short again where the incumbent became better or worse by much."""
+        if anew or not self._reference.seconds:
+            self._reference = found
+            return
+        dearer = self._changed(found.seconds, self._reference.seconds)
+        if dearer and self._incumbent:
+            self._remeasure(self._incumbent)
+        if dearer or self._changed(found.rate, self._reference.rate):
+            self._reference, self._backoff = found, FIRST_WAIT
+            self._wait = min(self._wait, self._backoff)
+
+    def _changed(self, now: float, before: float) -> bool:
+        return not 1 / CHANGE <= now / before <= CHANGE
+
+    def _remeasure(self, *keep: int) -> None:
+        """A plan costs more or less than it did: whether others do, plain decoding tells, and a line to it."""
+        if self.options.costs is None:
+            self._costs.forget(keep)
+            self._unseen = [0] * FIRST
+
+    def _start_probe(self, known: Sequence[Estimate]) -> None:
+        """Try another plan: in turn the most promising one, the one not used for longest, the next larger one."""
+        rates = [found.rate for found in known]
+        others = [place for place in range(len(self.plans)) if place != self._incumbent]
+        hopeful = [place for place in others if self._hopeful(place, rates)]
+        larger = others[min(self._incumbent, len(others) - 1)]
+        self._turn = (self._turn + 1) % 3
+        if self._turn == 2 and hopeful:
+            self._probe = min(hopeful, key=self._used.__getitem__)
+        else:
+            self._probe = max(others, key=rates.__getitem__) if self._turn else larger
+        self._left, self._probe_lost, self._next = PROBE_CYCLES, 0.0, self._probe
+        self._expected = known[self._probe].seconds
+
+    def _hopeful(self, place: int, rates: Sequence[float]) -> bool:
+        near = rates[place] >= HOPE * rates[self._incumbent]
+        return near or place == 0 or self._cycle - self._used[place] > FORGOTTEN
+
+    def _end_probe(self, place: int, known: Sequence[Estimate]) -> Sequence[Estimate]:
+        """What is known after a probe: where its plan's cost surprises, those of others are not trusted either."""
+        self._probe = None
+        self._owe(self._probe_lost, known)
+        if not self._changed(known[place].seconds, self._expected):
+            return known
+        self._remeasure(place, self._incumbent)
+        return list(map(Estimate, self._tokens.by_plan(), self._costs.by_plan()))
+
+
+def make_control(name: str, plans: Sequence[Plan], options: AdaptiveOptions | None = None) -> Control:
+    """The control of this name.
+
+    Args:
+        name: ``fixed`` or ``adaptive``.
+        plans: what the proposer can draft, smallest first; plain decoding is always allowed beside them.
+        options: of the adaptive control.
+
+    Raises:
+        UsageError: no such control, or options that it does not have.
+    """
+    control: Control = resolve(CONTROLS, name, "control")(plans, options)
+    return control

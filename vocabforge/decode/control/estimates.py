@@ -1,0 +1,257 @@
+"""What an adaptive control knows: how many tokens a plan commits, and what its cycle costs.
+
+Plans are named by their place in a list: 0 is plain decoding, then those that draft, by (levels, nodes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+
+import numpy as np
+
+from ..proposers.interface import Plan
+
+SECONDS = (1e-9, 1e9)  # what a cycle may take
+OTHERS_FADE = 1 / 8  # how fast evidence on trees of one width fades while another width is used
+
+
+def expected_by_length(conditional: Sequence[float]) -> list[float]:
+    """Expected committed tokens of the chains of 0, 1, .. g draft tokens: ``1 + R_1 + .. + R_j``, R the products.
+
+    docs/speculation-theory.md, equation 1; no independence is used.
+
+    Args:
+        conditional: (g,) P(position j is accepted | the ones before it are); floats, or ``Fraction`` for exact sums.
+    """
+    return list(accumulate(accumulate(conditional, mul), initial=1))
+
+
+class TokenEstimates:
+    """Expected committed tokens of a row's cycle, by plan, from accepted counts that fade.
+
+    Acceptance is counted by level, over all plans of one width (nodes a level, to a factor of two): shorter chains are
+    prefixes of longer ones, and so nearly with trees. A level that no recent plan drafted takes the estimate of the
+    level above it; widths are shrunk to the estimate over all. Each plan's own mean is kept too and shrunk to the
+    level estimate; plans that contain each other never expect fewer tokens (isotonic regression).
+
+    Args:
+        plans: all, plain decoding first.
+        prior, weight: acceptance before anything is seen, and how many drafts that counts for.
+        shrink: how many cycles the level estimate counts for against a plan's own mean.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], *, prior: float = 0.7, weight: float = 2.0, shrink: float = 8.0
+    ) -> None:
+        self._levels = [plan.levels for plan in plans]
+        self._prior, self._weight, self._shrink = prior, weight, shrink
+        widths = [round(math.log2((plan.nodes - 1) / plan.levels)) for plan in plans if plan.levels]
+        groups = {width: group for group, width in enumerate(sorted(set(widths)))}
+        self._group = [0, *(groups[width] for width in widths)]
+        most, count = max(self._levels), max(len(groups), 1)
+        self._unit = [1.0] * count  # what one draft counts for now: it grows, so that the past counts less
+        self._tested = [[0.0] * most for _ in range(count)]
+        self._passed = [[0.0] * most for _ in range(count)]
+        self._cycles, self._tokens = [0.0] * len(plans), [0.0] * len(plans)
+        nodes = [plan.nodes for plan in plans]
+        self._nested = nodes == sorted(nodes)
+
+    def fade(self, factor: float, place: int = 0) -> None:
+        """Everything seen so far counts ``factor`` (0 to 1) times as much: of all widths, or most of the plan's own."""
+        for group in range(len(self._unit)):
+            own = place == 0 or group == self._group[place]
+            self._unit[group] /= max(factor, 1e-9) ** (1 if own else OTHERS_FADE)
+            if self._unit[group] > 1e100:
+                self._rescale(group)
+
+    def _rescale(self, group: int) -> None:
+        unit, self._unit[group] = self._unit[group], 1.0
+        for counts in (self._tested[group], self._passed[group]):
+            counts[:] = [count / unit for count in counts]
+        for place, other in enumerate(self._group):
+            if other == group:
+                self._cycles[place] /= unit
+                self._tokens[place] /= unit
+
+    def add(self, place: int, accepted: Sequence[int]) -> None:
+        """One cycle of a plan that drafts; ``accepted`` one number a row."""
+        group, levels = self._group[place], self._levels[place]
+        unit, tested, passed = self._unit[group], self._tested[group], self._passed[group]
+        for count in accepted:
+            for level in range(count):
+                passed[level] += unit
+            for level in range(min(count + 1, levels)):
+                tested[level] += unit
+        self._tokens[place] += unit * (sum(accepted) + len(accepted))
+        self._cycles[place] += unit * len(accepted)
+
+    def conditional(self) -> list[list[float]]:
+        """Acceptance by width and level, given that the path reached the level above."""
+        pooled, above = [], self._prior
+        for level in range(len(self._tested[0])):
+            tested = sum([counts[level] / unit for counts, unit in zip(self._tested, self._unit)])
+            passed = sum([counts[level] / unit for counts, unit in zip(self._passed, self._unit)])
+            above = (passed + self._weight * above) / (tested + self._weight)
+            pooled.append(above)
+        if len(self._unit) == 1:
+            return [pooled]
+        found = []
+        for unit, tests, passes in zip(self._unit, self._tested, self._passed):
+            weight = self._weight * unit
+            found.append([(b + weight * p) / (a + weight) for a, b, p in zip(tests, passes, pooled)])
+        return found
+
+    def by_plan(self) -> list[float]:
+        """Expected tokens of each plan, the target's own included; 1 of plain decoding."""
+        lengths = [expected_by_length(levels) for levels in self.conditional()]
+        shrinks = [self._shrink * self._unit[group] for group in self._group]
+        weights = [cycles + shrink for cycles, shrink in zip(self._cycles, shrinks)]
+        means = [
+            (self._tokens[place] + shrinks[place] * lengths[group][self._levels[place]]) / weights[place]
+            for place, group in enumerate(self._group)
+        ]
+        if not self._nested:
+            return means
+        return isotonic(means, [w / self._unit[group] for w, group in zip(weights, self._group)])
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The rising sequence nearest to ``values`` in weighted squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, values
+    for value, weight in zip(values, weights):
+        size = 1
+        while blocks and blocks[-1][0] > value:
+            mean, other, count = blocks.pop()
+            value = (mean * other + value * weight) / (other + weight)
+            weight, size = weight + other, size + count
+        blocks.append((value, weight, size))
+    return [mean for mean, _, size in blocks for _ in range(size)]
+
+
+class CostEstimates:
+    """Seconds of a cycle, by plan.
+
+    A plan's cost is the mean of its last measurements, outliers clipped. While it is not used, its cost is assumed to
+    move as that of the plan in use does (another load on the machine, a longer context), until it is measured
+    again. Plans hardly measured follow ``a + b levels + c nodes``, fitted to the others.
+
+    Args:
+        plans: all, plain decoding first.
+        window: measurements kept of a plan.
+        clip: measurements count for at most this many times their median.
+        optimism: share by which the cost of a plan hardly measured is taken lower.
+        given: known costs; nothing is measured then.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        *,
+        window: int = 16,
+        clip: float = 1.5,
+        optimism: float = 0.1,
+        given: Mapping[Plan, float] | None = None,
+    ) -> None:
+        self._plans, self._window, self._clip, self._optimism = plans, window, clip, optimism
+        self._given = given is not None
+        self._costs: dict[int, float] = {}
+        if given is not None:
+            self._costs = {place: given[plan] for place, plan in enumerate(plans) if plan in given}
+        self._recent = [deque[float](maxlen=window) for _ in plans]
+        self._seen = [0] * len(plans)  # the cycle of a plan's last measurement
+        self._cycle = 0
+        self._once: set[int] = set()  # plans measured once
+        self._all = self._estimate()
+
+    def add(self, place: int, seconds: float) -> None:
+        """One measurement, in seconds above 0."""
+        if self._given:
+            return
+        self._cycle += 1
+        recent, before, away = self._recent[place], self._costs.get(place), self._cycle - self._seen[place]
+        steady = len(recent) == self._window and away == 1
+        if place in self._once:
+            recent.clear()
+            self._once.remove(place)
+        elif before is None:
+            self._once.add(place)  # its first cycle allocates and compiles: it counts until there is a second
+        elif away > self._window:  # what was measured long ago counts for one
+            recent.clear()
+            recent.append(before)
+        recent.append(seconds)
+        self._seen[place] = self._cycle
+        self._costs[place] = cost = clipped_mean(recent, self._clip)
+        if steady and before is not None:
+            for other in self._costs:
+                if other != place:
+                    self._costs[other] = min(max(self._costs[other] * cost / before, SECONDS[0]), SECONDS[1])
+        self._all = self._estimate()
+
+    def forget(self, keep: Collection[int]) -> None:
+        """Forget costs that the machine has outrun: all but those of plain decoding and ``keep``."""
+        self._costs = {place: self._costs[place] for place in {0, *keep} if place in self._costs}
+        self._once &= set(self._costs)
+        for place, recent in enumerate(self._recent):
+            most = max(self._window // 4, 1) if place in self._costs else 0
+            while len(recent) > most:
+                recent.popleft()
+        self._all = self._estimate()
+
+    def by_plan(self) -> list[float]:
+        """Seconds of each plan; 0 where nothing is known yet."""
+        return self._all
+
+    def _estimate(self) -> list[float]:
+        found = [self._costs.get(place, 0.0) for place in range(len(self._plans))]
+        if 0 not in self._costs:
+            return found
+        unsure = [place for place in range(1, len(found)) if not self._sure(place)]
+        if unsure:
+            sure = {plan: found[place] for place, plan in enumerate(self._plans) if place not in unsure}
+            line = fit_line(sure, found[0])
+            for place in unsure:
+                guess = line(self._plans[place]) * (1 - self._optimism)
+                found[place] = min(guess, self._costs.get(place, guess))
+        return found
+
+    def _sure(self, place: int) -> bool:
+        """Known, or measured twice after its first cycle: one measurement may be a pause."""
+        return place in self._costs and (self._given or len(self._recent[place]) > 1)
+
+
+def clipped_mean(values: Sequence[float], clip: float) -> float:
+    """The mean of ``values``, each counted for at most ``clip`` times their (lower) median.
+
+    The mean, since tokens a second are E[tokens] / E[seconds]; clipped, since one pause is not a plan's cost.
+    """
+    most = clip * sorted(values)[(len(values) - 1) // 2]
+    return sum([min(value, most) for value in values]) / len(values)
+
+
+def fit_line(costs: Mapping[Plan, float], plain: float) -> Callable[[Plan], float]:
+    """``plain + a + b levels + c (nodes - 1)`` with a, b, c at least 0, by least squares over plans that draft.
+
+    Where these do not decide (one plan; levels and nodes in proportion), a, b and c share what there is.
+    """
+    drafting = [plan for plan in costs if plan.levels]
+    if not drafting:
+        return lambda plan: plain
+    most_levels, most_nodes = max(plan.levels for plan in drafting), max(plan.nodes for plan in drafting) - 1
+
+    def features(plan: Plan) -> list[float]:
+        return [1.0, plan.levels / most_levels, (plan.nodes - 1) / most_nodes]
+
+    rows = np.array([features(plan) for plan in drafting])  # (n, 3)
+    excess = np.array([costs[plan] - plain for plan in drafting])
+    slopes, used = np.zeros(3), [0, 1, 2]
+    while used:
+        found = np.linalg.lstsq(rows[:, used], excess, rcond=None)[0]
+        if found.min() >= 0:
+            slopes[used] = found
+            break
+        used.pop(int(found.argmin()))
+    return lambda plan: plain + float(np.dot(slopes, features(plan)))

@@ -1,0 +1,1 @@
+"""Drafting with another vocabulary: TLI, SLEM, SLRS."""

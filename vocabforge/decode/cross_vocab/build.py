@@ -1,0 +1,288 @@
+"""Draft models with another vocabulary than the target's: the way they draft, and the bridge they draft over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...core.console import say
+from ...core.errors import DataError, MismatchError, UsageError
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ...models.target.hf import check_tokenizer_fits
+from ...vocab.overlap.bridge import Bridge, check_overlap, make_bridge
+from ...vocab.overlap.overlap import Overlap, load_overlap
+from ...vocab.subset.subset import VocabSubset
+from ..build.grid import fitting, own_options
+from ..build.spec import MethodSpec
+from ..proposers.draft_model import check_same_tokenizer
+from ..proposers.registry import ALONE, FOREIGN
+
+HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
+SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
+MOST_PADDING, MOST_PADDED = 256, 1.25  # rows beyond a tokenizer's ids, and rows by ids, that padding explains
+_TOKENIZER_REMEDY = (
+    "put the draft model's tokenizer.json into its folder, or name another folder: --drafter-tokenizer"
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one draft model drafts.
+
+    Attributes:
+        names: of its proposers.
+        bridge: between the vocabularies; None where they are one.
+        reason: why the proposer was chosen; None where a user named it, or where there is no choice.
+        overlap: saved comparison that the bridge was made from.
+        tokenizer: the drafter's folder has no tokenizer: it is another folder's.
+    """
+
+    names: Sequence[str]
+    bridge: Bridge | None = None
+    reason: str | None = None
+    overlap: Path | None = None
+    tokenizer: bool = False
+
+    @property
+    def facts(self) -> str:
+        """One phrase about the bridge, for tables and reports."""
+        if self.bridge is None:
+            return ""
+        sides = self.bridge.target, self.bridge.drafter
+        ours, theirs = (f"{len(side.text_ids):,}" for side in sides)
+        return f"{len(self.bridge.pairs):,} tokens common to target ({ours}) and drafter ({theirs})"
+
+
+def choose_proposer(
+    shares: tuple[float, float], mean_bytes: float, sampled: bool, draft: MethodSpec | None = None
+) -> tuple[str, str]:
+    """The proposer for a draft model with another vocabulary, and why.
+
+    TLI where nearly all tokens of both are common: it drafts target tokens at no further cost, and its law is known.
+    SLRS where the drafter's tokens are bytes or characters and the run samples: it accepts by probabilities of
+    strings, which cost little there, and drafts chains only. SLEM otherwise: it drafts any text over any two
+    vocabularies.
+
+    Args:
+        shares: common tokens of all tokens of text: of the target's, and of the drafter's.
+        mean_bytes: of the drafter's tokens of text.
+        sampled: temperature above 0.
+        draft: what was asked for; None: nothing.
+    """
+    draft = draft or MethodSpec()
+    ours, theirs = shares
+    found = f"the drafter has {ours:.0%} of the target's tokens"
+    if min(shares) >= HIGH_OVERLAP:
+        return "tli", f"{found}, and the target {theirs:.0%} of the drafter's"
+    if min(shares) < ours:
+        found = f"the target has {theirs:.0%} of the drafter's tokens"
+    size = f"the drafter's tokens have {mean_bytes:.1f} bytes on average"
+    if mean_bytes > SHORT_TOKENS:
+        return "slem", f"{found} only, and {size}"
+    if not sampled:
+        return "slem", f"{found} only, and decoding is greedy"
+    if draft.tree not in (None, "chain") or draft.tree_file or draft.topk or draft.total_nodes:
+        return "slem", f"{found} only, and slrs, which drafts chains, has no tree as asked for"
+    return "slrs", f"{found} only, and {size}"
+
+
+def shares_of(bridge: Bridge) -> tuple[float, float]:
+    """Common tokens of all tokens of text: of the target's, and of the drafter's."""
+    return bridge.shared, len(bridge.pairs) / max(len(bridge.drafter.text_ids), 1)
+
+
+class ForeignWays:
+    """Finds the way of each draft model of a run.
+
+    Args:
+        target: the target's tokenizer.
+        rows: of the target's LM head.
+        draft: how it drafts; its proposer, drafter and overlap are not read.
+        proposers: that were named. overlaps: saved comparisons.
+        sampled: temperature above 0.
+        several: more than one drafter, so that a name or an overlap may be meant for another one.
+        alone: one method drafts, so that each option is meant for it.
+        bridges: made before, by drafter and overlap; what is made here is added.
+
+    Raises:
+        ArtifactError: an overlap that cannot be read.
+    """
+
+    def __init__(
+        self,
+        target: TextTokenizer,
+        rows: int,
+        draft: MethodSpec,
+        *,
+        proposers: Sequence[str] = (),
+        overlaps: Sequence[Path] = (),
+        sampled: bool = False,
+        several: bool = False,
+        alone: bool = True,
+        bridges: dict[tuple[str, Path | None], Bridge] | None = None,
+    ) -> None:
+        self._target, self._rows, self._several, self._alone = target, rows, several, alone
+        self._draft, self._sampled, self._tokenizer = draft, sampled, draft.drafter_tokenizer
+        self._chosen: list[str] = []  # by the rule
+        self._named = [name for name in proposers if name not in ALONE]
+        self._overlaps = [(path, load_overlap(path)) for path in overlaps]
+        self._unused = list(overlaps)
+        self._tokenizer_used = False
+        self._bridges = {} if bridges is None else bridges
+
+    def of(self, path: Path, rows: int) -> Way:
+        """The way of a draft model.
+
+        Args:
+            path: its folder.
+            rows: of its LM head.
+
+        Raises:
+            MismatchError: it cannot draft as was asked for.
+            DataError: a tokenizer's decoder is not one whose bytes are known.
+        """
+        tokenizer = self._tokenizer_of(path, rows)
+        lent = tokenizer is not None and not (path / "tokenizer.json").is_file()
+        same = tokenizer is None or tokenizer.fingerprint == self._target.fingerprint
+        if same or self._must_share_tokenizer():
+            check_same_tokenizer(self._target, tokenizer, (self._rows, rows), source=path)
+        names = fitting("draft-model", self._named, path)
+        if same and not set(names) & set(FOREIGN):
+            return Way(names, tokenizer=lent)
+        if tokenizer is None:
+            raise MismatchError(
+                "the draft model's tokenizer must be known to draft so",
+                got=f"--proposer {', '.join(names)}, and no tokenizer.json",
+                source=path,
+                remedy=_TOKENIZER_REMEDY,
+            )
+        saved, overlap = self._overlap_of(tokenizer)
+        key = tokenizer.fingerprint, saved
+        if key not in self._bridges:
+            self._bridges[key] = make_bridge(self._target, tokenizer, (self._rows, rows), overlap=overlap)
+        bridge = self._bridges[key]
+        if same or self._named:
+            usable = names if same else [name for name in names if name in FOREIGN]
+            return Way(usable, bridge, overlap=saved, tokenizer=lent)
+        mean_bytes = bridge.drafter.mean_bytes
+        name, reason = choose_proposer(shares_of(bridge), mean_bytes, self._sampled, self._draft)
+        if name == "slem" and self._draft.draft_sampling and self._alone:
+            raise UsageError(
+                "the proposer chosen has no use for drawn drafts",
+                got=f"--draft-sampling; slem, chosen because {reason}",
+                expected="a proposer whose law is known",
+                source=path,
+                remedy="name it: --proposer tli or --proposer slrs; or leave --draft-sampling out",
+            )
+        self._chosen.append(name)
+        return Way([name], bridge, reason, saved, lent)
+
+    def _must_share_tokenizer(self) -> bool:
+        """Whether a draft model must have the target's tokenizer: it is named so, and for no other drafter."""
+        asked = [name for name in self._named if name in ("draft-model", *FOREIGN)]
+        return "draft-model" in asked and (asked == ["draft-model"] or not self._several)
+
+    def _tokenizer_of(self, path: Path, rows: int) -> TextTokenizer | None:
+        if (path / "tokenizer.json").is_file():
+            return load_tokenizer(path)
+        if self._tokenizer is None:
+            return None
+        self._tokenizer_used = True
+        given = load_tokenizer(self._tokenizer)
+        check_tokenizer_fits(
+            given.vocab_size,
+            rows,
+            tokenizer=given.source,
+            target=path,
+            role="draft model",
+            option="--drafter-tokenizer",
+        )
+        if rows - given.vocab_size > MOST_PADDING and rows > MOST_PADDED * given.vocab_size:
+            say(
+                f"Warning: {given.source} has {given.vocab_size:,} ids and the draft model {path} {rows:,} rows: "
+                "it may be the tokenizer of another model; expect a poor acceptance if it is."
+            )
+        return given
+
+    def _overlap_of(self, tokenizer: TextTokenizer) -> tuple[Path | None, Overlap | None]:
+        """The saved overlap of these two tokenizers, whichever of them was named first, and its folder."""
+        wanted = self._target.fingerprint, tokenizer.fingerprint
+        for folder, overlap in self._overlaps:
+            made = overlap.a.fingerprint, overlap.b.fingerprint
+            if made in (wanted, wanted[::-1]):
+                self._unused = [one for one in self._unused if one != folder]
+                return folder, overlap if made == wanted else turned(overlap)
+        if self._overlaps and not self._several:
+            check_overlap(self._overlaps[0][1], self._target, tokenizer)
+        return None, None
+
+    def check_used(self) -> None:
+        """Refuse what no draft model of the run had a use for.
+
+        Raises:
+            UsageError: an overlap, a tokenizer, or an option of slrs.
+        """
+        own = own_options(self._draft, "slrs")
+        if own and "slrs" not in (*self._named, *self._chosen):
+            raise UsageError(
+                f"{' and '.join(own)} {'mean' if len(own) > 1 else 'means'} nothing here",
+                got=f"{' and '.join(dict.fromkeys(self._chosen)) or 'draft-model'}, chosen for the draft model",
+                expected="a draft model that slrs drafts with",
+                remedy="name it: --proposer slrs",
+            )
+        if self._unused:
+            raise UsageError(
+                "--overlap means nothing here",
+                got=", ".join(map(str, self._unused)),
+                expected="a comparison of the target's tokenizer with that of a draft model of this run",
+                remedy="vocabforge compare-vocab TARGET DRAFTER --save DIR",
+            )
+        if self._tokenizer is not None and not self._tokenizer_used:
+            raise UsageError(
+                "--drafter-tokenizer means nothing here",
+                got="each draft model's folder has a tokenizer.json of its own",
+                expected="a draft model whose folder holds none",
+            )
+
+
+def turned(overlap: Overlap) -> Overlap:
+    """The same overlap with its two vocabularies in the other order."""
+    pairs = overlap.pairs[:, ::-1]
+    corpus = overlap.corpus
+    return replace(
+        overlap,
+        pairs=np.ascontiguousarray(pairs[np.argsort(pairs[:, 0])]),
+        a=overlap.b,
+        b=overlap.a,
+        eos_pair=None if overlap.eos_pair is None else (overlap.eos_pair[1], overlap.eos_pair[0]),
+        corpus=None if corpus is None else {**corpus, "a": corpus["b"], "b": corpus["a"]},
+    )
+
+
+def restricted(bridge: Bridge, subset: VocabSubset, source: Path) -> Bridge:
+    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else.
+
+    Raises:
+        UsageError: the draft vocabulary has a schedule.
+        DataError: it holds no common token.
+    """
+    if subset.schedule:
+        raise UsageError(
+            "tli drafts with the same tokens at every step",
+            got="a draft vocabulary with a schedule",
+            source=source,
+            remedy="select-vocab without --schedule",
+        )
+    kept = bridge.pairs[np.isin(bridge.pairs[:, 0], subset.ids)]
+    if not len(kept):
+        raise DataError(
+            "the draft vocabulary holds no token that the drafter has, too",
+            got=f"{len(subset.ids):,} tokens",
+            expected=f"some of the {len(bridge.pairs):,} that target and drafter have in common",
+            source=source,
+        )
+    ends = bridge.eos is not None and bridge.eos[0] in subset.ids
+    return replace(bridge, pairs=kept, eos=bridge.eos if ends else None)

@@ -1,0 +1,269 @@
+"""A draft model with another vocabulary than the target's: TLI and SLEM (Timor et al. 2025).
+
+The draft model drafts in its own tokens, on its own spelling of the text (``text.py``). What it drafted then
+goes over to the target's tokens. TLI lets it draft only what both have, and maps token by token: the law of every
+draw is known. SLEM lets it draft any text, and spells that with the target's tokens: what the target would have
+chosen itself is accepted, so that its law plays no part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import DataError, UsageError
+from ...models.heads.registry import DraftHead, StaticHead
+from ...models.kv_cache import KVCache
+from ...models.lean.model import LeanModel
+from ...vocab.overlap.bridge import Bridge
+from ..build.spec import MethodSpec
+from ..proposers.draft_model import DraftModelBackend, draft_model_of
+from ..proposers.interface import Commit, Draw, Plan, Wrap
+from ..proposers.model import ModelProposer
+from ..proposers.registry import Lap, ProposerParts
+from ..tree import DraftTree
+from ..trees.policies import choose_policy
+from .text import DraftText
+from .trees import NO_TOKEN, Drafted, Respelling, TokenMap, Translation, paths_of
+
+LEAST_ROOM = 512  # positions of the drafter's cache, at least
+TARGET_TOKENS = 5  # that SLEM drafts by default, about
+MOST_DRAFTED = 12  # draft tokens by default, at most
+SLACK = 1.25  # how many more target tokens than on average a drafted text may become
+
+
+class ForeignProposer:
+    """Drafts with a model of another vocabulary.
+
+    Args:
+        names: kind and label.
+        inner: drafts in the drafter's tokens.
+        bridge: between the vocabularies.
+        translate: from the drafter's trees to the target's.
+        plans: size in the target's tokens -> size in the drafter's, smallest first.
+
+    Attributes:
+        draft_tokens: of the longest text that a cycle drafts.
+    """
+
+    reads: Literal["aux", "hidden", "none"] = "none"
+    aux_layers: tuple[int, ...] = ()
+    scratch = 0
+
+    def __init__(
+        self,
+        names: tuple[str, str],
+        inner: ModelProposer,
+        bridge: Bridge,
+        translate: Translation,
+        plans: dict[Plan, Plan],
+    ) -> None:
+        backend = inner.backend
+        assert isinstance(backend, DraftModelBackend)
+        self.kind, self.label = names
+        self.samples = inner.samples
+        self.head: DraftHead | None = inner.head
+        self._inner, self._backend, self._bridge, self._translate = inner, backend, bridge, translate
+        self._plans = plans
+        # What TLI drafts goes on where the text ends, so that nothing may be held back.
+        self._hold_space = isinstance(translate, Respelling) and bridge.drafter.words
+        self.plan = list(plans)[-1]
+        self.draft_tokens = plans[self.plan].levels
+        self._drafted: Drafted | None = None
+        self._even = False
+
+    def plans(self) -> list[Plan]:
+        """The sizes it can draft, in the target's tokens."""
+        return list(self._plans)
+
+    def wrap(self, wrap: Wrap) -> None:
+        """Make the drafter's passes faster."""
+        self._even = True
+        self._inner.wrap(wrap)
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        """Memory for B rows; a longer text than the drafter sees, twice over, loses its beginning there."""
+        self._room = text_room(self._bridge, self._backend.drafter, positions)
+        self._inner.allocate(rows, self._room, cache)
+        self._texts = [DraftText(self._bridge, self._hold_space) for _ in range(rows)]
+        self._held = [0] * rows  # leading ids of each text whose keys hold
+        self._unread = [0] * rows  # prompt positions still to come
+        self._drafted = None
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        """A new request in a row."""
+        self._texts[row].begin(prompt_ids)
+        self._backend.begin(row, self._texts[row].ids)
+        self._unread[row] = len(prompt_ids)
+        self._held[row] = 0
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        """The last token behind the prompt is the first new one; the others are the prompt's own."""
+        self._unread[row] -= len(following)
+        if self._unread[row] == 0:
+            self._texts[row].add([int(following[-1])])
+            self._rewrite(row)
+            self._backend.read(row)
+            self._held[row] = len(self._texts[row].ids) - 1
+
+    def commit(self, commit: Commit) -> None:
+        """Append what was accepted to the texts; keys of accepted draft tokens stay."""
+        drafted = self._drafted if commit.path is not None else None
+        levels = self._inner.plan.levels
+        following = torch.full((len(commit.tokens), levels), NO_TOKEN)
+        for row, tokens in enumerate(commit.tokens):
+            if not tokens:
+                continue
+            text, before = self._texts[row], len(self._texts[row].ids)
+            paths = drafted.paths[row] if drafted is not None else []
+            kept = text.add(tokens, paths)
+            self._held[row] = min(self._held[row], kept)
+            if kept == before == self._held[row]:
+                new = text.ids[before:][:levels]
+                following[row, : len(new)] = torch.tensor(new)
+                self._held[row] += max((_expanded(path, new) for path in paths), default=0)
+        if drafted is not None:
+            self._backend.passes.compact(following.to(commit.following.device))
+        for row, tokens in enumerate(commit.tokens):
+            if tokens:
+                self._rewrite(row)
+        self._drafted = None
+
+    def _rewrite(self, row: int) -> None:
+        text = self._texts[row]
+        if len(text.ids) > self._room:
+            text.forget(self._room // 2)
+            self._held[row] = 0
+        self._backend.rewrite(row, self._held[row], text.ids)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """Trees in the target's tokens under the last committed ones (B,)."""
+        own = torch.tensor([text.ids[-1] for text in self._texts], device=roots.device)
+        tree = self._inner.propose(own, self._plans[plan], draws, lap)
+        self._held = [len(text.ids) for text in self._texts]
+        self._drafted = Drafted(tree, paths_of(tree), self._texts, self._even)
+        translated = self._translate(self._drafted, roots, plan)
+        lap("draft")
+        return translated
+
+
+def _expanded(path: Sequence[int], new: Sequence[int]) -> int:
+    """Tokens at the beginning of a path that the text has and whose keys were computed: a leaf's were not."""
+    same = 0
+    while same < min(len(path) - 1, len(new)) and path[same] == new[same]:
+        same += 1
+    return same
+
+
+def build_tli(parts: ProposerParts) -> ForeignProposer:
+    """Token-level intersection: the draft model drafts the tokens that both vocabularies have (Timor et al. 2025).
+
+    Its LM head is restricted to their rows, in a copy. Drawn drafts (``--draft-sampling``) have the law
+    q'(x) = q(x) / sum of q over the intersection, exactly.
+
+    Raises:
+        UsageError: no bridge, nothing that both have, options that do not fit.
+        MismatchError: the models are on different devices.
+    """
+    bridge, drafter = check_parts(parts, "tli")
+    if not len(bridge.pairs):
+        raise UsageError(
+            "the vocabularies of target and draft model have no token in common",
+            got="an empty intersection",
+            expected="tokens with the same bytes in both",
+            remedy="--proposer slem drafts whatever the vocabularies are",
+        )
+    pairs = np.concatenate(
+        [bridge.pairs, np.array([bridge.eos] if bridge.eos else [], dtype=np.int64).reshape(-1, 2)]
+    )
+    inner = _inner(parts.options, drafter, np.unique(pairs[:, 1]))
+    translate = TokenMap(pairs, drafter.config.vocab_size, drafter.device)
+    plans = {plan: plan for plan in inner.plans()}
+    return ForeignProposer(("tli", "TLI"), inner, bridge, translate, plans)
+
+
+def build_slem(parts: ProposerParts) -> ForeignProposer:
+    """String-level exact match: what was drafted is spelled with the target's tokens (Timor et al. 2025).
+
+    Raises:
+        UsageError: no bridge, options that do not fit.
+        DataError: the draft model has no token that stands for text.
+        MismatchError: the models are on different devices.
+    """
+    bridge, drafter = check_parts(parts, "slem")
+    options = parts.options
+    if options.draft_sampling:
+        raise UsageError(
+            "slem has no use for drawn drafts: it compares texts, and the drafter's law plays no part",
+            got="--draft-sampling",
+            expected="--proposer tli or slrs with it, or slem without",
+        )
+    ratio = bridge.target.mean_bytes / bridge.drafter.mean_bytes
+    if options.depth is None and options.tree in (None, "chain") and options.tree_file is None:
+        tokens = min(max(round(TARGET_TOKENS * ratio), 2), MOST_DRAFTED)
+        options = options.model_copy(update={"depth": tokens - 1})
+    inner = _inner(
+        options, drafter, np.union1d(bridge.drafter.text_ids, np.array(bridge.drafter.eos, np.int64))
+    )
+    plans = {}
+    for plan in inner.plans():
+        levels = target_levels(bridge, plan.levels)
+        chain = plan.nodes == plan.levels + 1
+        plans[Plan(levels, levels + 1 if chain else levels + plan.nodes)] = plan
+    return ForeignProposer(("slem", "SLEM"), inner, bridge, Respelling(bridge), plans)
+
+
+def text_room(bridge: Bridge, drafter: LeanModel, positions: int) -> int:
+    """Positions that a drafter keeps of texts of so many target tokens: at most twice as many as it sees."""
+    growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
+    return max(LEAST_ROOM, min(math.ceil(positions * growth), 2 * drafter.config.max_positions))
+
+
+def target_levels(bridge: Bridge, tokens: int) -> int:
+    """Most target tokens that a drafted text of so many draft tokens is cut into; what is beyond is left out."""
+    return math.ceil(tokens * bridge.drafter.mean_bytes / max(bridge.target.mean_bytes, 1.0) * SLACK)
+
+
+def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
+    """The bridge and the draft model of a proposer of this name.
+
+    Raises:
+        UsageError: one of them is missing, or there is a draft head.
+        DataError: the draft model has no token that stands for text.
+        MismatchError: the models are on different devices.
+    """
+    drafter = draft_model_of(parts)
+    if parts.bridge is None:
+        raise UsageError(
+            f"{name} needs to know both vocabularies",
+            got="no bridge between them",
+            expected="the tokenizers of target and draft model",
+            remedy="put the draft model's tokenizer.json into its folder",
+        )
+    if parts.head is not None:
+        raise UsageError(
+            f"{name} drafts over rows of its own choice",
+            got="a draft head",
+            expected="no --vocab, --head, --dynamic",
+        )
+    if not len(parts.bridge.drafter.text_ids):
+        raise DataError(
+            "the draft model has no token that stands for text",
+            got="special tokens only",
+            expected="a tokenizer with tokens of text",
+            remedy="check the draft model's tokenizer",
+        )
+    return parts.bridge, drafter
+
+
+def _inner(options: MethodSpec, drafter: LeanModel, ids: np.ndarray) -> ModelProposer:
+    """Drafting in the drafter's own tokens, those of ``ids`` (ascending) only; the model itself stays as it is."""
+    chosen = torch.from_numpy(ids).to(drafter.device)
+    rows = nn.Parameter(drafter.lm_head_weight.detach()[chosen], requires_grad=False)  # (R, H), a copy
+    backend = DraftModelBackend(drafter, drafter.config.vocab_size)
+    return ModelProposer(backend, StaticHead(rows, chosen), choose_policy(options, "chain", None))

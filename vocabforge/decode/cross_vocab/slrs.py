@@ -1,0 +1,279 @@
+"""String-level rejection sampling (SLRS; Timor et al. 2025): drafts of another vocabulary with a law of their own.
+
+The draft model draws a text in its own tokens. Cut into the target's tokens, the longest match at each place, that is
+a chain whose law psi is known exactly (``slrs_psi.py``), so that a token is accepted with min(1, p / psi), as where
+both models have one vocabulary. psi costs passes of the draft model: few where its tokens are bytes, which SLRS is
+meant for, and many where they are long. The paper drafts one target token; here the text goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from ...core.console import say
+from ...core.errors import UsageError
+from ...models.heads.registry import DraftHead
+from ...models.kv_cache import KVCache
+from ...models.lean.model import LeanModel
+from ...vocab.overlap.bridge import Bridge
+from ..build.spec import MethodSpec
+from ..proposers.interface import Commit, Draw, Plan, Wrap
+from ..proposers.ngram import chain_trees, root_trees
+from ..proposers.registry import Lap, ProposerParts
+from ..request import SamplingParams
+from ..tree import DraftTree, LazyLaw
+from .proposer import check_parts, target_levels, text_room
+from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
+from .slrs_psi import ChainLaws, Streams
+from .slrs_trie import DraftWords, TargetTrie, target_ids
+from .text import DraftText
+
+TARGET_TOKENS = 4  # of a drafted text by default, about
+DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default
+LOOK_AHEAD = 3  # bytes
+CONTEXTS = 512  # of a cycle, from which the next one draws a shorter text
+LAWS_BYTES = 1 << 28  # what their laws may take, before that
+FIRST_LENGTH = 3  # draft tokens of a request's first texts where draft tokens are long
+LONG_WORDS = 1.5  # mean bytes of draft tokens from which psi needs many contexts
+
+Drafted = tuple[list[int], list[LazyLaw]]  # target tokens, and the laws of the nodes from the root on
+
+
+class SlrsProposer:
+    """Draws texts with a draft model of another vocabulary, and names the law of the target tokens in them.
+
+    At temperature 0 the text is the draft model's best, and no law is needed.
+
+    Args:
+        drafter: lean model; it stays as it is.
+        bridge: between the vocabularies.
+        length: draft tokens of a text.
+        look_ahead: bytes that are read behind a target token in search of a longer one.
+        single: draft one target token, as in the paper, and stop as soon as it is known.
+    """
+
+    kind, label = "slrs", "SLRS"
+    reads: Literal["aux", "hidden", "none"] = "none"
+    aux_layers: tuple[int, ...] = ()
+    samples = True
+    head: DraftHead | None = None
+    scratch = 0
+
+    def __init__(
+        self,
+        drafter: LeanModel,
+        bridge: Bridge,
+        length: int,
+        look_ahead: int = LOOK_AHEAD,
+        single: bool = False,
+    ) -> None:
+        self._bridge, self._drafter = bridge, drafter
+        self.trie = TargetTrie(target_ids(bridge), look_ahead)
+        self.words = DraftWords(bridge.drafter.forms, bridge.drafter.eos)
+        self._model = ContextModel(drafter, self.words)
+        self._end = None if bridge.eos is None else bridge.eos[0]
+        self._lengths = _plans(bridge, length, single)
+        self.plan = list(self._lengths)[-1]
+        self.draft_tokens = self._lengths[self.plan]
+        words = len(self.words) + len(self.words.eos)
+        self._budget = max(min(CONTEXTS, LAWS_BYTES // (8 * words)), 1)
+        short = bridge.drafter.mean_bytes <= LONG_WORDS
+        self._first = length if short else min(length, FIRST_LENGTH)
+        self._even = False
+        self._wrap: Wrap | None = None
+
+    def plans(self) -> list[Plan]:
+        """The sizes it can draft, in the target's tokens."""
+        return list(self._lengths)
+
+    def wrap(self, wrap: Wrap) -> None:
+        """Make drafting faster; compiled passes of the target know one size of trees: give them that."""
+        self._even, self._wrap = True, wrap
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        """Memory for B rows; a longer text than the drafter sees, twice over, loses its beginning there."""
+        self._room = text_room(self._bridge, self._drafter, positions)
+        scratch = max(SCRATCH, *self._lengths.values())
+        memory = self._drafter.new_cache(self._room + scratch, rows)
+        self._contexts = [
+            RowContexts(self._model, memory.row(row), scratch, self._wrap) for row in range(rows)
+        ]
+        self._texts = [DraftText(self._bridge) for _ in range(rows)]
+        self._unread = [0] * rows  # prompt positions still to come
+        self._busy = [False] * rows
+        self._drawn: list[list[int]] = [[] for _ in range(rows)]  # draft tokens of the last drafting
+        self._laws: list[ChainLaws | None] = [None] * rows  # of the last drafting
+        self._counts = [_no_counts() for _ in range(rows)]
+        self._most = [self._first] * rows  # draft tokens that a row may draw now
+        self._since = [0] * rows  # contexts evaluated before the last drafting
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        """A new request in a row."""
+        self._texts[row].begin(prompt_ids)
+        self._unread[row], self._busy[row] = len(prompt_ids), True
+        self._drawn[row], self._laws[row], self._counts[row] = [], None, _no_counts()
+        self._most[row], self._since[row] = self._first, 0
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        """The last token behind the prompt is the first new one; the others are the prompt's own."""
+        self._unread[row] -= len(following)
+        if self._unread[row] == 0:
+            text = self._texts[row]
+            text.add([int(following[-1])])
+            text.forget(self._room)
+            self._contexts[row].begin(text.ids, SamplingParams())
+
+    def commit(self, commit: Commit) -> None:
+        """Append what was accepted to the texts; a row without any is idle until it begins anew."""
+        for row, tokens in enumerate(commit.tokens):
+            self._busy[row] = self._busy[row] and len(tokens) > 0
+            if self._busy[row]:
+                self._settle(row)
+                text = self._texts[row]
+                kept = text.add(tokens, [self._drawn[row]])
+                self._drawn[row] = []
+                if len(text.ids) > self._room:
+                    text.forget(self._room // 2)
+                    self._contexts[row].restart(text.ids)
+                else:
+                    self._contexts[row].follow(text.ids, kept)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """Chains under the last committed tokens (B,), with the laws of rows above temperature 0."""
+        drafts: list[list[int]] = [[] for _ in self._texts]
+        laws: list[Mapping[int, LazyLaw]] = [{} for _ in self._texts]
+        for row, text in enumerate(self._texts):
+            self._settle(row)
+            self._drawn[row] = []
+            if self._busy[row] and not text.held:
+                draw = None if draws is None or draws[row].sampling.greedy else draws[row]
+                drafts[row], found = self._draft(row, plan, draw)
+                laws[row] = dict(enumerate(found[: plan.levels]))
+        lap("layers")
+        length = plan.levels if self._even else max(map(len, drafts))
+        tree = chain_trees(roots, drafts, length, masked=self._even) if length else root_trees(roots)
+        lap("draft")
+        return replace(tree, laws=laws) if any(laws) else tree
+
+    def _draft(self, row: int, plan: Plan, draw: Draw | None) -> Drafted:
+        """The target tokens of a row's drafted text, and their laws; none where ``draw`` is None."""
+        contexts, words = self._contexts[row], self.words
+        length = min(self._lengths[plan], self._most[row])
+        sampling = SamplingParams() if draw is None else draw.sampling
+        if sampling != contexts.sampling:
+            contexts.restart(self._texts[row].ids, sampling)
+        before = contexts.evaluated
+        path, text, ended = Path(), b"", False
+        while len(path) < length and self.trie.segment(text, plan.levels).settled < plan.levels:
+            weights = contexts.law(path).weights
+            place = int(np.argmax(weights)) if draw is None else draw.chance.draw(weights)
+            self._counts[row]["drafted"] += 1
+            ended = place >= len(words)
+            if ended:
+                break
+            path, text = (*path, words.ids[place]), text + words.form(place)
+        self._counts[row]["draft_contexts"] += contexts.evaluated - before
+        self._drawn[row] = list(path)
+        segments = self.trie.segment(text, plan.levels)
+        tokens = segments.tokens
+        whole = ended and segments.written == len(text) and len(tokens) < plan.levels
+        if whole and self._end is not None:
+            tokens.append(self._end)
+        if draw is None:
+            return tokens, []
+        laws = self._laws[row] = ChainLaws(self.trie, Streams(words, contexts, length), self._end)
+        return tokens, list(laws.along(tokens))
+
+    def _settle(self, row: int) -> None:
+        """Count what verification asked of the last drafting's laws."""
+        self._counts[row] = self.counts(row)
+        if self._laws[row] is not None:
+            self._bound(row)
+        self._laws[row] = None
+
+    def _bound(self, row: int) -> None:
+        """Let a row's next text be shorter where the laws of the last one took many contexts, longer where few.
+
+        The number of ways to write a string grows with its draft tokens without bound. The length follows from cycles
+        that are over, so that the law of what is drawn next is as it is.
+        """
+        used, since = self._contexts[row].evaluated, self._since[row]
+        self._since[row] = used
+        if used - since > self._budget:
+            self._most[row] = max(self._most[row] // 2, 1)
+        elif used - since < self._budget // 8:
+            self._most[row] = min(self._most[row] + 1, max(self._lengths.values()))
+
+    def counts(self, row: int) -> dict[str, int]:
+        """Of the request in a row: probabilities ``psi`` evaluated, draft contexts computed for these alone
+        (``psi_contexts``) and for drawing (``draft_contexts``), and draft tokens ``drafted``."""
+        found, laws = dict(self._counts[row]), self._laws[row]
+        found["psi"] += 0 if laws is None else laws.asked
+        found["psi_contexts"] = self._contexts[row].evaluated - found["draft_contexts"]
+        return found
+
+
+def _no_counts() -> dict[str, int]:
+    return {"psi": 0, "psi_contexts": 0, "draft_contexts": 0, "drafted": 0}
+
+
+def _plans(bridge: Bridge, length: int, single: bool) -> dict[Plan, int]:
+    """Sizes in the target's tokens -> draft tokens, smallest first: the full length, halved again and again."""
+    if single:
+        return {Plan(1, 2): length}
+    sizes = [length]
+    while sizes[0] > 1:
+        sizes.insert(0, sizes[0] // 2)
+    plans = {}
+    for size in sizes:
+        levels = target_levels(bridge, size)
+        plans[Plan(levels, levels + 1)] = size
+    return plans
+
+
+def build(parts: ProposerParts) -> SlrsProposer:
+    """SLRS with a draft model; its text is drawn whether or not ``--draft-sampling`` is given.
+
+    Raises:
+        UsageError: no bridge, options that do not fit.
+        DataError: the draft model has no token that stands for text.
+        MismatchError: the models are on different devices.
+    """
+    bridge, drafter = check_parts(parts, "slrs")
+    options, mean = parts.options, bridge.drafter.mean_bytes
+    _check_options(options)
+    if mean > LONG_WORDS:
+        say(
+            f"The draft model's tokens are {mean:.1f} bytes long on average: SLRS may need many of its contexts for "
+            "each probability. It is meant for drafters whose tokens are bytes or characters; "
+            "--proposer slem or tli costs less here."
+        )
+    if options.depth is None:
+        fewest, most = DRAFT_TOKENS
+        length = min(max(round(TARGET_TOKENS * bridge.target.mean_bytes / mean), fewest), most)
+    else:
+        length = options.depth + 1
+    look_ahead = LOOK_AHEAD if options.look_ahead is None else options.look_ahead
+    return SlrsProposer(drafter, bridge, length, look_ahead, options.single_token)
+
+
+def _check_options(options: MethodSpec) -> None:
+    useless = {
+        f"--tree {options.tree}": options.tree not in (None, "chain"),
+        "--topk": options.topk is not None,
+        "--total-nodes": options.total_nodes is not None,
+        "--tree-file": options.tree_file is not None,
+    }
+    given = [name for name, there in useless.items() if there]
+    if given:
+        raise UsageError(
+            "slrs drafts one text a cycle, which is no tree",
+            got=", ".join(given),
+            expected="--tree chain, sized with --depth",
+            remedy="--proposer slem or tli drafts trees",
+        )

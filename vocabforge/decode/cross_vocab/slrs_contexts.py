@@ -1,0 +1,241 @@
+"""What a draft model would draw behind a text and behind any continuation of it, for SLRS.
+
+Contexts are paths of draft tokens behind the committed text. Their keys lie in slots behind it, a few hundred at a
+time; laws are computed once for each path, many paths a pass, and what was drawn was drawn from exactly these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...models.kv_cache import KVCache
+from ...models.lean.model import LeanModel
+from ..proposers.interface import Wrap
+from ..request import SamplingParams
+from ..sampling import Weights, draft_weights
+from ..target_side import view_length
+from .slrs_trie import DraftWords
+
+SCRATCH = 512  # draft nodes whose keys are kept
+READ_AT_ONCE = 256  # tokens of the text in one pass
+MOST_LOGITS = 1 << 24  # computed at once
+
+Path = tuple[int, ...]  # draft tokens behind the committed text
+
+
+@dataclass(frozen=True)
+class StreamLaw:
+    """The law of the next draft token.
+
+    Attributes:
+        heights: (C + 1,) cumulative from 0 to 1, over the drafter's tokens in the order of their bytes, then its
+            end tokens. Fractions where the transform's weights are.
+        words: how many of them stand for bytes.
+    """
+
+    heights: Weights
+    words: int
+
+    @property
+    def weights(self) -> Weights:
+        """(C,) probabilities."""
+        return np.diff(self.heights)
+
+    @property
+    def end(self) -> Any:
+        """Probability that the text ends."""
+        return self.heights[-1] - self.heights[self.words]
+
+    def between(self, first: int, last: int) -> Any:
+        """Probability of the tokens at places first to last - 1."""
+        return self.heights[last] - self.heights[first]
+
+
+def stream_law(weights: Weights, words: int) -> StreamLaw:
+    """The law of weights (C,) up to a factor."""
+    heights = np.concatenate([0 * weights[:1], np.cumsum(weights)])
+    return StreamLaw(heights / heights[-1], words)
+
+
+class ContextModel:
+    """A draft model as a source of laws: its LM head's rows are copied in the order of the tokens' bytes.
+
+    Args:
+        drafter: lean model.
+        words: its tokens.
+    """
+
+    def __init__(self, drafter: LeanModel, words: DraftWords) -> None:
+        self.drafter, self.words = drafter, words
+        rows = torch.tensor([*words.ids, *words.eos], device=drafter.device)
+        self._weight = drafter.lm_head_weight.detach()[rows]  # (C, H)
+        self.reach = drafter.config.max_positions
+
+    def laws(self, hidden: Tensor, sampling: SamplingParams) -> list[StreamLaw]:
+        """The law of each state of (N, H)."""
+        found = []
+        for part in hidden.split(max(MOST_LOGITS // len(self._weight), 1)):
+            logits = F.linear(part, self._weight).float().cpu().numpy()
+            found += [stream_law(draft_weights(one, sampling), len(self.words)) for one in logits]
+        return found
+
+
+class RowContexts:
+    """The contexts of one text.
+
+    Args:
+        model: the draft model.
+        cache: of one row: the text's slots and, behind whatever it uses of them, ``scratch`` for nodes.
+        scratch: draft nodes whose keys are kept; at least as many as a path has tokens.
+        wrap: makes the pass of a single token faster.
+
+    Attributes:
+        sampling: the transform of the laws.
+        evaluated: laws computed since :meth:`begin`.
+    """
+
+    def __init__(self, model: ContextModel, cache: KVCache, scratch: int, wrap: Wrap | None = None) -> None:
+        self._model, self._cache, self._scratch = model, cache, scratch
+        self._single = self._run if wrap is None else wrap("drafter", self._run)
+        self._slots = torch.arange(cache.capacity, device=model.drafter.device)
+        self.sampling, self.evaluated = SamplingParams(), 0
+        self.restart(())
+
+    def begin(self, ids: Sequence[int], sampling: SamplingParams) -> None:
+        """A new text; nothing of it is read yet."""
+        self.evaluated = 0
+        self.restart(ids, sampling)
+
+    def restart(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
+        """The text is ``ids`` now, and none of it is read; with ``sampling`` the transform is another one, too."""
+        self.sampling = sampling or self.sampling
+        self._ids, self._read = list(ids), 0
+        self._laws: dict[Path, StreamLaw] = {}
+        self._nodes: dict[Path, int] = {}  # path -> place among the nodes' slots
+
+    def follow(self, ids: Sequence[int], kept: int) -> None:
+        """The text is ``ids`` now, the first ``kept`` of which are as they were.
+
+        What was computed for paths that the text now goes along stays.
+        """
+        before = len(self._ids)
+        if kept < before:
+            self._laws = {}
+            self._read = min(self._read, kept)
+        else:
+            new = tuple(ids[before:])
+            size = len(new)
+            if self._read == before:
+                self._keep_keys(new)
+            self._laws = {path[size:]: law for path, law in self._laws.items() if path[:size] == new}
+        self._nodes = {}
+        self._ids[kept:] = ids[kept:]
+
+    def _keep_keys(self, new: Path) -> None:
+        """Move the keys of the nodes that became text to their positions."""
+        before, places = len(self._ids), list[int]()
+        while len(places) < len(new) and new[: len(places) + 1] in self._nodes:
+            places.append(before + self._nodes[new[: len(places) + 1]])
+        if places:
+            source = torch.tensor(places, device=self._slots.device)
+            self._cache.move(source, self._slots[before : before + len(places)])
+        self._read = before + len(places)
+
+    def known(self, path: Path) -> StreamLaw | None:
+        """The law behind a path, if it was computed."""
+        return self._laws.get(path)
+
+    def law(self, path: Path) -> StreamLaw:
+        """The law behind a path."""
+        self.evaluate([path])
+        return self._laws[path]
+
+    @torch.inference_mode()
+    def evaluate(self, paths: Iterable[Path]) -> None:
+        """Compute the laws behind paths, those of one length in one pass."""
+        missing = sorted({path for path in paths if path not in self._laws})
+        if not missing:
+            return
+        self._read_text()
+        wanted: dict[Path, None] = {}
+        for path in missing:  # sorted: paths with a common beginning come together
+            above = [path[:size] for size in range(1, len(path) + 1)]
+            fresh = [node for node in above if node not in self._nodes and node not in wanted]
+            if len(self._nodes) + len(wanted) + len(fresh) > self._scratch:
+                self._run_nodes(wanted)
+                self._nodes, wanted, fresh = {}, {}, above
+            wanted.update(dict.fromkeys(fresh))
+        self._run_nodes(wanted)
+
+    def _read_text(self) -> None:
+        """Compute the keys of the text's tokens that have none, and the law behind the last."""
+        end = len(self._ids)
+        if self._read == end and () not in self._laws:
+            self._read = end - 1
+        while self._read < end:
+            start, stop = self._read, min(self._read + READ_AT_ONCE, end)
+            ids = torch.tensor(self._ids[start:stop], device=self._slots.device)
+            slots = self._slots[start:stop]
+            view = self._slots[: view_length(stop, self._cache.capacity)]
+            mask = (view <= slots[:, None]) & (slots[:, None] - view < self._model.reach)
+            hidden = self._forward(ids, slots, slots, mask, slots[:, None] - view)
+            self._read = stop
+            if stop == end:
+                self._note([()], hidden[-1:])
+
+    def _run_nodes(self, wanted: Iterable[Path]) -> None:
+        """Compute the keys of nodes, whose ancestors have theirs or are among them, and the laws behind them."""
+        levels: dict[int, list[Path]] = {}
+        for path in wanted:
+            levels.setdefault(len(path), []).append(path)
+        for depth in sorted(levels):
+            self._run_level(levels[depth], depth)
+
+    def _run_level(self, paths: Sequence[Path], depth: int) -> None:
+        text = len(self._ids)
+        for path in paths:
+            self._nodes[path] = len(self._nodes)
+        view = view_length(text + len(self._nodes), self._cache.capacity)
+        # How far behind its own position a node sees each slot; beyond all reach where it does not see it.
+        unseen = text + depth + self._model.reach
+        distance = np.full((len(paths), view), unseen)
+        distance[:, :text] = text + depth - 1 - np.arange(text)
+        for row, path in enumerate(paths):
+            for size in range(1, depth + 1):
+                distance[row, text + self._nodes[path[:size]]] = depth - size
+        device = self._slots.device
+        apart = torch.from_numpy(distance).to(device)
+        ids = torch.tensor([path[-1] for path in paths], device=device)
+        places = torch.tensor([text + self._nodes[path] for path in paths], device=device)
+        positions = torch.full_like(ids, text + depth - 1)
+        self._note(paths, self._forward(ids, positions, places, apart < self._model.reach, apart))
+
+    def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, apart: Tensor) -> Tensor:
+        """States (T, H) of tokens (T,) that see what ``mask`` (T, view) says, ``apart`` positions away."""
+        window = self._model.drafter.config.sliding_window
+        near = None if window is None else mask & (apart < window)
+        run = self._single if len(ids) == 1 else self._run
+        hidden: Tensor = run(ids[None], positions[None], slots, mask, near)
+        return hidden[0]
+
+    def _run(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, window_mask: Tensor | None
+    ) -> Tensor:
+        return self._model.drafter.forward(
+            ids, positions, cache=self._cache, slots=slots, mask=mask, window_mask=window_mask
+        ).hidden
+
+    def _note(self, paths: Sequence[Path], hidden: Tensor) -> None:
+        """Keep the laws of states (N, H); one that is known stays, as something may have been drawn from it."""
+        new = [place for place, path in enumerate(paths) if path not in self._laws]
+        if new:
+            laws = self._model.laws(hidden[new], self.sampling)
+            self._laws.update(zip((paths[place] for place in new), laws, strict=True))
+            self.evaluated += len(new)

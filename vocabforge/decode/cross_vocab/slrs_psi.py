@@ -1,0 +1,232 @@
+"""The law of SLRS's target tokens: how probable it is that a draft model's text begins with a token.
+
+String-level rejection sampling (Timor et al. 2025) drafts a text of n draft tokens and cuts it into target tokens,
+the longest match at each place. Its psi(t) is the sum over all draft texts that begin with the target token t. Here
+that sum is a few products: P(b), the probability that the text begins with the bytes b, needs the laws along b only,
+as the draft tokens that begin with the rest of b lie side by side; and that the cutting gives t and no longer token
+is P(t) less the P of the next longer tokens. For several tokens the same holds with all that may not follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from .slrs_contexts import Path, StreamLaw
+from .slrs_trie import DraftWords, TargetTrie
+
+Spellings = dict[Path, Any]  # draft tokens that spell some bytes -> their probability
+
+
+class Contexts(Protocol):
+    """Laws behind paths of draft tokens; see :class:`~vocabforge.decode.cross_vocab.slrs_contexts.RowContexts`."""
+
+    def known(self, path: Path) -> StreamLaw | None: ...
+    def evaluate(self, paths: Iterable[Path]) -> None: ...
+
+
+class Streams:
+    """Probabilities of what a draft text of n tokens, fewer where it ends, begins with.
+
+    Args:
+        words: the drafter's tokens.
+        contexts: their laws, evaluated as they are needed, together for all that is asked at once.
+        length: n.
+    """
+
+    def __init__(self, words: DraftWords, contexts: Contexts, length: int) -> None:
+        self._words, self._contexts, self._length = words, contexts, length
+        self._spellings: dict[bytes, Spellings] = {b"": {(): 1}}
+        self._begins: dict[bytes, Any] = {b"": 1}
+        self._ends: dict[bytes, Any] = {}
+
+    def begins(self, texts: Sequence[bytes]) -> list[Any]:
+        """For each of some bytes, the probability that the text begins with them."""
+        self._solve(self._begins, self._try_begins, texts)
+        return [self._begins[text] for text in texts]
+
+    def ends(self, text: bytes) -> Any:
+        """Probability that the text is exactly these bytes and its end."""
+        self._solve(self._ends, self._try_ends, [text])
+        return self._ends[text]
+
+    def _solve(
+        self,
+        found: dict[bytes, Any],
+        attempt: Callable[[bytes, set[Path]], Any],
+        texts: Sequence[bytes],
+    ) -> None:
+        """Evaluate what is missing, level by level, until everything is found."""
+        waiting = {text for text in texts if text not in found}
+        while waiting:
+            missing: set[Path] = set()
+            for text in list(waiting):
+                lacking = set[Path]()
+                value = attempt(text, lacking)
+                if lacking:
+                    missing |= lacking
+                else:
+                    found[text] = value
+                    waiting.remove(text)
+            self._contexts.evaluate(missing)
+
+    def _try_begins(self, text: bytes, missing: set[Path]) -> Any:
+        if len(text) > self._length * self._words.longest:
+            return 0
+        spellings = self._along(text, len(text) - 1, missing)
+        total: Any = 0
+        for size in range(1, min(len(text), self._words.longest) + 1):
+            first, last = self._words.beginning(text[-size:])
+            if first < last:
+                for path, weight in spellings(len(text) - size).items():
+                    law = self._contexts.known(path)
+                    if law is None:
+                        missing.add(path)
+                    else:
+                        total = total + weight * law.between(first, last)
+        return total
+
+    def _try_ends(self, text: bytes, missing: set[Path]) -> Any:
+        if len(text) > self._length * self._words.longest:
+            return 0
+        total: Any = 0
+        for path, weight in self._along(text, len(text), missing)(len(text)).items():
+            law = self._contexts.known(path)
+            if law is None:
+                missing.add(path)
+            else:
+                total = total + weight * law.end
+        return total
+
+    def _along(self, text: bytes, end: int, missing: set[Path]) -> Callable[[int], Spellings]:
+        """The spellings of the text's first bytes, by their number up to ``end``; partial ones where laws lack."""
+        start = end
+        while text[:start] not in self._spellings:
+            start -= 1
+        partial: dict[int, Spellings] = {}
+
+        def of(size: int) -> Spellings:
+            return partial[size] if size in partial else self._spellings[text[:size]]
+
+        for size in range(start + 1, end + 1):
+            lacking = set[Path]()
+            found = self._spell(text[:size], of, lacking)
+            if partial or lacking:
+                missing |= lacking
+                partial[size] = found
+            else:
+                self._spellings[text[:size]] = found
+        return of
+
+    def _spell(self, text: bytes, before: Callable[[int], Spellings], missing: set[Path]) -> Spellings:
+        """Draft tokens, at most n - 1, that spell a text: those of a beginning and one token more."""
+        found: Spellings = {}
+        for size in range(1, min(len(text), self._words.longest) + 1):
+            first, last = self._words.same(text[-size:])
+            for path, weight in before(len(text) - size).items() if first < last else ():
+                if len(path) + 1 >= self._length:
+                    continue
+                law = self._contexts.known(path)
+                if law is None:
+                    missing.add(path)
+                    continue
+                for place in range(first, last):
+                    share = law.between(place, place + 1)
+                    if share > 0:
+                        longer = (*path, self._words.ids[place])
+                        found[longer] = weight * share
+        return found
+
+
+class Chain(NamedTuple):
+    """Target tokens that a draft text was cut into, as far as they matter to what follows.
+
+    Attributes:
+        written: their bytes.
+        forbidden: bytes that may not follow, as they would make one of the tokens longer; none begins another.
+    """
+
+    written: bytes = b""
+    forbidden: tuple[bytes, ...] = ()
+
+
+def lengthen(trie: TargetTrie, chain: Chain, form: bytes) -> Chain | None:
+    """The chain with one more token; None where that would make an earlier one longer."""
+    if any(form.startswith(one) for one in chain.forbidden):
+        return None
+    size = len(form)
+    waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]
+    waiting += [one[size:] for one in trie.longer(form)]
+    forbidden: list[bytes] = []
+    for one in sorted(waiting):
+        if not forbidden or not one.startswith(forbidden[-1]):
+            forbidden.append(one)
+    return Chain(chain.written + form, tuple(forbidden))
+
+
+class ChainLaws:
+    """Laws of the target tokens that one drafting gives.
+
+    Args:
+        trie: the target's tokens.
+        streams: the draft texts' probabilities.
+        eos: the target's end token that a drafter's end stands for; None where there is none.
+
+    Attributes:
+        asked: probabilities evaluated, each once.
+    """
+
+    def __init__(self, trie: TargetTrie, streams: Streams, eos: int | None) -> None:
+        self.trie, self.streams, self.eos = trie, streams, eos
+        self.asked = 0
+        self._weights: dict[bytes, Any] = {}  # by the bytes: no text is cut in two ways
+
+    def weight(self, chain: Chain) -> Any:
+        """Probability that the tokens which the text is cut into begin with a chain."""
+        if chain.written not in self._weights:
+            whole = self.streams.begins([chain.written])[0]
+            if whole > 0:
+                longer = self.streams.begins([chain.written + one for one in chain.forbidden])
+                whole = max(whole - sum(longer), 0 * whole)
+            self._weights[chain.written] = whole
+        return self._weights[chain.written]
+
+    def along(self, tokens: Sequence[int]) -> list[TokenLaw]:
+        """The law of each token of a drafted chain, and, last, that of the one behind it."""
+        chain, laws = Chain(), [TokenLaw(self, Chain())]
+        for token in tokens:
+            if token == self.eos:
+                break
+            longer = lengthen(self.trie, chain, self.trie.forms[token])
+            assert longer is not None  # a longest match
+            chain = longer
+            laws.append(TokenLaw(self, chain))
+        return laws
+
+
+class TokenLaw:
+    """psi(. | tokens before): the law of a drafted target token, given those before it (a ``tree.LazyLaw``)."""
+
+    def __init__(self, laws: ChainLaws, chain: Chain) -> None:
+        self._laws, self._chain = laws, chain
+        self._known: dict[int, Any] = {}
+
+    def probability(self, token: int) -> Any:
+        """psi(token); 0 for those that no draft text is cut into."""
+        if token not in self._known:
+            self._laws.asked += 1
+            self._known[token] = self._evaluate(token)
+        return self._known[token]
+
+    def _evaluate(self, token: int) -> Any:
+        laws = self._laws
+        before = laws.weight(self._chain)
+        if not before > 0:
+            return 0
+        if token == laws.eos:
+            share = laws.streams.ends(self._chain.written)
+        else:
+            form = laws.trie.forms.get(token)
+            longer = None if form is None else lengthen(laws.trie, self._chain, form)
+            share = 0 if longer is None else laws.weight(longer)
+        return share / before if share > 0 else 0  # not 0 / 1, which would make a float of fractions

@@ -1,0 +1,174 @@
+"""Both vocabularies by their bytes, for SLRS: the target's tokens as a trie, the drafter's in sorted order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...vocab.overlap.bridge import Bridge
+
+MOST_RANGES = 1 << 16  # look-ups remembered
+
+
+class Segments(NamedTuple):
+    """A text cut into target tokens, the longest match at each place.
+
+    Attributes:
+        tokens: target ids.
+        settled: how many of them no further bytes can change.
+        written: bytes that the tokens cover; the text goes on behind them where no token fits.
+    """
+
+    tokens: list[int]
+    settled: int
+    written: int
+
+
+class TargetTrie:
+    """The target's tokens by their bytes, without those that are far from the next shorter one.
+
+    A token stays if no token is a proper prefix of it, or if the longest kept one that is ends at most
+    ``look_ahead`` bytes before it does. Over what is kept the rule is the longest match, and how far it has to read
+    on behind a token is bounded.
+
+    Args:
+        ids: bytes -> the one id that stands for them.
+        look_ahead: bytes.
+
+    Attributes:
+        forms: id -> bytes of the tokens that are kept.
+    """
+
+    def __init__(self, ids: Mapping[bytes, int], look_ahead: int) -> None:
+        self._longer: dict[bytes, list[bytes]] = {}
+        above: list[bytes] = []  # kept prefixes of the form looked at, shortest first
+        kept: list[bytes] = []
+        for form in sorted(ids):  # a prefix stands before what it begins
+            while above and not form.startswith(above[-1]):
+                above.pop()
+            if above and len(form) - len(above[-1]) > look_ahead:
+                continue
+            if above:
+                self._longer.setdefault(above[-1], []).append(form)
+            kept.append(form)
+            above.append(form)
+        self.ids = {form: ids[form] for form in kept}
+        self.forms = {token: form for form, token in self.ids.items()}
+        self._sorted = kept
+        self._look_ahead = look_ahead
+        self._longest = max(map(len, kept), default=0)
+
+    def longer(self, form: bytes) -> Sequence[bytes]:
+        """The shortest tokens that begin with a token and are longer; none is a prefix of another."""
+        return self._longer.get(form, ())
+
+    def match(self, text: bytes, start: int = 0) -> bytes:
+        """The longest token that the text has at ``start``; empty where it has none."""
+        found, end = b"", start
+        most = min(len(text), start + self._longest)
+        while end < most:
+            end += 1
+            piece = text[start:end]
+            if piece in self.ids:
+                found = piece
+            elif found and len(piece) - len(found) >= self._look_ahead:
+                break
+        return found
+
+    def segment(self, text: bytes, most: int) -> Segments:
+        """Cut a text into at most ``most`` tokens, from its beginning on."""
+        tokens: list[int] = []
+        settled, at, final = 0, 0, True
+        while len(tokens) < most and (form := self.match(text, at)):
+            final = final and not self._goes_on(text[at:])
+            settled += final
+            tokens.append(self.ids[form])
+            at += len(form)
+        return Segments(tokens, settled, at)
+
+    def _goes_on(self, rest: bytes) -> bool:
+        """Whether a token begins with all of ``rest`` and is longer."""
+        if len(rest) >= self._longest:
+            return False
+        place = bisect_left(self._sorted, rest)
+        place += place < len(self._sorted) and self._sorted[place] == rest
+        return place < len(self._sorted) and self._sorted[place].startswith(rest)
+
+
+class DraftWords:
+    """The drafter's tokens that stand for bytes, sorted by them, and its end tokens.
+
+    Args:
+        forms: bytes of every id; None or empty where it stands for none.
+        eos: end tokens; they stand for the end, whatever their bytes are.
+
+    Attributes:
+        ids: the tokens in order; ``eos`` follows them where both have a place in one array.
+        eos: the end tokens.
+        longest: bytes of the longest token.
+    """
+
+    def __init__(self, forms: Sequence[bytes | None], eos: Sequence[int]) -> None:
+        named = sorted((form, token) for token, form in enumerate(forms) if form and token not in set(eos))
+        self._forms = [form for form, _ in named]
+        self.ids = [token for _, token in named]
+        self.eos = list(eos)
+        self.longest = max(map(len, self._forms), default=0)
+        self._same: dict[bytes, tuple[int, int]] = {}
+        for place, form in enumerate(self._forms):
+            self._same[form] = self._same.get(form, (place,))[0], place + 1
+        self._ranges: dict[bytes, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def form(self, place: int) -> bytes:
+        """Bytes of the token at a place."""
+        return self._forms[place]
+
+    def same(self, form: bytes) -> tuple[int, int]:
+        """The places, first and behind the last, of the tokens that are exactly these bytes."""
+        return self._same.get(form, (0, 0))
+
+    def beginning(self, start: bytes) -> tuple[int, int]:
+        """The places of the tokens that begin with these bytes, which lie side by side."""
+        if len(start) > self.longest:
+            return 0, 0
+        if start not in self._ranges:
+            if len(self._ranges) == MOST_RANGES:
+                self._ranges.clear()
+            end = _behind(start)
+            last = len(self._forms) if end is None else bisect_left(self._forms, end)
+            self._ranges[start] = bisect_left(self._forms, start), last
+        return self._ranges[start]
+
+
+def _behind(start: bytes) -> bytes | None:
+    """The first bytes behind all that begin with ``start``; None where there are none."""
+    short = start.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1]) if short else None
+
+
+def target_ids(bridge: Bridge) -> dict[bytes, int]:
+    """One target id for each byte form: the one paired with a drafter's token, else the one that the target writes
+    itself, else the lowest. End tokens are left out: they stand for the end."""
+    side = bridge.target
+    found: dict[bytes, int] = {}
+    several: dict[bytes, set[int]] = {}
+    for token, form in enumerate(side.forms):
+        if not form or token in side.eos:
+            continue
+        if form in found:
+            several.setdefault(form, {found[form]}).add(token)
+        else:
+            found[form] = token
+    for form, spelled in zip(several, side.speller.spell(list(several)) if several else (), strict=True):
+        if spelled and len(spelled) == 1 and spelled[0] in several[form]:
+            found[form] = spelled[0]
+    paired = set(bridge.pairs[:, 0].tolist())
+    for token in bridge.pairs[:, 0].tolist():
+        form = side.forms[token]
+        if form and form in several and found[form] not in paired:
+            found[form] = token
+    return found

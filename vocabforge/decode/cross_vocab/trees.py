@@ -1,0 +1,142 @@
+"""From a draft tree in a drafter's tokens to one in the target's: token by token (TLI), or by text (SLEM)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...vocab.overlap.bridge import Bridge
+from ..proposers.interface import Plan
+from ..proposers.ngram import chain_trees, count_nodes, merged_trees, root_trees
+from ..tree import DraftLaw, DraftTree
+from .text import DraftText, cut_incomplete
+
+NO_TOKEN = -1
+
+Paths = list[list[int]]  # drafter's tokens from below the root to each leaf
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """One drafting of B rows.
+
+    Attributes:
+        tree: in the drafter's tokens.
+        paths: of each row.
+        texts: that they continue.
+        even: the target's trees shall have the plan's size, whatever was drafted: compiled passes know one size.
+    """
+
+    tree: DraftTree
+    paths: list[Paths]
+    texts: Sequence[DraftText]
+    even: bool = False
+
+
+# (what was drafted, roots (B,) in the target's tokens, the plan in the target's tokens) -> the target's trees
+Translation = Callable[[Drafted, Tensor, Plan], DraftTree]
+
+
+def paths_of(tree: DraftTree) -> list[Paths]:
+    """Of each row, the tokens from below the root to each leaf."""
+    tokens = tree.tokens.tolist()
+    if tree.chain:
+        return [[row[1:]] for row in tokens]
+    return [
+        [[row[node] for node in path[1:]] for path in paths] for row, paths in zip(tokens, tree.leaf_paths())
+    ]
+
+
+class TokenMap:
+    """TLI's translation: node by node.
+
+    Args:
+        pairs: (n, 2) ids of target and drafter, one to one.
+        rows: ids of the drafter.
+    """
+
+    def __init__(self, pairs: np.ndarray, rows: int, device: torch.device) -> None:
+        self._host = np.full(rows, NO_TOKEN, dtype=np.int64)
+        self._host[pairs[:, 1]] = pairs[:, 0]
+        self._table = torch.from_numpy(self._host).to(device)
+
+    def __call__(self, drafted: Drafted, roots: Tensor, plan: Plan) -> DraftTree:
+        tree = drafted.tree
+        tokens = self._table[tree.tokens].clamp(min=0)  # nodes that only pad have any token
+        tokens = torch.cat([roots[:, None], tokens[:, 1:]], 1)
+        laws = None
+        if tree.laws is not None:
+            laws = [{node: self._law(law) for node, law in row.items()} for row in tree.laws]
+        alive = tree.alive
+        if drafted.even and alive is None:
+            alive = torch.ones_like(tokens, dtype=torch.bool)
+        if any(text.held for text in drafted.texts):  # no token of both continues half a character
+            whole = torch.tensor([[not text.held] for text in drafted.texts], device=roots.device)
+            whole = whole | (torch.arange(tokens.shape[1], device=roots.device) == 0)
+            alive = whole if alive is None else alive & whole
+        return replace(tree, tokens=tokens, laws=laws, alive=alive)
+
+    def _law(self, law: object) -> DraftLaw:
+        """The same law over the target's ids, which have another order."""
+        assert isinstance(law, DraftLaw)
+        ids = self._host[law.ids]
+        order = ids.argsort()
+        return DraftLaw(ids[order], law.weights[order])
+
+
+class Respelling:
+    """SLEM's translation: every path becomes text, and the text the target's tokens.
+
+    Args:
+        bridge: between the vocabularies.
+    """
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    def __call__(self, drafted: Drafted, roots: Tensor, plan: Plan) -> DraftTree:
+        branches = [
+            self._respelled(paths, text, plan)
+            for paths, text in zip(drafted.paths, drafted.texts, strict=True)
+        ]
+        longest = max((len(branch) for row in branches for branch in row), default=0)
+        if not longest and not drafted.even:
+            return root_trees(roots)
+        chains = plan.nodes == plan.levels + 1 if drafted.even else all(len(row) <= 1 for row in branches)
+        if chains:
+            drafts = [row[0] if row else [] for row in branches]
+            length = plan.levels if drafted.even else longest
+            return chain_trees(roots, drafts, length, masked=drafted.even)
+        nodes = plan.nodes if drafted.even else max(count_nodes(row, plan.nodes) for row in branches)
+        return merged_trees(roots, branches, longest, nodes)
+
+    def _respelled(self, paths: Paths, text: DraftText, plan: Plan) -> Paths:
+        """The target's tokens for each path, at most the plan's levels; paths that do not fit the text are left out."""
+        found: Paths = []
+        written = [self._written(path, text.held) for path in paths]
+        spelled = self._bridge.target.speller.spell([one for one, _ in written])
+        for (one, ended), ids in zip(written, spelled, strict=True):
+            tokens = list(ids or ())
+            if ended and self._bridge.eos is not None and (tokens or one is None):
+                tokens.append(self._bridge.eos[0])
+            tokens = tokens[: plan.levels]
+            if tokens and tokens not in found:
+                found.append(tokens)
+        return found
+
+    def _written(self, path: Sequence[int], held: bytes) -> tuple[bytes | None, bool]:
+        """The bytes of a path behind those that the text has already, and whether the text ends there."""
+        forms, written, ended = self._bridge.drafter.forms, b"", False
+        for token in path:
+            if self._bridge.ends(token):
+                ended = True
+                break
+            written += forms[token] or b""
+        if not written.startswith(held):
+            return None, False
+        written = written[len(held) :]
+        return (written if ended else cut_incomplete(written)) or None, ended

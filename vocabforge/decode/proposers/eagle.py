@@ -1,0 +1,204 @@
+"""EAGLE proposers: a drafter with its own key cache (EAGLE-3, or EAGLE-1/2), fed the target's states.
+
+Row t of the drafter's cache holds the step-0 key of position t: what it reads of the target there with token
+x_{t+1}. Draft nodes use the slots behind the committed rows and are overwritten by the next cycle.
+
+EAGLE-1 drafts a fixed tree (Li et al. 2024, "EAGLE"), EAGLE-2 the dynamic one (Li et al. 2024, "EAGLE-2"); both
+read the target's last hidden states. EAGLE-3 (Li et al. 2025) reads three layers and drafts a dynamic tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.drafters.interface import CachedDrafter
+from ...models.heads.registry import exact_head
+from ...models.kv_cache import KVCache, Sight, line_sight
+from ...ops.trees import WORD, bits_of
+from ..accelerate.graphs import GraphCapture
+from ..target_side import block_mask, view_length
+from ..trees.policies import choose_policy
+from .interface import Commit, DraftStep, Frontier, Wrap
+from .model import ModelProposer
+from .registry import ProposerParts
+
+
+class _Carry(NamedTuple):
+    """``g`` (B, W, H) of the frontier; ``above`` bool (B, W, scratch): draft nodes that each sees, None in a chain, or
+    the same as bits, int64 (B, W, words); ``used`` draft slots; ``view`` the slots that are looked at."""
+
+    g: Tensor
+    above: Tensor | None
+    used: int
+    view: Tensor
+
+
+class EagleBackend:
+    """Draft states of an EAGLE drafter.
+
+    Args:
+        drafter: any kind whose next state is a function of its path.
+        kind, label: of the proposer that it serves.
+    """
+
+    most_levels: int | None = None
+
+    def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
+        self.drafter, self.kind, self.label = drafter, kind, label
+        self.reads, self.aux_layers = drafter.reads, tuple(drafter.config.aux_layers)
+        self._weight = next(iter(drafter.parameters()))
+        self._device = self._weight.device
+        self._bits = False  # what a pass sees is told by lengths and bits, not by masks
+        self._run_extend = self._extend
+
+    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+        # Behind the committed rows: a padded path while committing, or the nodes of a tree while drafting. A row whose
+        # request has ended may lie a path beyond its positions, and is drafted for with the others.
+        capacity = positions + 2 * (scratch + 2)
+        c, weight = self.drafter.config, self._weight
+        self.cache = KVCache(1, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device)
+        self.drafter.ensure_positions(capacity)
+        # What is captured reads the rotary tables where they lie, and another decoder may need longer ones.
+        self._tables = list(self.drafter.buffers())
+        self._scratch = max(scratch, 1)
+        columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
+        self._columns = bits_of(columns) if self._bits else columns
+        self._slots = torch.arange(capacity, device=self._device)
+        self.rows = torch.zeros(rows, dtype=torch.int64, device=self._device)  # committed rows
+        self.lengths = [0] * rows  # the same on the host
+        self._g = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=self._device)
+        self._fed = torch.zeros_like(self._g)  # what made it
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        self.rows[row] = 0
+        self.lengths[row] = 0
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        assert states is not None
+        start, count = self.lengths[row], len(following)
+        steps = self._slots[start : start + count]
+        view = self._slots[: view_length(start + count, self.cache.capacity)]
+        fused = self.drafter.fuse(states)
+        g = self.drafter.extend(
+            following[None],
+            fused[None],
+            steps[None],
+            cache=self.cache.row(row),
+            slots=steps,
+            mask=view[None] <= steps[:, None],
+        )
+        self._g[row], self._fed[row] = g[0, -1], fused[-1]
+        self.rows[row] += count
+        self.lengths[row] += count
+
+    def commit(self, commit: Commit) -> None:
+        """One pass over the committed positions with the target's own states."""
+        assert commit.states is not None
+        self.advance(commit.following, commit.states, commit.counts)
+        self.note([len(tokens) for tokens in commit.tokens])
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        assert states is not None
+        self._run_extend(following, states, counts, self._view(following.shape[1]))
+        self.rows.add_(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        self.lengths = [old + new for old, new in zip(self.lengths, counts)]
+
+    def device_state(self) -> Sequence[Tensor]:
+        return self.rows, self._g, self._fed
+
+    def _extend(self, following: Tensor, states: Tensor, counts: Tensor, view: Tensor) -> None:
+        """Write the keys of committed positions, and ``_g`` and ``_fed`` of the last ones."""
+        steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
+        fused = self.drafter.fuse(states)
+        bits = self._bits and steps.shape[1] <= WORD
+        mask = line_sight(steps) if bits else view <= steps[:, :, None]
+        g = self.drafter.extend(following, fused, steps, cache=self.cache, slots=steps, mask=mask)
+        last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, g.shape[-1])
+        idle = (counts == 0)[:, None]
+        self._g.copy_(torch.where(idle, self._g, g.gather(1, last)[:, 0]))
+        self._fed.copy_(torch.where(idle, self._fed, fused.gather(1, last)[:, 0]))
+
+    def _view(self, ahead: int) -> Tensor:
+        """Slots that a pass of ``ahead`` new ones looks at."""
+        if self._bits:
+            return self._slots
+        return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
+
+    def wrap(self, wrap: Wrap) -> None:
+        self._bits = isinstance(wrap, GraphCapture)
+        self._run_extend = wrap(f"{self.kind} commit", self._extend)
+
+    def view(self) -> Tensor:
+        return self._view(self._scratch)
+
+    def start(self, roots: Tensor) -> DraftStep:
+        return self.start_in(roots, self.view())
+
+    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        g = self._g[:, None]
+        return DraftStep(self.drafter.read(g), roots[:, None], self._fed[:, None], _Carry(g, None, 0, view))
+
+    def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
+        g: Tensor = step.carry.g
+        if g.shape[1] == frontier.tokens.shape[1] == 1:
+            return g
+        return g.gather(1, frontier.parents[:, :, None].expand(-1, -1, g.shape[-1]))
+
+    def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
+        carry: _Carry = step.carry
+        width = frontier.tokens.shape[1]
+        view = carry.view
+        slots = self.rows[:, None] + self._slots[carry.used : carry.used + width]  # (B, W)
+        position = (self.rows + (level - 1))[:, None].expand(-1, width)
+        above: Tensor | None = None
+        if width == 1 and carry.used == level - 1:  # a chain sees all nodes before it
+            mask: Tensor | Sight = line_sight(slots) if self._bits else view <= slots[:, :, None]
+        else:
+            pick = frontier.parents[:, :, None]
+            own = self._columns[carry.used : carry.used + width]
+            before = self._above(carry).gather(1, pick.expand(-1, -1, own.shape[-1]))
+            above = before | own
+            if self._bits:
+                mask = Sight(self.rows, above, position)
+            else:
+                mask = block_mask(above, self.rows, len(view))
+        g = self.fed(frontier, step)
+        state = self.drafter.extend(frontier.tokens, g, position, cache=self.cache, slots=slots, mask=mask)
+        return DraftStep(
+            self.drafter.read(state), frontier.tokens, g, _Carry(state, above, carry.used + width, view)
+        )
+
+    def _above(self, carry: _Carry) -> Tensor:
+        """``above`` of the last frontier; where that was a chain, all its nodes."""
+        if carry.above is not None:
+            return carry.above
+        some = self._columns[: carry.used]
+        seen = some.sum(0) if self._bits else some.any(0)  # no two columns share a bit
+        return seen.expand(len(self.rows), 1, -1)
+
+
+def _build(parts: ProposerParts, kind: str, label: str, default_tree: str) -> ModelProposer:
+    backend = EagleBackend(parts.drafter, kind, label)
+    head = parts.head or exact_head(parts.drafter)
+    return ModelProposer(backend, head, choose_policy(parts.options, default_tree, None))
+
+
+def build_eagle1(parts: ProposerParts) -> ModelProposer:
+    """EAGLE-1: a fixed tree."""
+    return _build(parts, "eagle1", "EAGLE-1", "static")
+
+
+def build_eagle2(parts: ProposerParts) -> ModelProposer:
+    """EAGLE-2: EAGLE-1's drafter, a dynamic tree."""
+    return _build(parts, "eagle2", "EAGLE-2", "dynamic")
+
+
+def build_eagle3(parts: ProposerParts) -> ModelProposer:
+    """EAGLE-3: a dynamic tree."""
+    return _build(parts, "eagle3", "EAGLE-3", "dynamic")

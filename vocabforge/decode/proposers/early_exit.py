@@ -1,0 +1,117 @@
+"""Early-exit proposer: the target's own first layers and LM head draft (LayerSkip, Elhoushi et al. 2024).
+
+There is no second model and no second cache. Draft nodes write the first layers' keys in the target's cache,
+behind the committed slots, where verification then writes all layers' keys of the nodes that it checks; the first
+layers' keys of committed positions are those that verification left there.
+
+How much is accepted depends on the target: one trained with LayerSkip's early-exit loss predicts well from its
+first layers, another target hardly does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...models.heads.registry import FullHead
+from ...models.kv_cache import KVCache
+from ...models.lean.model import LeanModel
+from ..accelerate.graphs import GraphCapture
+from ..trees.policies import choose_policy
+from .interface import Commit, DraftStep, Frontier, Wrap
+from .model import ModelProposer
+from .node_passes import NodePasses
+from .registry import ProposerParts
+
+
+class EarlyExitBackend:
+    """Draft states after the target's first layers and its final norm.
+
+    Args:
+        target: lean model.
+        layers: how many of its layers draft; 1 to all.
+    """
+
+    kind, label = "early-exit", "early exit"
+    reads: Literal["aux", "hidden", "none"] = "none"
+    aux_layers: tuple[int, ...] = ()
+    most_levels: int | None = None
+
+    def __init__(self, target: LeanModel, layers: int) -> None:
+        self.layers = layers
+        self.passes = NodePasses(target, range(layers))
+
+    def share(self, cache: KVCache) -> None:
+        """Draft in the target's cache."""
+        self._cache = cache
+
+    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+        self.passes.allocate(self._cache, rows, positions, scratch)
+
+    def wrap(self, wrap: Wrap) -> None:
+        """There is no pass beside the drafting itself."""
+        self.passes.bits = isinstance(wrap, GraphCapture)
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        self.passes.set_length(row, 0)
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        self.passes.set_length(row, self.passes.lengths[row] + len(following))
+
+    def commit(self, commit: Commit) -> None:
+        """Count: the keys are in the target's cache."""
+        self.advance(commit.following, None, commit.counts)
+        self.note([len(tokens) for tokens in commit.tokens])
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        self.passes.add(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        self.passes.note(counts)
+
+    def device_state(self) -> Sequence[Tensor]:
+        return (self.passes.committed,)
+
+    def view(self) -> Tensor:
+        return self.passes.view()
+
+    def start(self, roots: Tensor) -> DraftStep:
+        return self.start_in(roots, self.view())
+
+    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        tokens = roots[:, None]
+        states = self.passes.line(tokens, self.passes.committed[:, None], view)
+        return DraftStep(states.hidden, tokens, states.fed, self.passes.begin(view))
+
+    def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
+        states, carry = self.passes.expand(frontier, step.carry, level)
+        return DraftStep(states.hidden, frontier.tokens, states.fed, carry)
+
+
+def default_layers(layers: int) -> int:
+    """A third of the target's layers, at least one."""
+    return max(1, layers // 3)
+
+
+def build(parts: ProposerParts) -> ModelProposer:
+    """The target's first layers draft a chain, or the tree of the options.
+
+    Raises:
+        UsageError: the target has fewer layers, or a tree that cannot be filled.
+    """
+    count = parts.target.config.num_layers
+    layers = default_layers(count) if parts.options.exit_layers is None else parts.options.exit_layers
+    if not 1 <= layers <= count:
+        raise UsageError(
+            "the early exit does not lie within the target",
+            got=f"{layers} layers",
+            expected=f"1 to {count}",
+            remedy="change --exit-layers",
+        )
+    head = parts.head or FullHead(parts.target.lm_head_weight)
+    return ModelProposer(
+        EarlyExitBackend(parts.target, layers), head, choose_policy(parts.options, "chain", None)
+    )

@@ -1,0 +1,244 @@
+"""What drafting is made of: a backend that computes states, a head that scores them, a policy that grows a tree.
+
+Backend (EAGLE, draft model, early exit, Medusa) x head (``models/heads/registry.py``) x policy (dynamic tree, fixed
+shape, chain; best or sampled children) = a model-based proposer, put together in ``proposers/model.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from ...models.heads.registry import DraftHead, DraftState
+from ...models.kv_cache import KVCache
+from ..request import SamplingParams
+from ..sampling import Chance
+from ..tree import DraftTree
+
+# A pure function of tensors with static shapes, by name -> the same, made faster (compiled, captured).
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much one cycle drafts.
+
+    Attributes:
+        levels: levels below the root; 0 drafts nothing (plain decoding).
+        nodes: nodes verified, root included: 1 where levels is 0.
+    """
+
+    levels: int
+    nodes: int
+
+
+PLAIN_PLAN = Plan(0, 1)
+
+
+def shallower_plans(full: Plan) -> list[Plan]:
+    """Plans of 1 .. levels levels with nodes in proportion, ``full`` last."""
+    sizes = range(1, full.levels)
+    return [*(Plan(n, max(n + 1, full.nodes * n // full.levels)) for n in sizes), full]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Randomness of one row, for policies that sample: its stream and its transform."""
+
+    sampling: SamplingParams
+    chance: Chance
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What one cycle commits in B rows, padded to L positions a row.
+
+    Attributes:
+        following: (B, L) int64 token after each committed position; the first is that after the root.
+        states: (B, L, .) the target's states of those positions, as the proposer reads them; None where it
+            reads none.
+        counts: (B,) int64 real positions of each row (0 for an idle row); the rest is padding.
+        path: (B, L) int64 nodes of the last proposed tree behind those positions, the root first; None where no
+            tree was proposed (plain decoding).
+        tokens: the same tokens as ``following``, real ones only, on the host.
+    """
+
+    following: Tensor
+    states: Tensor | None
+    counts: Tensor
+    path: Tensor | None
+    tokens: Sequence[Sequence[int]]
+
+
+class Frontier(NamedTuple):
+    """Nodes to expand next: ``tokens`` (B, W) int64 and ``parents`` (B, W), places in the frontier before."""
+
+    tokens: Tensor
+    parents: Tensor
+
+
+class DraftStep(NamedTuple):
+    """States of one frontier.
+
+    ``hidden`` (B, W, H) is what the head reads; ``tokens`` (B, W) and ``previous`` (B, W, H) what was fed;
+    ``carry`` whatever the backend needs to expand it.
+    """
+
+    hidden: Tensor
+    tokens: Tensor
+    previous: Tensor
+    carry: Any
+
+
+class DraftBackend(Protocol):
+    """Computes draft states level by level, for B rows at once.
+
+    Attributes:
+        reads: which states of the target it takes: ``aux`` layer outputs, final ``hidden`` states, or ``none``.
+        aux_layers: 0-based layers behind ``aux``.
+        most_levels: deepest tree it can draft; None where there is no bound.
+        kind, label: its proposer's name, and as people write it.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def reads(self) -> Literal["aux", "hidden", "none"]: ...
+    @property
+    def aux_layers(self) -> tuple[int, ...]: ...
+    @property
+    def most_levels(self) -> int | None: ...
+
+    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+        """Memory for B rows of that many positions and ``scratch`` draft nodes; forgets everything."""
+        ...
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        """A new request in a row: forget its last one."""
+        ...
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        """The next T prompt positions of a row: the tokens (T,) after them and the target's states (T, .)."""
+        ...
+
+    def commit(self, commit: Commit) -> None:
+        """Keep what was accepted."""
+        ...
+
+    def start(self, roots: Tensor) -> DraftStep:
+        """States at the last committed tokens (B,): a frontier of one node a row."""
+        ...
+
+    def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
+        """States of the nodes of ``frontier``, children of ``step``'s; ``level`` 1 is below the root."""
+        ...
+
+
+@runtime_checkable
+class SharesCache(Protocol):
+    """A backend that drafts in the target's own cache."""
+
+    def share(self, cache: KVCache) -> None:
+        """The target's cache, B rows; called before ``allocate``."""
+        ...
+
+
+@runtime_checkable
+class PureBackend(Protocol):
+    """A backend whose whole drafting is a function of tensors with static shapes: it can be compiled as one pass."""
+
+    def view(self) -> Tensor:
+        """(S',) slots that drafting looks at now."""
+        ...
+
+    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        """``start``, looking at these slots."""
+        ...
+
+    def wrap(self, wrap: Wrap) -> None:
+        """Make its other passes faster."""
+        ...
+
+
+@runtime_checkable
+class DeviceBackend(PureBackend, Protocol):
+    """A pure backend that can also commit on the device, so that a whole cycle can be captured.
+
+    ``commit`` of what was drafted is ``advance`` and ``note``.
+    """
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        """The device's half: changes its tensors in place; see :class:`Commit`."""
+        ...
+
+    def note(self, counts: Sequence[int]) -> None:
+        """The host's half: committed positions of each row."""
+        ...
+
+    def device_state(self) -> Sequence[Tensor]:
+        """Tensors that ``advance`` reads and changes, beside key caches."""
+        ...
+
+
+@runtime_checkable
+class FeedsAhead(Protocol):
+    """A backend that knows what a step is fed before its pass."""
+
+    def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
+        """``previous`` (B, W, H) of the step that expands ``frontier``, children of ``step``'s."""
+        ...
+
+
+@runtime_checkable
+class WrapsPasses(Protocol):
+    """What has passes of its own to be made faster."""
+
+    def wrap(self, wrap: Wrap) -> None: ...
+
+
+class Growth(Protocol):
+    """One drafting: told what the head says of each frontier, it names the next one and, at last, the tree."""
+
+    def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
+        """Children of the last frontier from its states (B, W, H); None when nothing further is to be expanded."""
+        ...
+
+    def finish(self, roots: Tensor) -> DraftTree:
+        """The trees under the last committed tokens (B,)."""
+        ...
+
+
+class DraftPolicy(Protocol):
+    """Which tree is drafted.
+
+    Attributes:
+        plan: its full size.
+        scratch: draft nodes that backends must have room for (all expanded nodes of a drafting).
+        width: most children of a node.
+        broadest: most nodes that are expanded at once.
+        samples: children are drawn from the head's distribution (verification B); else they are its best.
+    """
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def scratch(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def broadest(self) -> int: ...
+    @property
+    def samples(self) -> bool: ...
+
+    def plans(self) -> list[Plan]:
+        """The sizes it can draft, smallest first, ``plan`` last."""
+        ...
+
+    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
+        """Begin a drafting of B rows; ``draws`` one a row, where it samples."""
+        ...

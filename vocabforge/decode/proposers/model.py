@@ -1,0 +1,272 @@
+"""A model-based proposer: a backend that computes states, a head that scores them, a policy that grows the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...models.heads.interface import PreparesSteps
+from ...models.heads.on_ops import MOST_K, MOST_ROWS
+from ...models.heads.registry import DraftHead, DraftState
+from ...models.kv_cache import KVCache
+from ..accelerate.graphs import GraphCapture
+from ..tree import DraftTree
+from .context import ContextTokens
+from .interface import (
+    Commit,
+    DeviceBackend,
+    DraftBackend,
+    DraftPolicy,
+    DraftStep,
+    Draw,
+    FeedsAhead,
+    Frontier,
+    Plan,
+    PureBackend,
+    SharesCache,
+    Wrap,
+    WrapsPasses,
+)
+from .registry import Lap
+
+MOST_PENDING = 256  # positions committed without drafting that wait for the next drafting
+
+
+class ModelProposer:
+    """Drafts with a model, level by level.
+
+    Args:
+        backend: computes draft states.
+        head: scores them.
+        policy: which tree is drafted.
+
+    Raises:
+        UsageError: the tree is wider than the draft vocabulary or deeper than the backend can draft.
+    """
+
+    def __init__(self, backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
+        check_tree(backend, head, policy)
+        self.backend, self.head, self.policy = backend, head, policy
+        self.kind, self.label = backend.kind, backend.label
+        self.reads, self.aux_layers = backend.reads, backend.aux_layers
+        self.plan, self.samples = policy.plan, policy.samples
+        self.scratch = policy.scratch + 1 if isinstance(backend, SharesCache) else 0
+        self._context: ContextTokens | None = None
+        self._pending: list[Commit] = []
+        self._unread: dict[int, int] = {}  # prompt positions of each row still to come
+        self._wrap: Wrap | None = None
+        self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
+        # The backend and the head, where they have these sides; to ask them in every cycle takes longer than a kernel.
+        self._device = backend if isinstance(backend, DeviceBackend) else None
+        self._feeds = backend if isinstance(backend, FeedsAhead) else None
+        self._prepares = head if isinstance(head, PreparesSteps) else None
+        self._captured: GraphCapture | None = None
+        self._whole: dict[Plan, Callable[..., DraftTree]] = {}
+
+    def plans(self) -> list[Plan]:
+        return self.policy.plans()
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        """Memory for B rows of that many positions; ``cache`` is the target's."""
+        if self._captured is not None:
+            self.wrap(self._captured)  # what was captured reaches the old memory
+        if isinstance(self.backend, SharesCache):
+            self.backend.share(cache)
+        self.backend.allocate(rows, positions, self.policy.scratch)
+        if self.head.context_size:
+            self._context = ContextTokens(rows, self.head.context_size, cache.k.device)
+        self._pending = []
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        self._flush()  # the other rows' positions
+        self.backend.begin(row, prompt_ids)
+        self._unread[row] = len(prompt_ids)
+        if self._context is not None:
+            self._context.begin(row, prompt_ids)
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        self.backend.prefill(row, following, states)
+        self._unread[row] -= len(following)
+        if self._context is not None and self._unread[row] == 0:  # the rest of the prompt is known already
+            self._context.add(row, following[-1:].tolist())
+
+    def commit(self, commit: Commit) -> None:
+        """Keep what was accepted; positions that were not drafted wait until the next drafting needs them."""
+        self._meet(commit.tokens)
+        if commit.path is None:
+            self._pending.append(commit)
+            if sum(one.following.shape[1] for one in self._pending) >= MOST_PENDING:
+                self._flush()
+        else:
+            self.backend.commit(commit)
+
+    def _meet(self, tokens: Sequence[Sequence[int]]) -> None:
+        if self._context is not None:
+            for row, found in enumerate(tokens):
+                self._context.add(row, found)
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        if len(self._pending[0].counts) == 1:  # one row has no padding between its parts
+            self.backend.commit(_joined(self._pending))
+        else:
+            for commit in self._pending:
+                self.backend.commit(commit)
+        self._pending = []
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """Trees under the last committed tokens (B,)."""
+        self._flush()
+        context = None if self._context is None else self._context.tensor
+        whole = self._whole_pass(plan)
+        if whole is not None and self._pure is not None:
+            tree: DraftTree = whole(roots, self._pure.view(), context)
+            lap("layers")
+            return tree
+        return self._draft(self.backend.start(roots), roots, context, plan, draws, lap)
+
+    def _draft(
+        self,
+        step: DraftStep,
+        roots: Tensor,
+        context: Tensor | None,
+        plan: Plan,
+        draws: Sequence[Draw] | None,
+        lap: Lap,
+    ) -> DraftTree:
+        growth = self.policy.grow(len(roots), plan, draws)
+        level = 0
+        state = DraftState(0, step.tokens.flatten(), step.previous.flatten(0, 1), len(roots), context)
+        lap("layers")
+        while True:
+            frontier = growth.add(self.head, step.hidden, state)
+            lap("head")
+            if frontier is None:
+                break
+            level += 1
+            ahead = self._prepared(frontier, step, state)
+            step = self.backend.expand(frontier, step, level)
+            fed = step.tokens.flatten(), step.previous.flatten(0, 1)
+            state = ahead or DraftState(level, *fed, len(roots), context)
+            lap("layers")
+        tree = growth.finish(roots)
+        lap("draft")
+        return tree
+
+    def _prepared(self, frontier: Frontier, step: DraftStep, state: DraftState) -> DraftState | None:
+        """The state of the step after ``state``, where the head can begin with it before the backend's pass."""
+        if self._prepares is None or self._feeds is None:
+            return None
+        previous = self._feeds.fed(frontier, step).flatten(0, 1)
+        fed = DraftState(state.step + 1, frontier.tokens.flatten(), previous, state.requests, state.context)
+        return self._prepares.prepare(fed)
+
+    def on_device(self) -> bool:
+        """Whether drafting and committing can be parts of one captured cycle."""
+        return self._device is not None and self._static()
+
+    def _static(self) -> bool:
+        """All drafting is a function of tensors with static shapes."""
+        if self.samples or not getattr(self.head, "static_shapes", False):
+            return False
+        # Of wider trees, a head on the ops may have no static form; see ``DraftHead``.
+        fits = self.policy.width <= MOST_K and self.policy.broadest <= MOST_ROWS
+        return fits or not getattr(self.head, "on_ops", False)
+
+    def prepare(self) -> None:
+        """Before a cycle on the device: what the host still holds goes there."""
+        self._flush()
+        self._told = None if self._context is None else self._context.tensor  # always the same tensor
+        assert self._device is not None
+        self._view = self._device.view()
+
+    def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
+        """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
+        assert self._device is not None
+        return self._draft(self._device.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        """Commit what was drafted, on the device; see ``draft.DeviceBackend``."""
+        assert self._device is not None
+        self._device.advance(following, states, counts)
+
+    def note(self, tokens: Sequence[Sequence[int]]) -> None:
+        """The same on the host: the committed tokens of each row."""
+        assert self._device is not None
+        self._meet(tokens)
+        self._device.note([len(found) for found in tokens])
+
+    def device_state(self) -> Sequence[Tensor]:
+        """What :meth:`advance` changes beside key caches."""
+        assert self._device is not None
+        return self._device.device_state()
+
+    def wrap(self, wrap: Wrap) -> None:
+        """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
+        self._whole = {}
+        self._captured = wrap if isinstance(wrap, GraphCapture) else None
+        if isinstance(self.backend, WrapsPasses):
+            self.backend.wrap(wrap)
+        if isinstance(self.backend, PureBackend) and self._static():
+            self._wrap, self._pure = wrap, self.backend
+
+    def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
+        """All of a plan's drafting as one pass."""
+        if self._wrap is None:
+            return None
+        if plan not in self._whole:
+            backend = self._pure
+            assert backend is not None
+
+            def draft(roots: Tensor, view: Tensor, context: Tensor | None) -> DraftTree:
+                return self._draft(backend.start_in(roots, view), roots, context, plan, None, _no_lap)
+
+            self._whole[plan] = self._wrap(f"{self.kind} drafting of {plan.nodes} nodes", draft)
+        return self._whole[plan]
+
+
+def _no_lap(part: str) -> None:
+    """Inside one pass there are no parts to be timed."""
+
+
+def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
+    """Refuse trees that cannot be filled.
+
+    Raises:
+        UsageError: wider than the draft vocabulary, or deeper than the backend can draft.
+    """
+    if policy.width > head.size:
+        raise UsageError(
+            "the draft tree is wider than the draft vocabulary",
+            got=f"topk {policy.width}",
+            expected=f"at most {head.size}",
+            remedy="lower --topk",
+        )
+    if backend.most_levels is not None and policy.plan.levels > backend.most_levels:
+        raise UsageError(
+            f"the draft tree is deeper than the {backend.label} drafter can draft",
+            got=f"depth {policy.plan.levels - 1}, which takes {policy.plan.levels} levels",
+            expected=f"at most depth {backend.most_levels - 1}",
+            remedy="lower --depth",
+        )
+
+
+def _joined(commits: Sequence[Commit]) -> Commit:
+    """Commits of one row, one after the other, as one."""
+    if len(commits) == 1:
+        return commits[0]
+    first = commits[0]
+    return replace(
+        first,
+        following=torch.cat([one.following for one in commits], 1),
+        states=None
+        if first.states is None
+        else torch.cat([one.states for one in commits if one.states is not None], 1),
+        counts=torch.stack([one.counts for one in commits]).sum(0),
+        tokens=[[token for one in commits for token in one.tokens[0]]],
+    )

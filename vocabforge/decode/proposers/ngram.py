@@ -1,0 +1,263 @@
+"""N-gram (prompt lookup) drafting: what followed the text's last tokens before is likely to follow again.
+
+Saxena, "Prompt Lookup Decoding" (2023). No model: the text, prompt and output, is its own drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...models.heads.registry import DraftHead
+from ...models.kv_cache import KVCache
+from ..tree import DraftTree, build_tree
+from ..trees.shapes import chain
+from .interface import Commit, Draw, Plan, shallower_plans
+from .registry import Lap, ProposerParts
+
+
+def root_trees(roots: Tensor) -> DraftTree:
+    """The roots (B,) alone: nothing is drafted."""
+    tree = build_tree(roots[:, None], torch.zeros_like(roots[:, None]), 0)
+    return replace(tree, chain=True)
+
+
+def chain_trees(
+    roots: Tensor, drafts: Sequence[Sequence[int]], length: int, *, masked: bool = False
+) -> DraftTree:
+    """Chains of ``length`` draft tokens under roots (B,); of a shorter draft only its own nodes are alive.
+
+    Args:
+        masked: say so where all are alive, too: compiled passes know one form.
+    """
+    rows = len(roots)
+    padded = [[*draft, *[0] * (length - len(draft))] for draft in drafts]
+    tokens = torch.cat([roots[:, None], torch.tensor(padded, dtype=torch.int64, device=roots.device)], 1)
+    steps = torch.arange(length + 1, device=roots.device)
+    alive: Tensor | None = None
+    if masked or any(len(draft) < length for draft in drafts):
+        alive = steps <= torch.tensor([[len(draft)] for draft in drafts], device=roots.device)
+    return DraftTree(
+        tokens,
+        (steps - 1).clamp(min=0).expand(rows, -1),
+        steps.expand(rows, -1),
+        (steps <= steps[:, None]).expand(rows, -1, -1),
+        alive=alive,
+        chain=True,
+    )
+
+
+def merged_trees(
+    roots: Tensor, branches: Sequence[Sequence[Sequence[int]]], levels: int, nodes: int
+) -> DraftTree:
+    """The continuations of each row merged at their common beginnings; rows padded to ``nodes``, root included."""
+    merged = [_merge(found, nodes) for found in branches]
+    tokens = torch.zeros(len(roots), nodes, dtype=torch.int64)
+    parents = torch.zeros_like(tokens)
+    for row, found in enumerate(merged):
+        for node, (parent, token) in enumerate(found, 1):
+            tokens[row, node], parents[row, node] = token, parent
+    counts = torch.tensor([len(found) + 1 for found in merged], device=roots.device)
+    tokens, parents = tokens.to(roots.device), parents.to(roots.device)
+    tokens[:, 0] = roots
+    tree = build_tree(tokens, parents, levels)
+    return replace(tree, alive=torch.arange(nodes, device=roots.device) < counts[:, None])
+
+
+def count_nodes(branches: Sequence[Sequence[int]], most: int) -> int:
+    """Nodes of the tree over a row's continuations, root included."""
+    return len(_merge(branches, most)) + 1
+
+
+def _merge(branches: Sequence[Sequence[int]], most: int) -> list[tuple[int, int]]:
+    """(parent, token) of the nodes 1, 2, ... of a tree over token paths, at most ``most`` with the root."""
+    places: dict[tuple[int, int], int] = {}
+    for branch in branches:
+        node = 0
+        for token in branch:
+            if (node, token) not in places:
+                if len(places) + 1 == most:
+                    return list(places)
+                places[node, token] = len(places) + 1
+            node = places[node, token]
+    return list(places)
+
+
+DEFAULT_NGRAM = (2, 4)  # shortest and longest suffix
+DEFAULT_LENGTH = 10  # draft tokens of a continuation
+DEFAULT_BRANCHES = 4  # continuations of a tree
+NO_PLACE = -1
+
+
+class NgramIndex:
+    """Where each n-gram of one text ended before, kept up token by token.
+
+    An n-gram's places form a linked list, latest first, so that a token costs one look-up for every n and
+    finding the places of the text's own suffix costs none.
+
+    Args:
+        shortest, longest: n.
+    """
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self.lengths = range(longest, shortest - 1, -1)
+        self.text: list[int] = []
+        self._latest: dict[tuple[int, ...], int] = {}  # n-gram -> where it ended last
+        # Of each n and place, where the n-gram that ends there did before.
+        self._before: dict[int, list[int]] = {n: [] for n in self.lengths}
+
+    def add(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the text."""
+        text, latest = self.text, self._latest
+        for token in tokens:
+            place = len(text)
+            text.append(token)
+            for n in self.lengths:
+                if place + 1 < n:
+                    self._before[n].append(NO_PLACE)
+                    continue
+                gram = tuple(text[-n:])
+                self._before[n].append(latest.get(gram, NO_PLACE))
+                latest[gram] = place
+
+    def matches(self) -> Iterator[int]:
+        """Where the text's suffixes ended before: the longest suffix first, of each the latest place first."""
+        if not self.text:
+            return
+        last, seen = len(self.text) - 1, set()
+        for n in self.lengths:
+            place = self._before[n][last]
+            while place != NO_PLACE:
+                if place not in seen:
+                    seen.add(place)
+                    yield place
+                place = self._before[n][place]
+
+    def continuation(self, place: int, length: int) -> list[int]:
+        """What followed ``place``; behind the text's end it repeats, as the text would if it went on so."""
+        period = len(self.text) - 1 - place
+        return [self.text[place + 1 + step % period] for step in range(length)]
+
+
+class NgramProposer:
+    """Drafts what followed the longest suffix of the text that occurred before.
+
+    A cycle's trees have the plan's size, or, where no row has a match, the root alone.
+
+    Args:
+        shortest, longest: suffixes looked up, in tokens.
+        plan: levels, and nodes with the root; a chain where nodes is levels + 1.
+        branches: most continuations of a tree; 1 is a chain.
+    """
+
+    kind, label = "n-gram", "n-gram"
+    reads: Literal["aux", "hidden", "none"] = "none"
+    aux_layers: tuple[int, ...] = ()
+    samples = False
+    head: DraftHead | None = None
+    scratch = 0
+
+    def __init__(self, shortest: int, longest: int, plan: Plan, branches: int = 1) -> None:
+        self.shortest, self.longest, self.plan, self.branches = shortest, longest, plan, branches
+        self._index: list[NgramIndex] = []
+
+    def plans(self) -> list[Plan]:
+        """Fewer levels, a tree's nodes in proportion."""
+        return shallower_plans(self.plan)
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        """Empty texts for B rows."""
+        self._device = cache.k.device
+        self._index = [NgramIndex(self.shortest, self.longest) for _ in range(rows)]
+        self._unread = [0] * rows  # prompt positions not read yet
+        self._busy = [False] * rows
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        """A new text in a row."""
+        self._index[row] = NgramIndex(self.shortest, self.longest)
+        self._index[row].add(prompt_ids)
+        self._unread[row] = len(prompt_ids)
+        self._busy[row] = True
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        """The token after the last prompt position is the first new one; the others are the prompt's own."""
+        self._unread[row] -= len(following)
+        if self._unread[row] == 0:
+            self._index[row].add([int(following[-1])])
+
+    def commit(self, commit: Commit) -> None:
+        """Append what was accepted to the texts; a row without any is idle until it begins anew."""
+        for row, tokens in enumerate(commit.tokens):
+            self._index[row].add(tokens)
+            self._busy[row] = self._busy[row] and len(tokens) > 0
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """Trees under the last committed tokens (B,): of the plan's size, or the roots alone."""
+        branches = [
+            self._branches(index, plan) if busy else [] for index, busy in zip(self._index, self._busy)
+        ]
+        if not any(branches):
+            return root_trees(roots)
+        if plan.nodes == plan.levels + 1:
+            return chain_trees(roots, [found[0] if found else [] for found in branches], plan.levels)
+        return merged_trees(roots, branches, plan.levels, plan.nodes)
+
+    def _branches(self, index: NgramIndex, plan: Plan) -> list[list[int]]:
+        """Continuations of a row, the most likely one first, no two alike."""
+        found: list[list[int]] = []
+        # Many places may go on alike: a bound keeps a cycle's work independent of the text's length.
+        for _, place in zip(range(4 * self.branches), index.matches()):
+            continuation = index.continuation(place, plan.levels)
+            if continuation not in found:
+                found.append(continuation)
+            if len(found) == self.branches:
+                break
+        return found
+
+
+def build(parts: ProposerParts) -> NgramProposer:
+    """The n-gram proposer.
+
+    ``tree``: ``chain`` (the default) drafts one continuation of depth + 1 tokens; ``dynamic`` merges up to topk
+    different ones into a tree of at most ``total_nodes``.
+
+    Raises:
+        UsageError: options without meaning for it, or a tree that cannot be filled.
+    """
+    options = parts.options
+    useless = {
+        "--drafter": parts.drafter is not None,
+        "--head": parts.head is not None,
+        "--draft-sampling": options.draft_sampling,
+        "--exit-layers": options.exit_layers is not None,
+        "--tree-file": options.tree_file is not None,
+        "--tree static": options.tree == "static",
+        "--topk": options.topk is not None and options.tree != "dynamic",
+        "--total-nodes": options.total_nodes is not None and options.tree != "dynamic",
+    }
+    given = [name for name, there in useless.items() if there]
+    if given:
+        raise UsageError(
+            "n-gram drafting has no use for this",
+            got=", ".join(given),
+            expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
+        )
+    shortest, longest = options.ngram or DEFAULT_NGRAM
+    levels = chain(DEFAULT_LENGTH if options.depth is None else options.depth + 1).levels
+    if options.tree != "dynamic":
+        return NgramProposer(shortest, longest, Plan(levels, levels + 1))
+    branches = DEFAULT_BRANCHES if options.topk is None else options.topk
+    nodes = branches * levels + 1 if options.total_nodes is None else options.total_nodes
+    if not levels < nodes <= branches * levels + 1:
+        raise UsageError(
+            "the draft tree's node count does not fit its depth and width",
+            got=f"{nodes} nodes, topk {branches}",
+            expected=f"{levels + 1} to {branches * levels + 1} nodes",
+            remedy="change --total-nodes, --depth or --topk",
+        )
+    return NgramProposer(shortest, longest, Plan(levels, nodes), branches)

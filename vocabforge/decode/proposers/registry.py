@@ -1,0 +1,150 @@
+"""The table of proposers, and what the engine asks of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from ...core.registry import resolve
+from ...models.heads.registry import DraftHead
+from ...models.kv_cache import KVCache
+from ...models.lean.model import LeanModel
+from ..build.spec import MethodSpec
+from ..tree import DraftTree, TreeSettings
+from .interface import Commit, Draw, Plan
+
+if TYPE_CHECKING:
+    from ...vocab.overlap.bridge import Bridge
+
+# name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
+PROPOSERS: dict[str, str] = {
+    "draft-model": "vocabforge.decode.proposers.draft_model:build",
+    "n-gram": "vocabforge.decode.proposers.ngram:build",
+    "early-exit": "vocabforge.decode.proposers.early_exit:build",
+    "medusa": "vocabforge.decode.proposers.medusa:build",
+    "eagle1": "vocabforge.decode.proposers.eagle:build_eagle1",
+    "eagle2": "vocabforge.decode.proposers.eagle:build_eagle2",
+    "eagle3": "vocabforge.decode.proposers.eagle:build_eagle3",
+    "tli": "vocabforge.decode.cross_vocab.proposer:build_tli",
+    "slem": "vocabforge.decode.cross_vocab.proposer:build_slem",
+    "slrs": "vocabforge.decode.cross_vocab.slrs:build",
+}
+
+FOREIGN = ("tli", "slem", "slrs")  # proposers for a draft model with another vocabulary: they need a bridge
+
+ALONE = ("n-gram", "early-exit")  # proposers that need no drafter
+
+# kind of drafter -> the proposers that can draft with it, its default first
+FITTING = {
+    "eagle3": ("eagle3",),
+    "eagle1": ("eagle2", "eagle1"),
+    "medusa": ("medusa",),
+    "draft-model": ("draft-model", *FOREIGN),
+}
+
+Lap = Callable[[str], object]  # called at the end of a part of the work: "head", "layers", "draft"
+
+
+@dataclass(frozen=True)
+class ProposerParts:
+    """What a proposer is made of.
+
+    Attributes:
+        target: the lean target.
+        drafter: a trained drafter, or a lean draft model; None for proposers without one.
+        head: scores its states; None takes the one it brings.
+        options: how it drafts.
+        bridge: between the vocabularies of target and draft model, where they differ.
+    """
+
+    target: LeanModel
+    drafter: Any = None
+    head: DraftHead | None = None
+    options: MethodSpec = field(default_factory=MethodSpec)
+    bridge: Bridge | None = None
+
+
+class Proposer(Protocol):
+    """Drafts a tree under the last committed token of each of B rows.
+
+    Attributes:
+        kind, label: its name in the table, and as people write it.
+        reads, aux_layers: which states of the target it takes; see ``draft.DraftBackend``.
+        plan: its full size; ``plans`` all sizes it can draft.
+        samples: its trees carry the laws that their nodes were drawn from.
+        head: None where it has none (n-gram).
+        scratch: slots behind the committed ones of the target's cache that drafting itself writes.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def reads(self) -> Literal["aux", "hidden", "none"]: ...
+    @property
+    def aux_layers(self) -> tuple[int, ...]: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def samples(self) -> bool: ...
+    @property
+    def head(self) -> DraftHead | None: ...
+    @property
+    def scratch(self) -> int: ...
+
+    def plans(self) -> list[Plan]: ...
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        """Memory for B rows of that many positions; ``cache`` is the target's. Forgets everything."""
+        ...
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        """A new request in a row."""
+        ...
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        """The next prompt positions of a row: tokens (T,) after them, the target's states (T, .)."""
+        ...
+
+    def commit(self, commit: Commit) -> None:
+        """Keep what was accepted."""
+        ...
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """Trees under the last committed tokens (B,), of at most the plan's size."""
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A proposer that counts what drafting costs it beside passes of the target."""
+
+    def counts(self, row: int) -> dict[str, int]:
+        """Figures of the request in a row, since it began."""
+        ...
+
+
+def make_proposer(name: str, parts: ProposerParts) -> Proposer:
+    """The proposer of this name.
+
+    Raises:
+        UsageError: no such proposer, a tree that it cannot fill, an option without meaning for it.
+    """
+    proposer: Proposer = resolve(PROPOSERS, name, "proposer")(parts)
+    return proposer
+
+
+def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
+    """A trained drafter's own proposer with a dynamic tree.
+
+    Raises:
+        UsageError: a tree that the drafter or the head cannot fill.
+    """
+    options = MethodSpec(
+        tree="dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes
+    )
+    return make_proposer(FITTING[drafter.kind][0], ProposerParts(target, drafter, head, options))

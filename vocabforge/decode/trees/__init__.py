@@ -1,0 +1,1 @@
+"""Which nodes a draft tree has."""

@@ -1,0 +1,260 @@
+"""Drafting a fixed shape: best children, or children drawn from the head's distribution (verification B).
+
+Which node lies where is known before anything is drafted, so that every step is a lookup at fixed places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...models.heads.registry import DraftHead, DraftState
+from ..proposers.interface import Draw, Frontier, Growth, Plan
+from ..sampling import Chance, draft_weights
+from ..tree import DraftLaw, DraftTree, build_tree
+from .shapes import TreeShape
+
+MISSING = 0  # token of a node without one: a valid id, never accepted
+
+
+@dataclass(frozen=True)
+class _Level:
+    """One expansion: the frontier's nodes, W of them, get their children.
+
+    Attributes:
+        nodes: W places in the tree.
+        children: their children, (W, at most k) places in the tree.
+        k: children asked of the head, the highest rank + 1.
+        picks: (n,) places of the n children in the head's (W * k) answers; None where all are taken in order.
+        fresh: (W',) places of the next frontier among the n children; None where they are all of them.
+        parents: (1, W') places of the next frontier's parents in this one.
+    """
+
+    nodes: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+    k: int
+    picks: Tensor | None
+    fresh: Tensor | None
+    parents: Tensor
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A shape as tensors of one device: its levels, and parents, depths (1, N), ancestors (1, N, N)."""
+
+    shape: TreeShape
+    levels: tuple[_Level, ...]
+    parents: Tensor
+    depths: Tensor
+    ancestors: Tensor
+
+
+class ShapePolicy:
+    """Drafts trees of one shape.
+
+    Args:
+        shape: which ranks are drafted below which node.
+        sample: draw a node's children from the head's distribution, without replacement, in place of its best.
+            Only the number of its children counts then. At temperature 0 the best are taken all the same.
+    """
+
+    def __init__(self, shape: TreeShape, sample: bool = False) -> None:
+        self.shape = shape if not sample else _renumbered(shape)
+        self.samples = sample
+        self.plan = Plan(shape.levels, shape.nodes)
+        self.scratch = sum(1 for children in shape.children[1:] if children)
+        self.width = self.shape.width
+        inner = [depth for depth, children in zip(self.shape.depths, self.shape.children) if children]
+        self.broadest = max(map(inner.count, inner), default=1)
+        self._layouts: dict[tuple[Plan, torch.device], _Layout] = {}
+
+    def plans(self) -> list[Plan]:
+        """The shape cut after each of its levels."""
+        return self.shape.plans()
+
+    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
+        """Begin a drafting of B rows; ``draws`` one a row, read where it samples."""
+        if self.samples and draws is not None and not all(draw.sampling.greedy for draw in draws):
+            return SampledGrowth(self, plan, draws)
+        return BestGrowth(self, plan)
+
+    def layout(self, plan: Plan, device: torch.device) -> _Layout:
+        """The places of a plan's tree, made once."""
+        key = (plan, device)
+        if key not in self._layouts:
+            with torch.inference_mode(False):  # usable in both modes
+                self._layouts[key] = _lay_out(self.shape.cut(plan), device)
+        return self._layouts[key]
+
+
+class BestGrowth:
+    """One drafting of a head's best tokens."""
+
+    def __init__(self, policy: ShapePolicy, plan: Plan) -> None:
+        self._policy, self._plan = policy, plan
+        self._tokens: list[Tensor] = []  # of each level, (B, n)
+
+    def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
+        """Children of the frontier whose states are ``hidden`` (B, W, H)."""
+        self._layout = self._policy.layout(self._plan, hidden.device)
+        level = self._layout.levels[len(self._tokens)]
+        ids = head.topk(hidden.flatten(0, 1), level.k, state)[1]  # (B * W, k)
+        tokens = ids.reshape(hidden.shape[0], -1)  # (B, W * k)
+        if level.picks is not None:
+            tokens = tokens.index_select(1, level.picks)
+        self._tokens.append(tokens)
+        return _next(self._layout, len(self._tokens), tokens)
+
+    def finish(self, roots: Tensor) -> DraftTree:
+        """The trees under the last committed tokens (B,)."""
+        return _tree(self._layout, torch.cat([roots[:, None], *self._tokens], 1))
+
+
+class SampledGrowth:
+    """One drafting of tokens drawn from a head's distribution, with the laws that they were drawn from.
+
+    A node whose law has fewer tokens than the shape has children keeps the tokens that there are: the other
+    children, and what is below them, are dead.
+    """
+
+    def __init__(self, policy: ShapePolicy, plan: Plan, draws: Sequence[Draw]) -> None:
+        self._policy, self._plan, self._draws = policy, plan, draws
+        self._tokens: list[Tensor] = []
+        self._laws: list[dict[int, DraftLaw]] = [{} for _ in draws]
+        self._dead: list[set[int]] = [set() for _ in draws]
+
+    def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
+        """Children of the frontier whose states are ``hidden`` (B, W, H), drawn node after node."""
+        self._layout = self._policy.layout(self._plan, hidden.device)
+        level = self._layout.levels[len(self._tokens)]
+        width = len(level.nodes)
+        logits, ids = head.scores(hidden.flatten(0, 1), level.k, state)  # (B * W, C), (C,) or (B * W, C)
+        scores, names = logits.cpu(), ids.cpu().numpy()  # one copy for all rows
+        drawn = [
+            self._children(row, level, place, scores[at], names if names.ndim == 1 else names[at])
+            for row in range(len(self._draws))
+            for place, at in enumerate(range(row * width, (row + 1) * width))
+        ]
+        flat = torch.tensor([token for found in drawn for token in found], dtype=torch.int64)
+        tokens = flat.view(len(self._draws), -1).to(hidden.device)  # (B, n)
+        self._tokens.append(tokens)
+        return _next(self._layout, len(self._tokens), tokens)
+
+    def _children(
+        self, row: int, level: _Level, place: int, logits: Tensor, ids: np.ndarray[Any, Any]
+    ) -> list[int]:
+        """Tokens of the children of one node, from its logits and their ids (C,)."""
+        node, children = level.nodes[place], level.children[place]
+        draw, dead = self._draws[row], self._dead[row]
+        found: list[int] = []
+        if node not in dead and draw.sampling.greedy:
+            best = np.lexsort((ids, -logits.numpy()))[: len(children)]  # ties to the lower id, as topk
+            found = ids[best].tolist()
+        elif node not in dead:
+            weights = draft_weights(logits, draw.sampling)
+            support = np.flatnonzero(weights > 0)
+            support = support[ids[support].argsort()]
+            law = DraftLaw(ids[support], weights[support])
+            self._laws[row][node] = law
+            found = draw_children(law, len(children), draw.chance)
+        dead.update(children[len(found) :])
+        return found + [MISSING] * (len(children) - len(found))
+
+    def finish(self, roots: Tensor) -> DraftTree:
+        """The trees under the last committed tokens (B,)."""
+        tokens = torch.cat([roots[:, None], *self._tokens], 1)
+        alive: Tensor | None = None
+        if any(self._dead):
+            flags = [[node not in dead for node in range(tokens.shape[1])] for dead in self._dead]
+            alive = torch.tensor(flags, device=tokens.device)
+        return _tree(self._layout, tokens, alive, self._laws)
+
+
+def draw_children(law: DraftLaw, most: int, chance: Chance) -> list[int]:
+    """Up to ``most`` different tokens, drawn one after the other without replacement."""
+    weights, found = law.weights.copy(), []
+    for _ in range(min(most, len(law.ids))):
+        place = chance.draw(weights)
+        found.append(int(law.ids[place]))
+        weights[place] = 0 * weights[place]  # stays a fraction where it is one
+    return found
+
+
+def _next(layout: _Layout, done: int, tokens: Tensor) -> Frontier | None:
+    """The frontier after ``done`` expansions, the last of which gave ``tokens`` (B, n)."""
+    if done == len(layout.levels):
+        return None
+    level = layout.levels[done - 1]
+    if level.fresh is not None:
+        tokens = tokens.index_select(1, level.fresh)
+    return Frontier(tokens, level.parents.expand(len(tokens), -1))
+
+
+def _tree(
+    layout: _Layout,
+    tokens: Tensor,
+    alive: Tensor | None = None,
+    laws: Sequence[dict[int, DraftLaw]] | None = None,
+) -> DraftTree:
+    rows = len(tokens)
+    return DraftTree(
+        tokens,
+        layout.parents.expand(rows, -1),
+        layout.depths.expand(rows, -1),
+        layout.ancestors.expand(rows, -1, -1),
+        alive=alive,
+        chain=layout.shape.levels + 1 == layout.shape.nodes,
+        laws=laws,
+    )
+
+
+def _renumbered(shape: TreeShape) -> TreeShape:
+    """The same tree with ranks 0, 1, ... below every node: draws have an order and no gaps."""
+    ranks = [0] * shape.nodes
+    for children in shape.children:
+        for rank, node in enumerate(children):
+            ranks[node] = rank
+    return TreeShape(shape.parents, tuple(ranks))
+
+
+def _lay_out(shape: TreeShape, device: torch.device) -> _Layout:
+    levels = []
+    frontier: list[int] = [0]
+    while frontier:
+        children = [shape.children[node] for node in frontier]
+        fresh = [child for part in children for child in part]
+        inner = [child for child in fresh if shape.children[child]]
+        k = max(shape.ranks[child] for child in fresh) + 1
+        picks = [place * k + shape.ranks[child] for place, part in enumerate(children) for child in part]
+        place_of = {node: place for place, node in enumerate(frontier)}
+        levels.append(
+            _Level(
+                tuple(frontier),
+                tuple(children),
+                k,
+                _places(picks, len(frontier) * k, device),
+                _places(
+                    [place for place, child in enumerate(fresh) if child in set(inner)], len(fresh), device
+                ),
+                torch.tensor(
+                    [[place_of[shape.parents[child]] for child in inner]], dtype=torch.int64, device=device
+                ),
+            )
+        )
+        frontier = inner
+    tokens = torch.zeros(1, shape.nodes, dtype=torch.int64, device=device)
+    parents = torch.tensor([shape.parents], device=device)
+    tree = build_tree(tokens, parents, shape.levels)
+    return _Layout(shape, tuple(levels), parents, tree.depths, tree.ancestors)
+
+
+def _places(places: list[int], size: int, device: torch.device) -> Tensor | None:
+    """Places to look up; None where they are all there are, in order."""
+    if places == list(range(size)):
+        return None
+    return torch.tensor(places, dtype=torch.int64, device=device)

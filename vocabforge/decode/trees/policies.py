@@ -1,0 +1,86 @@
+"""Which tree a model-based proposer drafts: from a user's options to a policy."""
+
+from __future__ import annotations
+
+from ...core.errors import UsageError
+from ..build.spec import MethodSpec
+from ..proposers.interface import DraftPolicy
+from ..tree import TreeSettings
+from .dynamic import DynamicPolicy
+from .fixed import ShapePolicy
+from .shapes import TreeShape, chain, default_shape, read_shape
+
+DEFAULT_CHAIN = 5  # draft tokens of a chain
+
+
+def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | None) -> DraftPolicy:
+    """The policy that the options ask for.
+
+    Args:
+        options: what the user gave; None takes a default.
+        default_tree: the proposer's own: ``dynamic``, ``static`` or ``chain``.
+        most_levels: levels that the drafter can fill; None where there is no bound.
+
+    Raises:
+        UsageError: options that do not fit each other.
+    """
+    tree = options.tree or ("static" if options.tree_file else default_tree)
+    if options.tree_file is not None and tree != "static":
+        raise UsageError(
+            "only a static tree is read from a file",
+            got=f"--tree {tree} with --tree-file",
+            expected="--tree static",
+            remedy="leave --tree or --tree-file out",
+        )
+    if tree == "dynamic":
+        if options.draft_sampling:
+            raise UsageError(
+                "a dynamic tree cannot be drawn at random: choosing its best nodes would change the law",
+                got="--draft-sampling with a dynamic tree",
+                expected="--tree chain or --tree static",
+            )
+        return DynamicPolicy(tree_settings(options.depth, options.topk, options.total_nodes, most_levels))
+    return ShapePolicy(_shape(options, tree, most_levels), options.draft_sampling)
+
+
+def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape:
+    if tree == "chain":
+        useless = {"topk": options.topk, "total-nodes": options.total_nodes}
+        given = [f"--{name} {value}" for name, value in useless.items() if value is not None]
+        if given:
+            raise UsageError("a chain has one child a node", got=", ".join(given), remedy="give --depth")
+        levels = DEFAULT_CHAIN if options.depth is None else options.depth + 1
+        return chain(min(levels, most_levels or levels) if options.depth is None else levels)
+    if options.tree_file is not None:
+        sizes = {"depth": options.depth, "topk": options.topk, "total-nodes": options.total_nodes}
+        given = [f"--{name} {value}" for name, value in sizes.items() if value is not None]
+        if given:
+            raise UsageError(
+                "the file of a static tree holds its whole shape",
+                got=", ".join(given),
+                expected="--tree-file without sizes",
+                source=options.tree_file,
+                remedy="leave them out",
+            )
+        return read_shape(options.tree_file, most_levels)
+    settings = tree_settings(options.depth, options.topk, options.total_nodes, most_levels)
+    return default_shape(settings.levels, settings.topk, settings.total_nodes)
+
+
+def tree_settings(
+    depth: int | None, topk: int | None, total_nodes: int | None, max_levels: int | None = None
+) -> TreeSettings:
+    """Tree settings with the defaults where nothing is given.
+
+    Args:
+        max_levels: levels that the drafter can fill; the default depth stays within them and within the nodes
+            given, the default number of nodes within what depth and width allow.
+    """
+    default = TreeSettings()
+    topk = default.topk if topk is None else topk
+    if depth is None:
+        levels = [default.levels, max_levels or default.levels, (total_nodes or default.total_nodes) - 1]
+        depth = max(min(levels), 1) - 1
+    if total_nodes is None:  # a narrow tree may not have as many
+        total_nodes = min(default.total_nodes, topk + depth * topk**2 + 1)
+    return TreeSettings(topk, depth, total_nodes)

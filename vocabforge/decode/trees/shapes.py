@@ -1,0 +1,237 @@
+"""Fixed tree shapes: chains, trees from files, and the best tree where nothing was measured (Medusa's construction)."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError, UsageError
+from ..proposers.interface import Plan
+
+RankPath = tuple[int, ...]  # ranks from the root: (0, 2) is the third best child of the best child
+
+# Geometric assumption behind default shapes: a node's best child is right with this probability, and where it is
+# wrong so is each next one: rank r is right with FIRST_RIGHT * (1 - FIRST_RIGHT) ** r, at every level.
+FIRST_RIGHT = 0.6
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """A tree without tokens, in level order: nodes of a level by the places of their parents, then by rank.
+
+    Attributes:
+        parents: place of every node's parent; the root's is 0.
+        ranks: which of its parent's children a node is, 0 the best; the root's is 0.
+    """
+
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, root included."""
+        return len(self.parents)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        found = [0]
+        for parent in self.parents[1:]:
+            found.append(found[parent] + 1)
+        return tuple(found)
+
+    @property
+    def levels(self) -> int:
+        """Levels below the root."""
+        return self.depths[-1]
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Places of each node's children."""
+        found: list[list[int]] = [[] for _ in self.parents]
+        for node in range(1, self.nodes):
+            found[self.parents[node]].append(node)
+        return tuple(map(tuple, found))
+
+    @property
+    def width(self) -> int:
+        """Best children that a node needs: the highest rank + 1."""
+        return max(self.ranks) + 1
+
+    @cached_property
+    def paths(self) -> tuple[RankPath, ...]:
+        """Ranks from the root to every node; the root's is empty."""
+        found: list[RankPath] = [()]
+        for node in range(1, self.nodes):
+            found.append((*found[self.parents[node]], self.ranks[node]))
+        return tuple(found)
+
+    def cut(self, plan: Plan) -> TreeShape:
+        """The part of it that fits a plan: its first levels and, of these, at most the plan's nodes."""
+        count = min(sum(depth <= plan.levels for depth in self.depths), max(plan.nodes, 1))
+        return self if count == self.nodes else TreeShape(self.parents[:count], self.ranks[:count])
+
+    def plans(self) -> list[Plan]:
+        """Sizes of the tree cut after each level, the smallest first."""
+        return [
+            Plan(level, sum(depth <= level for depth in self.depths)) for level in range(1, self.levels + 1)
+        ]
+
+
+def chain(length: int) -> TreeShape:
+    """One draft token after the other.
+
+    Raises:
+        UsageError: less than one.
+    """
+    if length < 1:
+        raise UsageError("a chain has no draft tokens", got=f"{length}", expected="1 or more")
+    return TreeShape((0, *range(length)), (0,) * (length + 1))
+
+
+def from_paths(
+    paths: Iterable[Sequence[int]], *, source: object = None, most_levels: int | None = None
+) -> TreeShape:
+    """A shape from the rank paths of its nodes, in any order, the root left out.
+
+    Args:
+        paths: each the ranks from the root to a node.
+        source: named in errors.
+        most_levels: of the drafter; None where there is no bound.
+
+    Raises:
+        DataError: no paths, a path that is no list of ranks, is there twice, lacks its prefix or is too deep.
+    """
+    found: set[RankPath] = set()
+    for path in paths:
+        one = _checked(path, source)
+        if one in found:
+            raise DataError(
+                "a path of the tree is there twice", got=list(one), source=source, expected="each path once"
+            )
+        if most_levels is not None and len(one) > most_levels:
+            raise DataError(
+                "a path of the tree is deeper than the drafter can draft",
+                got=f"{list(one)}, {len(one)} levels",
+                expected=f"at most {most_levels}",
+                source=source,
+            )
+        found.add(one)
+    if not found:
+        raise DataError(
+            "a tree needs at least one path",
+            got="none",
+            expected="a list such as [[0], [1], [0, 0]]",
+            source=source,
+        )
+    for one in found:
+        if one[:-1] and one[:-1] not in found:
+            raise DataError(
+                "a node of the tree has no parent",
+                got=list(one),
+                expected=f"the path {list(one[:-1])} beside it",
+                source=source,
+            )
+    return _ordered(found)
+
+
+def _checked(path: Any, source: object) -> RankPath:
+    fine = isinstance(path, (list, tuple)) and len(path) > 0
+    if not fine or any(isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 for rank in path):
+        raise DataError(
+            "a path of the tree cannot be read",
+            got=path,
+            expected="a list of ranks from the root, each 0 or more, such as [0, 2]",
+            source=source,
+        )
+    return tuple(path)
+
+
+def _ordered(paths: set[RankPath]) -> TreeShape:
+    order = sorted(paths, key=lambda path: (len(path), path))
+    place = {(): 0} | {path: node for node, path in enumerate(order, 1)}
+    return TreeShape((0, *(place[path[:-1]] for path in order)), (0, *(path[-1] for path in order)))
+
+
+def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
+    """A shape from JSON: a list of paths, each a list of ranks from the root, as Medusa's trees are published.
+
+    Raises:
+        DataError: the file cannot be read, or its paths are no tree; see :func:`from_paths`.
+    """
+    try:
+        values = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            "the tree file cannot be read", got=error, source=file, expected="JSON such as [[0], [1], [0, 0]]"
+        ) from error
+    if not isinstance(values, list):
+        raise DataError(
+            "the tree file holds no list of paths",
+            got=type(values).__name__,
+            expected="a list such as [[0], [1], [0, 0]]",
+            source=file,
+        )
+    return from_paths(values, source=file, most_levels=most_levels)
+
+
+def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
+    """The shape with the longest expected accepted length under the geometric assumption of :data:`FIRST_RIGHT`.
+
+    Medusa's construction (Cai et al. 2024, section 2.3.3): a node is on the accepted path with the product of the
+    accuracies along its own path, taken as independent, and the expected accepted length is the sum over nodes.
+    A node's product never exceeds its parent's, so taking the largest one whose parent is taken, again and
+    again, is optimal. Ties go to the upper level, then to the lower ranks.
+
+    Args:
+        levels: below the root; the path of best children reaches the last one.
+        topk: most children of a node.
+        nodes: root included.
+
+    Raises:
+        UsageError: no such tree.
+    """
+    if not 1 <= levels < nodes or topk < 1:
+        raise UsageError(
+            "the draft tree has no shape",
+            got=f"{levels} levels, topk {topk}, {nodes} nodes",
+            expected="at least 1 level, topk 1 or more, and a node for the root and every level",
+        )
+    row = [FIRST_RIGHT * (1 - FIRST_RIGHT) ** rank for rank in range(topk)]
+    spine = [(0,) * length for length in range(1, levels + 1)]
+    return _ordered(set(_greedy([row] * levels, nodes, spine)))
+
+
+def _greedy(
+    accuracies: Sequence[Sequence[float]], nodes: int, given: Sequence[RankPath]
+) -> Iterable[RankPath]:
+    """Paths of the ``nodes - 1`` best nodes, those ``given`` among them (each behind its prefix)."""
+    taken: set[RankPath] = set()
+    waiting: list[tuple[float, int, RankPath]] = []  # best first: (-product, level, path)
+
+    def take(path: RankPath, product: float) -> None:
+        taken.add(path)
+        if len(path) < len(accuracies):
+            for rank, accuracy in enumerate(accuracies[len(path)]):
+                heapq.heappush(waiting, (-product * accuracy, len(path) + 1, (*path, rank)))
+
+    take((), 1.0)
+    product = 1.0
+    for path in given:
+        product *= accuracies[len(path) - 1][path[-1]]
+        take(path, product)
+    while len(taken) < nodes and waiting:
+        negative, _, path = heapq.heappop(waiting)
+        if path not in taken:
+            take(path, -negative)
+    if len(taken) < nodes:
+        raise UsageError(
+            "there are not as many nodes in a tree of this width and depth",
+            got=f"{nodes} nodes",
+            expected=f"at most {len(taken)}",
+        )
+    return taken - {()}

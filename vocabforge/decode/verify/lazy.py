@@ -1,0 +1,79 @@
+"""Lossless sampling where a child was drawn from a law that is known token by token (SLRS; Timor et al. 2025).
+
+As with any drawn child, it is accepted with min(1, p / psi), and else the residual max(p - psi, 0) is drawn from. That
+is done without naming psi for all tokens: a token drawn from p and kept with max(0, 1 - psi / p) has the residual's
+law. A token whose psi is known by then competes with what its residual is, so none is asked for twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.errors import MismatchError
+from ..sampling import Chance, Weights
+from ..tree import LazyLaw, RowTree
+
+LAZY_DRAWS = 1000  # draws from the residual before it is computed as a whole
+
+
+def choose_lazy(row: RowTree, node: int, weights: Weights, law: LazyLaw) -> tuple[int | None, int]:
+    """One step: the accepted child and its token, or None and a token of the residual.
+
+    A node without a child is one where nothing was drawn: that takes the residual, too.
+
+    Args:
+        row: the tree.
+        node: has at most one child.
+        weights: (V,) the target's law at the node, up to a factor.
+        law: what the child was drawn from.
+
+    Raises:
+        MismatchError: the child cannot have been drawn from the law.
+    """
+    p = weights / weights.sum()
+    for child in row.children[node][:1]:
+        token = row.tokens[child]
+        psi = law.probability(token)
+        if not psi > 0:
+            raise MismatchError(
+                "a drafted token was not drawn from the law that came with it",
+                got=f"token {token} of probability {psi}",
+                expected="a probability above 0",
+                remedy="report this: the proposer is wrong, and its output would not be lossless",
+            )
+        if row.chance.happens(min(p[token], psi), psi):
+            return child, token
+    return None, draw_residual(p, law, row.chance)
+
+
+def draw_residual(p: Weights, law: LazyLaw, chance: Chance) -> int:
+    """A token drawn from max(p - psi, 0), up to its factor.
+
+    Args:
+        p: (V,) of sum 1.
+        law: psi.
+        chance: decides.
+    """
+    tokens = np.flatnonzero(p)
+    heights = p[tokens]  # at or above the residual, and equal to it where psi is known
+    unknown = set(range(len(tokens)))
+    for _ in range(LAZY_DRAWS):
+        if not heights.any():
+            break
+        place = chance.draw(heights)
+        if place not in unknown:
+            return int(tokens[place])
+        unknown.remove(place)
+        height = heights[place]
+        heights[place] = _rest(height, law, tokens[place])
+        if chance.happens(heights[place], height):
+            return int(tokens[place])
+    for place in unknown:
+        heights[place] = _rest(heights[place], law, tokens[place])
+    if not heights.any():  # p equals psi, so only rounding can lead here
+        heights = p[tokens]
+    return int(tokens[chance.draw(heights)])
+
+
+def _rest(p: float, law: LazyLaw, token: int) -> float:
+    return max(p - law.probability(int(token)), 0 * p)

@@ -1,0 +1,192 @@
+"""The table of verifiers, and verification of B rows, each by its own one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...core.registry import check_known, resolve
+from ..request import SamplingParams
+from ..sampling import Chance, TokenHistory, no_law
+from ..tree import DraftTree, Law, RowTree, Verifier, children_of
+from .greedy import GreedyVerdicts, read_greedy, verify_greedy
+
+# name -> "module:attr", a tree.Verifier; a new one is a file and a row.
+VERIFIERS: dict[str, str] = {
+    "greedy": "vocabforge.decode.verify.greedy:GREEDY",
+    "match": "vocabforge.decode.verify.match:MATCH",
+    "point": "vocabforge.decode.verify.point:POINT",
+    "residual": "vocabforge.decode.verify.residual:RESIDUAL",
+}
+
+
+def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
+    """The verifier that a user asked for, where it has a part in the run.
+
+    Args:
+        sampled: the temperature is above 0.
+
+    Raises:
+        UsageError: no such verifier, or one that would never be asked at this temperature.
+    """
+    check_known(name, VERIFIERS, "verifier", source="--verifier")
+    found: Verifier = resolve(VERIFIERS, name, "verifier")
+    if found.samples and not sampled:
+        raise UsageError(
+            "a verifier decides where tokens are drawn, and this run takes the best ones",
+            got=f"{name} at temperature 0",
+            expected="a temperature above 0",
+            source="--verifier",
+            remedy="leave --verifier out: greedy outputs are verified by argmax",
+        )
+    if sampled and not found.samples:
+        raise no_draws(name)
+    return found
+
+
+def no_draws(name: str, temperature: float | None = None) -> UsageError:
+    """The error for a verifier that takes the best token where tokens are drawn."""
+    return UsageError(
+        f"the verifier {name!r} takes the best token, but the request samples",
+        got="a temperature above 0" if temperature is None else f"temperature {temperature:g}",
+        expected="temperature 0, or a verifier that samples: "
+        + ", ".join(other for other in VERIFIERS if other != name),
+    )
+
+
+@dataclass
+class RowVerification:
+    """What verification knows of the request in a row.
+
+    Attributes:
+        sampling: how its tokens are chosen.
+        chance: its random stream.
+        history: its prompt and committed output, the tree's root included.
+    """
+
+    sampling: SamplingParams
+    chance: Chance
+    history: TokenHistory
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Outcome of one verification of B rows.
+
+    Attributes:
+        path: (B, levels + 1) int64 nodes from the root to the last accepted one, which is repeated up to the end;
+            an idle row has some nodes of its tree.
+        accepted: accepted draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row.
+        tokens: the accepted draft tokens and, last, the target's own: accepted + 1 of them; none for an idle row.
+    """
+
+    path: Tensor
+    accepted: list[int]
+    tokens: list[list[int]]
+
+
+def verify(
+    tree: DraftTree,
+    logits: Tensor,
+    rows: Sequence[RowVerification | None],
+    levels: int,
+    verifier: str | None = None,
+) -> Verdicts:
+    """Which path of each row's tree the target accepts, and the token that follows it.
+
+    Args:
+        tree: B trees of N nodes.
+        logits: (B, N, V) of the target at each node.
+        rows: the requests; None where a row is idle.
+        levels: levels below the root, which fixes the paths' length.
+        verifier: a name of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` where the
+            tree has laws, else ``match``. Rows at temperature 0 are always verified greedily.
+
+    Raises:
+        UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
+        DataError: the target gives logits that are no law.
+    """
+    together = [row is not None and by_argmax(row.sampling) for row in rows]
+    tokens: list[list[int]] = [[] for _ in rows]
+    path: Tensor | None = None
+    if any(together) or not any(rows):
+        greedy = verify_greedy(tree, logits, levels)
+        path = greedy.path
+        for number, row in enumerate(rows):
+            if row is not None and together[number]:
+                tokens[number] = _checked(greedy, number, row.history)
+    alone = [number for number, row in enumerate(rows) if row is not None and not together[number]]
+    if alone:
+        walked = _walk_rows(tree, logits, rows, alone, verifier)
+        paths = [[0] * (levels + 1) for _ in rows]
+        for number, (nodes, found) in zip(alone, walked):
+            paths[number] = nodes + nodes[-1:] * (levels + 1 - len(nodes))
+            tokens[number] = found
+        moved = torch.tensor(paths, device=logits.device)
+        picked = torch.tensor(together, device=logits.device)
+        path = moved if path is None else torch.where(picked[:, None], path, moved)
+    assert path is not None
+    return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
+
+
+def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
+    """Of rows that all take the argmax, from what ``verify.decide_greedy`` made on the device.
+
+    Raises:
+        DataError: the target gives logits that are no law.
+    """
+    greedy = read_greedy(path, numbers)
+    tokens = [[] if row is None else _checked(greedy, number, row.history) for number, row in enumerate(rows)]
+    return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
+
+
+def by_argmax(sampling: SamplingParams) -> bool:
+    """Whether a row's tokens are the argmax of the logits as they are."""
+    return sampling.greedy and not sampling.penalised
+
+
+def _checked(greedy: GreedyVerdicts, number: int, history: TokenHistory) -> list[int]:
+    if greedy.lawless[number] >= 0:
+        raise no_law("target", history.length + greedy.lawless[number])
+    return greedy.tokens[number]
+
+
+def _walk_rows(
+    tree: DraftTree,
+    logits: Tensor,
+    rows: Sequence[RowVerification | None],
+    numbers: Sequence[int],
+    name: str | None,
+) -> list[tuple[list[int], list[int]]]:
+    """Accepted nodes and tokens of the rows of these numbers, one row after the other."""
+    count = tree.tokens.shape[1]
+    if count == 1:
+        drafted, parents = [[0]] * len(rows), [[0]] * len(rows)  # a root's token is never read
+    else:
+        drafted, parents = torch.stack([tree.tokens, tree.parents]).tolist()
+    alive = None if tree.alive is None else tree.alive.tolist()
+    walked = []
+    for number in numbers:
+        row = rows[number]
+        assert row is not None
+        laws: Mapping[int, Law] = tree.laws[number] if tree.laws is not None else {}
+        children = children_of(parents[number], alive[number] if alive else None)
+        one = RowTree(drafted[number], children, logits[number], row.sampling, row.chance, row.history, laws)
+        walked.append(_verifier_of(row.sampling, name, tree.laws is not None).walk(one))
+    return walked
+
+
+def _verifier_of(sampling: SamplingParams, name: str | None, drawn: bool) -> Verifier:
+    """The verifier of a row."""
+    if sampling.greedy:
+        name = "greedy"
+    elif name is None:
+        name = "residual" if drawn else "match"
+    found: Verifier = resolve(VERIFIERS, name, "verifier")
+    if not sampling.greedy and not found.samples:
+        raise no_draws(name, sampling.temperature)
+    return found

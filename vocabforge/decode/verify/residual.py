@@ -1,0 +1,100 @@
+"""Lossless sampling where the children of a node were drawn, without replacement, from a known law (B).
+
+Leviathan et al. 2023 and Chen et al. 2023 for one child; the recursion over siblings is that of Jeon et al. 2024
+(RSD) and Yang et al. 2024: a rejected child leaves the residual max(p - q, 0) to the next one, which was drawn
+from q without it. q must be exactly what was drawn from, in the same order, and nothing drawn may be left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import MismatchError
+from ..sampling import Chance, Weights, target_weights
+from ..tree import DraftLaw, RowTree, Verifier, Walk, walk_down
+from .lazy import choose_lazy
+from .point import choose_point_mass
+
+
+def walk_residual(row: RowTree) -> Walk:
+    """Verify one row; a node without a law has children that are point masses.
+
+    A law that is known token by token (``tree.LazyLaw``) is verified as ``verify/lazy.py`` does.
+    """
+    return walk_down(row, _choose)
+
+
+def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
+    weights = target_weights(row.logits[node], row.sampling, row.history, path_tokens)
+    law = row.laws.get(node)
+    if law is None:
+        return choose_point_mass(row, node, weights)
+    if not isinstance(law, DraftLaw):
+        return choose_lazy(row, node, weights, law)
+    if not row.children[node]:
+        return choose_point_mass(row, node, weights)
+    return choose_drawn(row, node, weights, law)
+
+
+def choose_drawn(row: RowTree, node: int, weights: Weights, law: DraftLaw) -> tuple[int | None, int]:
+    """One step: the accepted child and its token, or None and a token drawn from the last residual.
+
+    Args:
+        row: the tree.
+        node: whose children are tried in the order in which they were drawn.
+        weights: (V,) the target's law at the node, up to a factor.
+        law: of the first child; zero outside its ids. The residual spans all of V.
+
+    Raises:
+        MismatchError: a child cannot have been drawn from the law.
+    """
+    p = weights / weights.sum()
+    q = law.weights / law.weights.sum()
+    for child in row.children[node]:
+        token = row.tokens[child]
+        place = _place(law, q, token)
+        if _accepts(p[token], q[place], row.chance):
+            return child, token
+        rest = _residual(p, q, law)
+        if not rest.any():  # p equals q, so only rounding can lead here
+            return child, token
+        p = rest / rest.sum()
+        q = _without(q, place)
+    return None, row.chance.draw(p)
+
+
+def _accepts(p: Any, q: Any, chance: Chance) -> bool:
+    """With probability min(1, p / q), strictly: never where p is 0."""
+    return chance.happens(min(p, q), q)
+
+
+def _residual(p: Weights, q: Weights, law: DraftLaw) -> Weights:
+    """max(p - q, 0), in all of V."""
+    rest = p.copy()
+    rest[law.ids] = np.maximum(p[law.ids] - q, 0 * q)
+    return rest
+
+
+def _without(q: Weights, place: int) -> Weights:
+    """The law of the next draw; all zero after the last token of the support."""
+    rest = q.copy()
+    rest[place] = 0 * rest[place]
+    return rest / rest.sum() if rest.any() else rest
+
+
+def _place(law: DraftLaw, q: Weights, token: int) -> int:
+    """Where a drawn token stands in its law."""
+    place = int(np.searchsorted(law.ids, token))
+    if place == len(law.ids) or law.ids[place] != token or not q[place] > 0:
+        raise MismatchError(
+            "a drafted token was not drawn from the law that came with it",
+            got=f"token {token}",
+            expected="one of the law's tokens, each at most once",
+            remedy="report this: the proposer is wrong, and its output would not be lossless",
+        )
+    return place
+
+
+RESIDUAL = Verifier(walk_residual)

@@ -1,0 +1,1 @@
+"""The synthetic texts and the tiny target of the demo."""

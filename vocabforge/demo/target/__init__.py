@@ -1,0 +1,1 @@
+"""A tiny target trained on the demo's texts."""

@@ -1,0 +1,342 @@
+"""A small Llama target trained on conversations, with its own or a given tokenizer. Nothing is downloaded.
+
+Everything follows from the configuration and the files: fixed steps, fixed seeds, no wall clock.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.artifact import Artifact, check_output, open_artifact, write_artifact
+from ...core.console import say
+from ...core.errors import ArtifactError, DataError
+from ...core.files import atomic_write, atomic_write_json, sha256_file
+from ...core.lock import only_writer
+from ...corpus.sources.sources import SourceOptions, iter_documents
+from ...corpus.tokenizer.files import find_tokenizer_json, usual_eos_ids
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ...models.device import choose_device
+from ...models.target.hf import check_tokenizer_fits
+from ...train.machine import keep_freed_memory
+from .config import TinyTargetConfig
+from .train import (
+    METRICS,
+    MakeStep,
+    TextRows,
+    WorkFolder,
+    heldout_loss,
+    packed_rows,
+    plain_step,
+    prepared_rows,
+    spread_rows,
+    train_model,
+)
+
+KIND = "target"
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Letters with one character before them, single digits (arithmetic!), punctuation, line ends, spaces.
+_PIECES = "|".join(
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+
+
+def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextTokenizer:
+    """Train a byte-level BPE and write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``.
+
+    Args:
+        texts: what to learn the merges from.
+        vocab_size: entries wanted, the three special tokens and the 256 bytes included.
+        folder: must exist.
+
+    Raises:
+        DataError: the texts do not hold enough different material for ``vocab_size`` entries.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    if backend.get_vocab_size() != vocab_size:
+        raise DataError(
+            "the texts are too few for a tokenizer of this size",
+            got=f"{backend.get_vocab_size():,} entries",
+            expected=f"{vocab_size:,} entries",
+            remedy="give more text or lower vocab_size",
+        )
+    atomic_write(folder / "tokenizer.json", backend.to_str(pretty=True))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": PAD,
+        "additional_special_tokens": [START, END],
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    atomic_write_json(folder / "tokenizer_config.json", settings)
+    return load_tokenizer(folder)
+
+
+# What AutoTokenizer may read of a folder; those that are there are copied.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> TextTokenizer:
+    """Copy a tokenizer's files into ``folder`` and load it from there.
+
+    Raises:
+        DataError: no usable tokenizer, or none that says where an answer ends.
+    """
+    for path in tokenizer_files(source):
+        shutil.copyfile(path, folder / path.name)
+    tokenizer = load_tokenizer(folder)
+    if not _end_ids(tokenizer, given=True):
+        raise DataError(
+            "the tokenizer names no end token, so that the target could not end its answers",
+            expected="eos_token in tokenizer_config.json",
+            source=source,
+            remedy="write eos_token into tokenizer_config.json",
+        )
+    return tokenizer
+
+
+def tokenizer_files(source: Path) -> list[Path]:
+    """The files of a tokenizer's folder that belong to it.
+
+    Raises:
+        DataError: there is no tokenizer.json.
+    """
+    folder = find_tokenizer_json(source).parent
+    return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+
+
+def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
+    """A fresh Llama, on the CPU, in fp32.
+
+    Raises:
+        MismatchError: the tokenizer has more entries than ``config.rows``.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.disable_progress_bar()  # a bar for one small file, in the middle of ours
+    torch.manual_seed(config.seed)
+    rows = tokenizer.vocab_size if config.rows is None else config.rows
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target="this target")
+    ends = _end_ids(tokenizer, given=config.tokenizer is not None)
+    pad = tokenizer.backend.token_to_id(tokenizer.special_text.get("pad_token", ""))
+    settings = LlamaConfig(
+        vocab_size=rows,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        max_position_embeddings=config.max_position_embeddings,
+        rope_theta=config.rope_theta,
+        initializer_range=config.init_std,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=ends[0],
+        pad_token_id=ends[0] if pad is None else pad,
+        attn_implementation="sdpa",
+    )
+    model = LlamaForCausalLM(settings)
+    model.generation_config.eos_token_id = ends[0] if len(ends) == 1 else ends
+    _start_copying(model)
+    return model
+
+
+def _end_ids(tokenizer: TextTokenizer, *, given: bool) -> list[int]:
+    """End tokens, the one of a turn first. A tokenizer that others made may end plain texts by another one, as Qwen3's
+    does: that one ends answers, too."""
+    return list(dict.fromkeys([*tokenizer.eos_ids, *(usual_eos_ids(tokenizer.backend) if given else ())]))
+
+
+@torch.no_grad()
+def _start_copying(model: Any) -> None:
+    """Let attention start as copying and the MLPs as nothing.
+
+    The output matrix of each head starts as the transpose of its value matrix, so that a token that is
+    attended to raises its own logit (mimetic initialisation, Trockman and Kolter 2023, with the sign for
+    copying). Answers repeat much of their prompts, and a tiny target sees few tokens to learn that from.
+    """
+    config = model.config
+    groups = config.num_attention_heads // config.num_key_value_heads
+    for layer in model.model.layers:
+        values = layer.self_attn.v_proj.weight  # (nkv * D, H)
+        heads = values.view(config.num_key_value_heads, -1, config.hidden_size).repeat_interleave(groups, 0)
+        layer.self_attn.o_proj.weight.copy_(heads.flatten(0, 1).T)  # (H, nq * D)
+        layer.mlp.down_proj.weight.zero_()
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """The contents of all messages in a file."""
+    for document in iter_documents([path], SourceOptions(strict=True)):
+        yield from (str(message["content"]) for message in document.messages or ())
+
+
+def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
+    """Hashes of the files a target is made from, as its manifest records them under ``parents``.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    files = {"train": config.train}
+    if len(config.heldout_files) == 1:
+        files["heldout"] = config.heldout_files[0]
+    else:
+        files |= {f"heldout/{path.stem}": path for path in config.heldout_files}
+    if config.tokenizer is not None:
+        files |= {f"tokenizer/{path.name}": path for path in tokenizer_files(config.tokenizer)}
+    try:
+        return {name: sha256_file(path) for name, path in files.items()}
+    except OSError as error:
+        raise DataError(
+            "the conversations cannot be read",
+            got=error.strerror or error,
+            source=error.filename,
+            remedy="check the path and its permissions",
+        ) from error
+
+
+def finished_target(config: TinyTargetConfig, folder: Path) -> Artifact | None:
+    """The target in ``folder``, if it was made from the same files with the same settings and is whole.
+
+    Raises:
+        DataError: a file that it is made from cannot be read.
+    """
+    try:
+        found = open_artifact(folder, KIND)
+        before = type(config).model_validate(found.manifest["config"])
+    except (ArtifactError, KeyError, ValueError):  # ValueError: made by a version with other settings
+        return None
+    same = before.decides() == config.decides() and found.manifest["parents"] == target_inputs(config)
+    return found if same else None
+
+
+def train_tiny_target(
+    config: TinyTargetConfig,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    start: Callable[[Any], None] | None = None,
+    make_step: MakeStep = plain_step,
+) -> Artifact:
+    """Train a target and write it, with its tokenizer, to ``folder`` as a standard Hugging Face checkpoint.
+
+    A ``manifest.json`` (kind ``target``) records the number of parameters, the first and last training losses and the
+    held-out losses (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
+
+    Args:
+        start: changes the fresh model before it is trained.
+        make_step: makes the optimiser step.
+
+    Raises:
+        DataError: unusable conversations, an unusable tokenizer, or too little text for one.
+        MismatchError: the tokenizer has more entries than the model rows, or a run was begun with other settings.
+        UsageError: ``folder`` exists and may not be replaced, or no such device.
+        KeyboardInterrupt: the run was asked to stop, and can be resumed.
+    """
+    check_output(folder, overwrite=overwrite)
+    device = choose_device(config.device)
+    if device.type == "cpu":
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        keep_freed_memory()
+    parents = target_inputs(config)
+    learnt = {name: value for name, value in parents.items() if not name.startswith("heldout")}
+    identity = {**config.decides(), **learnt, "device": device.type}
+    work, facts = WorkFolder.beside(folder), {"seed": config.seed}
+    with only_writer(work.path):
+        settings = config.model_dump(mode="json")
+        with write_artifact(
+            folder, KIND, facts, parents=parents, config=settings, overwrite=overwrite
+        ) as temporary:
+            if config.tokenizer is None:
+                tokenizer = make_tokenizer(_texts(config.train), config.vocab_size, temporary)
+            else:
+                tokenizer = copy_tokenizer(config.tokenizer, temporary)
+            model = build_model(config, tokenizer)
+            if start is not None:
+                start(model)
+            facts.update(_fit(model.to(device), tokenizer, config, work, identity, make_step))
+            model.save_pretrained(temporary)
+            shutil.copyfile(work.metrics, temporary / METRICS)
+        work.remove()
+    return open_artifact(folder, KIND)
+
+
+def _fit(
+    model: Any,
+    tokenizer: TextTokenizer,
+    config: TinyTargetConfig,
+    work: WorkFolder,
+    identity: dict[str, Any],
+    make_step: MakeStep,
+) -> dict[str, Any]:
+    """Train the model and measure it; returns figures for the manifest."""
+    rows = TextRows(prepared_rows(work.rows, tokenizer, config), config.loss_on)
+    parameters = sum(p.numel() for p in model.parameters())
+    tokens = int((rows.packed.document > 0).sum())
+    seen = config.optim.steps * config.optim.batch_size / len(rows)
+    say(
+        f"Training {parameters:,} parameters on {tokens:,} tokens in {len(rows):,} rows, {seen:.1f} epochs, "
+        f"on {model.device.type}"
+    )
+    first, last = train_model(model.train(), rows, config, work, identity, make_step)
+    sums = {}
+    for path in config.heldout_files:
+        packed = packed_rows(tokenizer, path, config.sequence_length, model.config.pad_token_id)
+        chosen = spread_rows(len(packed), config.heldout_rows)
+        sums[path.stem] = heldout_loss(model.eval(), TextRows(packed, config.loss_on), chosen)
+    total, count = (sum(values[at] for values in sums.values()) for at in (0, 1))
+    return {
+        "vocab_size": model.config.vocab_size,
+        "parameters": parameters,
+        "train_rows": len(rows),
+        "train_tokens": tokens,
+        "first_loss": round(first, 4),
+        "last_loss": round(last, 4),
+        "heldout_loss": round(total / max(count, 1), 4) if sums else None,
+        "heldout_losses": {name: round(loss / max(n, 1), 4) for name, (loss, n) in sums.items()},
+        "heldout_tokens": {name: n for name, (_, n) in sums.items()},
+    }

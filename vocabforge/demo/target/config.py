@@ -1,0 +1,94 @@
+"""Configuration of a small target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ...core.config import Positive, StrictModel
+from ...train.config import OptimConfig
+
+# Settings that do not change the weights, and paths: the files count by their content.
+_APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
+
+
+class TargetTrainingConfig(StrictModel):
+    """Sizes and training of a Llama with tied embeddings.
+
+    Attributes:
+        rows: V, rows of the embedding; None: as many as the tokenizer has entries.
+        rope_theta: base of the rotary embedding.
+        sequence_length: T, tokens of a packed training row.
+        init_std: standard deviation of the initial weights; narrow models learn sooner with more than the usual 0.02.
+        loss_on: which predictions count: those of assistant tokens, or of all tokens.
+        checkpoint_every: steps between checkpoints. They and the packed rows are stored in ``NAME.checkpoints`` beside
+            the output until it is finished; the same call resumes from the newest one.
+    """
+
+    rows: Positive | None = None
+    hidden_size: Positive = 256
+    intermediate_size: Positive = 384
+    num_layers: Positive = 3
+    num_heads: Positive = 4
+    num_kv_heads: Positive = 2
+    max_position_embeddings: Positive = 2048
+    rope_theta: Annotated[float, Field(gt=1.0)] = 10_000.0
+    sequence_length: Annotated[int, Field(ge=8)] = 256
+    init_std: Annotated[float, Field(gt=0.0)] = 0.05
+    loss_on: Literal["assistant", "all"] = "assistant"
+    checkpoint_every: Positive = 400
+    optim: OptimConfig
+
+    @model_validator(mode="after")
+    def _sizes_go_together(self) -> TargetTrainingConfig:
+        if self.sequence_length > self.max_position_embeddings:
+            raise ValueError("sequence_length is longer than max_position_embeddings")
+        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}, and that of "
+                f"num_kv_heads {self.num_kv_heads}"
+            )
+        return self
+
+
+class TinyTargetConfig(TargetTrainingConfig):
+    """Configuration of a small target.
+
+    Attributes:
+        train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
+        heldout: conversations for the held-out loss; each file has a loss of its own.
+        tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
+        vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
+        heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
+        threads: CPU threads; None leaves torch's choice.
+    """
+
+    train: Path
+    heldout: Path | tuple[Path, ...]
+    tokenizer: Path | None = None
+    vocab_size: Annotated[int, Field(ge=300)] = 4096
+    heldout_rows: Positive | None = None
+    seed: int = 0
+    device: str = "cpu"
+    threads: Positive | None = None
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> TinyTargetConfig:
+        if self.tokenizer is not None and self.vocab_size != type(self).model_fields["vocab_size"].default:
+            raise ValueError("vocab_size is that of a tokenizer that is made: with tokenizer, give rows")
+        names = Counter(path.stem for path in self.heldout_files)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"held-out files need names of their own, not twice {', '.join(twice)}")
+        return self
+
+    @property
+    def heldout_files(self) -> tuple[Path, ...]:
+        """Every held-out file."""
+        return (self.heldout,) if isinstance(self.heldout, Path) else self.heldout
+
+    def decides(self) -> dict[str, Any]:
+        """The settings that, with the content of the files, decide the weights."""
+        return self.model_dump(mode="json", exclude=_APART)

@@ -1,0 +1,284 @@
+"""The training loop of a small target: packed rows, exact cross-entropy, checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...capture.online import RowBatch
+from ...core.console import ProgressBar, say
+from ...core.errors import DataError, MismatchError
+from ...core.journal import MetricsLog
+from ...corpus.prepared.artifact import prepare_in
+from ...corpus.prepared.dataset import PackedRows, SequenceOptions, iter_sequences, pack
+from ...corpus.prepared.options import HeldoutOptions, PrepareOptions
+from ...corpus.sources.bytes import Problems
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...models.target.documents import document_mask
+from ...train import checkpoint as checkpoints
+from ...train.checkpoint import restore_state, state_of
+from ...train.config import OptimConfig
+from ...train.data import to_tensors
+from ...train.machine import stop_requested
+from ...train.optim import learning_rate, make_optimizer, set_learning_rate
+from .config import TinyTargetConfig
+
+METRICS = "metrics.jsonl"
+_LOG_EVERY, _KEEP, _RECENT = 10, 2, 20
+_EXACT_BYTES = 128 << 20  # logits of held-out text at once
+_CPU = torch.device("cpu")
+
+
+class TextBatch(RowBatch):
+    """Packed rows; ``loss_mask`` says which tokens are learnt."""
+
+    @property
+    def keep(self) -> Tensor:
+        """Bool (B, T - 1): which predictions of the next token count."""
+        document = self.document
+        follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] > 0)
+        return self.loss_mask[:, 1:] & follows
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) the counted next tokens."""
+        return self.input_ids[:, 1:][self.keep]
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Packed rows, maybe memory-mapped, and which of their tokens are learnt."""
+
+    packed: PackedRows
+    loss_on: str
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def batch(self, chosen: Tensor, device: torch.device = _CPU) -> TextBatch:
+        """The rows of these numbers."""
+        read = to_tensors(self.packed, chosen.tolist(), device)
+        learnt = read.loss_mask if self.loss_on == "assistant" else read.document > 0
+        return TextBatch(read.input_ids, learnt, read.document, read.position)
+
+
+# One optimiser step: its number and its batch -> loss and norm of the gradient.
+Step = Callable[[int, TextBatch], tuple[Tensor, Tensor]]
+# Makes the step from model, optimizer, training rows and settings.
+MakeStep = Callable[[Any, torch.optim.Optimizer, TextRows, TinyTargetConfig], Step]
+
+
+def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PackedRows:
+    """Training rows, made once in ``folder`` and memory-mapped; longer conversations are split.
+
+    Raises:
+        DataError: no conversation; empty held-out files are reported here, before training.
+    """
+    options = PrepareOptions(config.sequence_length, overlong="split", heldout=HeldoutOptions(prompts=0))
+    # Without a held-out file, the last documents of the training file would be set aside.
+    heldout = list(config.heldout_files) or [config.train]
+    return prepare_in(folder, tokenizer, [config.train], heldout, options).train
+
+
+def packed_rows(tokenizer: TextTokenizer, path: Path, length: int, pad_id: int) -> PackedRows:
+    """The conversations of a held-out file, each cut to a row; unusable ones are left out and reported."""
+    problems = Problems(strict=False)
+    packed = pack(
+        iter_sequences(tokenizer, [path], SequenceOptions(), problems=problems), length, pad_id=pad_id
+    )
+    if summary := problems.summary():
+        say(summary)
+    return packed
+
+
+def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
+    """Row numbers of each step's batch: epoch after epoch, each shuffled."""
+    generator = torch.Generator().manual_seed(seed)
+    waiting = torch.empty(0, dtype=torch.int64)
+    for _ in range(config.steps):
+        while len(waiting) < config.batch_size:
+            waiting = torch.cat([waiting, torch.randperm(count, generator=generator)])
+        yield waiting[: config.batch_size]
+        waiting = waiting[config.batch_size :]
+
+
+def spread_rows(count: int, most: int | None) -> Tensor:
+    """Row numbers: all of ``count``, or ``most`` of them, evenly spread."""
+    if most is None or most >= count:
+        return torch.arange(count)
+    return torch.arange(most) * count // most
+
+
+def counted_states(model: Any, batch: TextBatch, embedded: Tensor | None = None) -> Tensor:
+    """(n, H): states behind the final norm where a prediction counts."""
+    entry = {"input_ids": batch.input_ids} if embedded is None else {"inputs_embeds": embedded}
+    output = model.model(
+        **entry, attention_mask=document_mask(batch.document), position_ids=batch.position, use_cache=False
+    )
+    return output.last_hidden_state[:, :-1][batch.keep]
+
+
+def batch_loss(model: Any, batch: TextBatch) -> tuple[Tensor, int]:
+    """Mean cross-entropy over the counted predictions of a batch, and their number.
+
+    Only the counted positions go through the LM head: it is a third of a tiny model's work.
+    """
+    logits = model.lm_head(counted_states(model, batch)).float()  # (n, V)
+    # A batch of rows cut before their answer has nothing to count: its loss is 0, not NaN.
+    return F.cross_entropy(logits, batch.labels, reduction="sum") / max(len(logits), 1), len(logits)
+
+
+def plain_step(
+    model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
+) -> Step:
+    """Steps on the exact loss, in fp32 unless the caller autocasts."""
+
+    def step(_number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        loss, _ = batch_loss(model, batch)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach(), norm
+
+    return step
+
+
+@torch.no_grad()
+def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8) -> tuple[float, int]:
+    """Sum of the exact cross-entropy (nats) over the counted predictions of the chosen rows, and their number."""
+    head = model.lm_head.weight
+    size = max(1, _EXACT_BYTES // (4 * len(head)))
+    total, count = 0.0, 0
+    for part in chosen.split(batch_size):
+        batch = rows.batch(part, head.device)
+        hidden, labels = counted_states(model, batch), batch.labels
+        for states, label in zip(hidden.split(size), labels.split(size)):
+            total += float(F.cross_entropy(F.linear(states, head), label, reduction="sum"))
+        count += len(labels)
+    return total, count
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """The folder beside an output in which an unfinished run stores rows, checkpoints and figures."""
+
+    path: Path
+
+    @classmethod
+    def beside(cls, output: Path) -> WorkFolder:
+        """The folder of an output."""
+        return cls(output.with_name(f"{output.name}.checkpoints"))
+
+    @property
+    def rows(self) -> Path:
+        """Cache of packed rows."""
+        return self.path / "rows"
+
+    @property
+    def steps(self) -> Path:
+        """Checkpoints."""
+        return self.path / "steps"
+
+    @property
+    def metrics(self) -> Path:
+        """Log of figures."""
+        return self.path / METRICS
+
+    def remove(self) -> None:
+        """Remove what a finished run no longer needs; other files in the folder stay."""
+        checkpoints.discard(self.steps)
+        shutil.rmtree(self.rows, ignore_errors=True)
+        self.metrics.unlink(missing_ok=True)
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+
+def train_model(
+    model: Any,
+    rows: TextRows,
+    config: TinyTargetConfig,
+    work: WorkFolder,
+    identity: dict[str, Any],
+    make_step: MakeStep = plain_step,
+) -> tuple[float, float]:
+    """Run all steps in place, from the newest checkpoint of ``work`` if there is one.
+
+    Args:
+        identity: settings and input hashes that a resumed run must share.
+
+    Returns:
+        The first loss and the mean of the last 20, in nats a counted token.
+
+    Raises:
+        DataError: a loss that is not finite.
+        MismatchError: the checkpoints are of other settings or inputs.
+        KeyboardInterrupt: the run was asked to stop; it can be resumed.
+    """
+    optim = config.optim
+    optimizer = make_optimizer(model.parameters(), optim)
+    take = make_step(model, optimizer, rows, config)
+    start, facts = _resume(work, model, optimizer, optim.steps, identity)
+    first, recent = facts.get("first", math.nan), list(facts.get("recent", ()))
+    log = MetricsLog(work.metrics, keep_until=start)
+    tokens = optim.batch_size * rows.packed.length
+    chosen = itertools.islice(batches(len(rows), optim, config.seed), start, None)
+    with (
+        stop_requested() as stop,
+        ProgressBar("Training the target", optim.steps * tokens, "tokens", initial=start * tokens) as bar,
+    ):
+        for done, numbers in enumerate(chosen, start + 1):
+            rate = learning_rate(done - 1, optim)
+            set_learning_rate(optimizer, rate)
+            loss, norm = take(done - 1, rows.batch(numbers, model.device))
+            value = float(loss)
+            if not math.isfinite(value):
+                raise DataError(
+                    "the training loss is not finite",
+                    got=f"{value} at step {done}",
+                    remedy="lower optim.lr; the last checkpoint, if there is one, is intact",
+                )
+            first = value if math.isnan(first) else first
+            recent = [*recent[1 - _RECENT :], value]
+            mean, last = sum(recent) / len(recent), done == optim.steps
+            if last or done % _LOG_EVERY == 0:
+                log.write(kind="train", step=done, lr=rate, loss=mean, grad_norm=float(norm))
+            if last or stop or done % config.checkpoint_every == 0:
+                state = state_of(model, optimizer, {"first": first, "recent": recent})
+                checkpoints.save_checkpoint(work.steps, done, state, identity, _KEEP)
+            bar.update(tokens, note=f"loss {mean:.3f}")
+            if stop and not last:
+                say(f"Stopped at step {done}; the same command resumes from there.")
+                raise KeyboardInterrupt
+    return first, sum(recent) / len(recent)
+
+
+def _resume(
+    work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, steps: int, identity: dict[str, Any]
+) -> tuple[int, dict[str, Any]]:
+    checkpoints.remove_remains(work.steps)
+    try:
+        found = checkpoints.load_latest(work.steps, identity)
+    except MismatchError as error:
+        raise MismatchError(
+            error.message,
+            got=error.got,
+            expected=error.expected,
+            source=error.source,
+            remedy=f"undo the change, or remove {work.path} to begin again",
+        ) from error
+    if found is None:
+        return 0, {}
+    step, state = found
+    restore_state(model, optimizer, state)
+    say(f"Resuming at step {step} of {steps} ({work.steps})")
+    return step, state.facts

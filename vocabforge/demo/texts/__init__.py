@@ -1,0 +1,1 @@
+"""Synthetic texts of several kinds, from a seed."""

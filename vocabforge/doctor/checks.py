@@ -1,0 +1,97 @@
+"""Checks and their outcome: a check that crashes is a check that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from ..core.errors import VocabForgeError
+
+State = Literal["ok", "warning", "failed", "skipped"]
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class Finding(Generic[ValueT]):
+    """What one check found.
+
+    Attributes:
+        found: in words.
+        state: outcome.
+        remedy: what to do, unless all is well.
+        value: handed to later checks; None where there is nothing to hand on.
+        details: a line each, for those who ask.
+    """
+
+    found: str
+    state: State = "ok"
+    remedy: str | None = None
+    value: ValueT | None = None
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One line of the report."""
+
+    group: str
+    check: str
+    state: State
+    found: str
+    remedy: str | None = None
+    details: tuple[str, ...] = ()
+
+
+@dataclass
+class Report:
+    """The rows so far; ``run`` adds one."""
+
+    rows: list[CheckRow] = field(default_factory=list)
+
+    def run(
+        self, group: str, check: str, function: Callable[..., Finding[ValueT]], *needs: Any
+    ) -> ValueT | None:
+        """Run a check on what earlier checks handed on, and record the outcome.
+
+        Args:
+            needs: arguments of ``function``; with a None among them the check is skipped.
+
+        Returns:
+            the finding's value, None where the check failed or was skipped.
+        """
+        if any(need is None for need in needs):
+            self.skip(group, check)
+            return None
+        try:
+            finding = function(*needs)
+        except VocabForgeError as error:
+            self.rows.append(CheckRow(group, check, "failed", _in_one_line(error), error.remedy))
+            return None
+        except Exception as error:  # noqa: BLE001 (whatever breaks inside a check is what it found)
+            remedy = "this is not a known failure: please report it with the command line"
+            self.rows.append(CheckRow(group, check, "failed", f"{type(error).__name__}: {error}", remedy))
+            return None
+        self.rows.append(
+            CheckRow(group, check, finding.state, finding.found, finding.remedy, finding.details)
+        )
+        return None if finding.state == "failed" else finding.value
+
+    def skip(self, group: str, check: str) -> None:
+        """Record that a check was not run for want of an earlier one."""
+        self.rows.append(CheckRow(group, check, "skipped", "needs a check above that did not pass"))
+
+    def count(self, state: State) -> int:
+        """How many rows ended so."""
+        return sum(row.state == state for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        counts = {state: self.count(state) for state in ("ok", "warning", "failed", "skipped")}
+        return {"checks": [asdict(row) for row in self.rows], "counts": counts}
+
+
+def _in_one_line(error: VocabForgeError) -> str:
+    details = (("got", error.got), ("expected", error.expected), ("in", error.source))
+    told = "; ".join(f"{label} {value}" for label, value in details if value is not None)
+    return f"{error.message}: {told}" if told else error.message

@@ -1,0 +1,298 @@
+"""Checks of a drafter, a draft model or a draft vocabulary against the target that it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ..decode.build.spec import MethodSpec
+from ..decode.cross_vocab.build import ForeignWays, Way, choose_proposer, shares_of
+from ..decode.engine import Decoder
+from ..decode.proposers.registry import Proposer, ProposerParts, make_proposer, tree_proposer
+from ..decode.tree import TreeSettings
+from ..evaluate.identity.compare import first_difference
+from ..export.registry import load_drafter, restrict
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import TargetTensors, check_target
+from ..models.heads.registry import exact_head
+from ..models.lean.config import LeanConfig
+from ..models.lean.model import LeanModel
+from ..models.target.fingerprint import target_fingerprint
+from ..vocab.subset.subset import VocabSubset, load_subset
+from .checks import Finding, Report
+from .target import TargetFacts, check_config, check_loads, check_weights, not_finite, probe_ids
+
+GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
+_TOKENS = 16
+_WEIGHTS = "model.safetensors"
+_ELSEWHERE = "made elsewhere: no manifest, so nothing can be verified"
+
+
+def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Drafter | None:
+    """Add the drafter's rows; returns it loaded, None where it does not load."""
+    verified = report.run(GROUP, "artefact", check_artifact, path)
+    artifact = verified[0] if verified else None
+    if artifact is not None:
+        report.run(GROUP, "made for this target", check_fingerprints, artifact, target)
+    drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
+    report.run(GROUP, "auxiliary layers", check_layers, drafter, target)
+    report.run(GROUP, "draft vocabulary", check_map, path, drafter)
+    inside = drafter and drafter.target_ids.tolist()
+    report.run(GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
+    report.run(GROUP, "drafting", check_drafting, drafter, target)
+    return drafter
+
+
+def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter: Drafter | None) -> None:
+    """Add the rows of a subset artefact; the drafter is restricted to it where there is one."""
+    subset = report.run(VOCAB_GROUP, "artefact", check_subset, path)
+    report.run(
+        VOCAB_GROUP,
+        "made with this tokenizer",
+        check_subset_tokenizer,
+        subset,
+        target and target.tokenizer,
+        path,
+    )
+    inside = subset and subset.ids.tolist()
+    report.run(VOCAB_GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
+    if drafter is not None:
+
+        def restricted(drafter: Drafter, target: TargetFacts) -> Finding[None]:
+            return check_drafting(restrict(drafter, path, None), target)
+
+        report.run(VOCAB_GROUP, "drafting", restricted, drafter, target)
+
+
+def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
+    """The value is a tuple of one, so that a folder without a manifest is not taken for a failure."""
+    if not (path / MANIFEST).is_file() and (path / _WEIGHTS).is_file():
+        return Finding(
+            _ELSEWHERE, "warning", "make sure by other means that it belongs to this target", (None,)
+        )
+    artifact = open_artifact(path)
+    size = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
+    count = len(artifact.manifest["files"])
+    return Finding(
+        f"{artifact.kind}, {count} files of {size / 2**20:.1f} MiB, all as written (content "
+        f"{artifact.content_hash[:12]})",
+        value=(artifact,),
+    )
+
+
+def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]:
+    """The target and tokenizer that it records, against these."""
+    recorded, tokenizer = (artifact.meta.get(f"{what}_fingerprint") for what in ("target", "tokenizer"))
+    if not recorded:
+        return Finding("it does not record its target", "warning", "export it again from the training run")
+    check_target(artifact, target_fingerprint(target.path), target=target.path)
+    if not tokenizer or target.tokenizer is None:
+        return Finding("the target's fingerprint agrees; the tokenizer's cannot be compared", "warning")
+    check_fingerprint(
+        str(tokenizer),
+        target.tokenizer.fingerprint,
+        expected_from=f"the drafter {artifact.path}",
+        got_from=str(target.tokenizer.source),
+        remedy="use the tokenizer that the drafter was trained with",
+    )
+    return Finding("the fingerprints of target and tokenizer agree")
+
+
+def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
+    """It loads, and every value is finite; the value is the drafter."""
+    tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
+    drafter, _ = load_drafter(path, tensors, target.path)
+    if broken := not_finite(drafter.named_parameters()):
+        return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
+    count = sum(p.numel() for p in drafter.parameters())
+    head = "its own head" if drafter.has_own_head else "the target's head"
+    rows, total = drafter.head_weight.shape[0], drafter.config.vocab_size
+    return Finding(
+        f"{drafter.label}: {count:,} parameters, {head} of {rows:,} of {total:,} tokens", value=drafter
+    )
+
+
+def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
+    """The auxiliary layers that it reads are layers of this target."""
+    layers, count = drafter.config.aux_layers, target.model.config.num_layers
+    if drafter.reads == "hidden":
+        return Finding("none: it reads the target's last hidden states")
+    found = f"outputs of layers {list(layers)} (0-based) of {count}"
+    if not all(0 <= layer < count for layer in layers):
+        return Finding(found, "failed", "use the target that the drafter was trained for")
+    if sorted(set(layers)) != list(layers):
+        return Finding(
+            f"{found}, repeated or out of order", "warning", "check drafter.aux_layers of its training"
+        )
+    return Finding(found)
+
+
+def check_map(path: Path, drafter: Drafter) -> Finding[None]:
+    """Rows to target ids as loaded, and both stored forms where the folder has them."""
+    ids, total = drafter.target_ids, drafter.config.vocab_size
+    rows = drafter.head_weight.shape[0]
+    if len(ids) != rows or not bool((ids.diff() > 0).all()) or int(ids[0]) < 0 or int(ids[-1]) >= total:
+        return Finding(
+            f"{rows:,} rows with {len(ids):,} ids from {int(ids.min())} to {int(ids.max())}, not ascending "
+            f"within 0 to {total - 1}",
+            "failed",
+            "export the drafter again",
+        )
+    if rows == total:
+        return Finding(f"the whole vocabulary of {total:,} tokens")
+    stored = ""
+    if (path / _WEIGHTS).is_file():
+        problem = _map_problem(path / _WEIGHTS, ids.cpu(), total)
+        if problem is not None:
+            return Finding(problem, "failed", "export the drafter again")
+        stored = "; d2t (offsets) and t2d agree"
+    return Finding(f"{rows:,} of {total:,} tokens ({rows / total:.1%}){stored}")
+
+
+def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
+    with safe_open(str(file), framework="pt") as handle:
+        absent = {"d2t", "t2d"} - set(handle.keys())
+        if absent:
+            return f"a head of fewer rows than tokens without {' and '.join(sorted(absent))}"
+        d2t, t2d = handle.get_tensor("d2t"), handle.get_tensor("t2d")
+    if not torch.equal(torch.arange(len(d2t)) + d2t.long(), ids):
+        return "d2t does not give the ids of the head's rows"
+    if t2d.shape != (total,):
+        return f"t2d has shape {tuple(t2d.shape)}, expected ({total},)"
+    if not torch.equal(t2d.bool().nonzero().flatten(), ids):
+        return "t2d marks other tokens than d2t"
+    return None
+
+
+def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
+    """Every end token can be drafted."""
+    ids = tokenizer.eos_ids
+    if not ids:
+        return Finding("the tokenizer names no end token", "skipped")
+    missing = sorted(set(ids) - set(inside))
+    if missing:
+        return Finding(
+            f"end tokens {missing} can never be drafted: the last tokens of every answer cost a pass each",
+            "warning",
+            "select the draft vocabulary with --target, which forces them in",
+        )
+    return Finding(f"inside: {list(ids)}")
+
+
+def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
+    """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
+    head = exact_head(drafter)
+    topk = min(4, head.size)
+    depth = min(3, (drafter.max_steps or 4) - 1)
+    settings = TreeSettings(topk=topk, depth=depth, total_nodes=min(16, 1 + topk + depth * topk**2))
+    return compare_output(target, tree_proposer(target.model, drafter, head, settings))
+
+
+@torch.inference_mode()
+def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
+    """A few tokens with a proposer and by plain decoding."""
+    prompt = probe_ids(target.model, target.tokenizer)
+    context = min(target.model.config.max_positions, len(prompt) + _TOKENS + 1)
+    plain, drafted = (
+        Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
+        for way in (None, proposer)
+    )
+    place = first_difference(drafted.token_ids, plain.token_ids)
+    if place is not None:
+        return Finding(
+            f"token {place + 1} differs from plain decoding",
+            "failed",
+            "speculation must not change the output: report this target and drafter",
+        )
+    return Finding(
+        f"{len(drafted.token_ids)} tokens as plain decoding, in {len(drafted.accept_lengths)} verifications "
+        f"(accepted length {drafted.mean_accepted_length:.2f} on one prompt)"
+    )
+
+
+def check_subset(path: Path) -> Finding[VocabSubset]:
+    """The artefact is whole; the value is the draft vocabulary."""
+    subset = load_subset(path)
+    coverage = "" if subset.coverage is None else f", {subset.coverage:.2%} of the counted tokens"
+    return Finding(f"{len(subset):,} of {subset.vocab_size:,} tokens{coverage}", value=subset)
+
+
+def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: Path) -> Finding[None]:
+    """The subset's tokenizer is the target's."""
+    subset.check_tokenizer(tokenizer, source=path)
+    return Finding("the fingerprints agree")
+
+
+def check_draft_model(report: Report, path: Path, target: TargetFacts | None) -> None:
+    """Add the rows of a draft model."""
+    config = report.run(GROUP, "kind", check_kind, path)
+    count = report.run(GROUP, "weight files", check_weights, path)
+    model = report.run(GROUP, "loads", check_loads, path, config, count)
+    way = report.run(
+        GROUP, "tokenizer", check_vocabularies, path, config, target, target and target.tokenizer
+    )
+    report.run(GROUP, "end tokens", check_ends, path, way, target and target.tokenizer)
+    report.run(GROUP, "proposer", check_proposer, way)
+    report.run(GROUP, "drafting", check_model_drafting, model, way, target)
+
+
+def check_kind(path: Path) -> Finding[LeanConfig]:
+    """As for a target's configuration."""
+    found = check_config(path)
+    return Finding(f"a draft model: {found.found}", value=found.value)
+
+
+def check_vocabularies(
+    path: Path, config: LeanConfig, target: TargetFacts, tokenizer: TextTokenizer
+) -> Finding[Way]:
+    """Whose tokenizer it has; the value is how it would draft for a greedy run."""
+    ways = ForeignWays(tokenizer, target.model.config.vocab_size, MethodSpec())
+    way = ways.of(path, config.vocab_size)
+    if way.bridge is not None:
+        return Finding(f"another one than the target's: {way.facts}", value=way)
+    if not (path / "tokenizer.json").is_file():
+        return Finding(
+            f"no tokenizer.json; taken for the target's, as it has {config.vocab_size:,} rows, too",
+            "warning",
+            "put its tokenizer.json into its folder",
+            way,
+        )
+    return Finding("the target's: the fingerprints agree", value=way)
+
+
+def check_ends(path: Path, way: Way, tokenizer: TextTokenizer) -> Finding[None]:
+    """The pair of end tokens, where there are two vocabularies."""
+    if way.bridge is None:
+        return Finding(f"the target's: {list(tokenizer.eos_ids)}")
+    if way.bridge.eos is None:
+        return Finding(
+            "no pair: target or drafter has no end token that is no text, so that the end is never drafted",
+            "warning",
+            "name a pair: vocabforge compare-vocab TARGET DRAFTER --eos A:B --save DIR, and give --overlap DIR",
+        )
+    texts = [
+        f"{one.backend.id_to_token(token)!r} ({token})"
+        for one, token in zip((tokenizer, load_tokenizer(path)), way.bridge.eos, strict=True)
+    ]
+    return Finding(f"the target's {texts[0]} and the drafter's {texts[1]} stand for each other")
+
+
+def check_proposer(way: Way) -> Finding[None]:
+    """What ``--proposer`` would be without the option, greedy and sampling."""
+    if way.bridge is None:
+        return Finding(f"{way.names[0]}: one vocabulary")
+    found = f"{way.names[0]}, chosen because {way.reason}"
+    sampled, reason = choose_proposer(shares_of(way.bridge), way.bridge.drafter.mean_bytes, True)
+    if sampled != way.names[0]:
+        found += f"; above temperature 0: {sampled}, because {reason}"
+    return Finding(found)
+
+
+def check_model_drafting(model: LeanModel, way: Way, target: TargetFacts) -> Finding[None]:
+    """A few tokens by the proposer chosen, and by plain decoding."""
+    parts = ProposerParts(target.model, model, bridge=way.bridge)
+    return compare_output(target, make_proposer(way.names[0], parts))

@@ -1,0 +1,293 @@
+"""Checks of the machine and of what is installed on it; containers often grant less than the hardware has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+from ..core.provenance import program_output
+from .checks import Finding, Report
+
+GROUP = "environment"
+_GIB = 2**30
+_LITTLE_MEMORY, _LITTLE_DISK = 2 * _GIB, 5 * _GIB
+_BF16_BUDGET_S = 0.4
+_SLOW = 3.0
+
+
+def check_environment(report: Report) -> Any:
+    """Add the rows of the environment; returns torch, None where it does not work."""
+    report.run(GROUP, "Python", check_python)
+    torch = report.run(GROUP, "torch", check_torch)
+    report.run(GROUP, "CUDA", check_cuda, torch)
+    report.run(GROUP, "nvcc", check_nvcc, torch)
+    report.run(GROUP, "kernels", check_kernels, torch)
+    for name in ("transformers", "tokenizers", "accelerate", "safetensors"):
+        report.run(GROUP, name, check_package, name)
+    report.run(GROUP, "faiss", check_faiss)
+    report.run(GROUP, "cores and threads", check_threads, torch)
+    report.run(GROUP, "memory", check_memory)
+    report.run(GROUP, "disk", check_disk)
+    report.run(GROUP, "bf16 on the CPU", check_bf16, torch)
+    return torch
+
+
+def check_python() -> Finding[None]:
+    return Finding(
+        f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
+    )
+
+
+def check_torch() -> Finding[Any]:
+    """Imported, not only looked up: a broken build shows when it loads its libraries."""
+    import torch
+
+    wanted = _outside_wanted("torch", torch.__version__)
+    build = f"CUDA {torch.version.cuda} build" if torch.version.cuda else "CPU build"
+    if getattr(torch.version, "hip", None):
+        build = f"ROCm {torch.version.hip} build"
+    found = f"{torch.__version__}, {build}"
+    if wanted:
+        return Finding(f"{found}; {wanted}", "warning", "install a version inside that range", torch)
+    return Finding(found, value=torch)
+
+
+def check_package(name: str) -> Finding[None]:
+    """A required package is there, in a version inside VocabForge's range."""
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        return Finding("not installed", "failed", "install VocabForge's requirements (make setup)")
+    wanted = _outside_wanted(name, installed)
+    if wanted:
+        return Finding(f"{installed}; {wanted}", "warning", "install a version inside that range")
+    return Finding(installed)
+
+
+def _outside_wanted(name: str, installed: str) -> str | None:
+    """The range that VocabForge asks for when ``installed`` lies outside it."""
+    from packaging.requirements import Requirement
+
+    try:
+        wanted = [Requirement(text) for text in requires("vocabforge") or ()]
+    except PackageNotFoundError:  # run from a source tree
+        return None
+    for requirement in wanted:
+        if requirement.name == name and requirement.marker is None:
+            inside = requirement.specifier.contains(installed, prereleases=True)
+            return None if inside else f"outside the supported {requirement.specifier}"
+    return None
+
+
+def check_cuda(torch: Any) -> Finding[None]:
+    driver = _driver()
+    if torch.cuda.is_available():
+        return _check_devices(torch, driver)
+    if driver is None:
+        return Finding("no driver and no device: everything runs on the CPU")
+    if torch.version.cuda is None:
+        return Finding(
+            f"{driver}, but torch is a CPU build",
+            "warning",
+            "install a CUDA build of torch to use the device (make setup chooses one)",
+        )
+    return Finding(
+        f"{driver}, but torch (CUDA {torch.version.cuda}) finds no device",
+        "warning",
+        "the driver may be too old for this build, or CUDA_VISIBLE_DEVICES may hide the device",
+    )
+
+
+def _check_devices(torch: Any, driver: str | None) -> Finding[None]:
+    names = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        names.append(f"{facts.name} ({facts.total_memory / _GIB:.0f} GiB, sm_{facts.major}{facts.minor})")
+        try:
+            torch.ones(8, device=f"cuda:{index}").sum().item()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            return Finding(
+                f"{names[-1]} does not compute: {reason}",
+                "failed",
+                "install a torch build that supports this device, or free its memory",
+            )
+    return Finding(f"{', '.join(names)}; {driver or 'unknown driver'}")
+
+
+def _driver() -> str | None:
+    """The NVIDIA driver in words, None without one."""
+    if shutil.which("nvidia-smi"):
+        told = program_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+        if told and re.match(r"\d+\.\d+", told):
+            return f"driver {told.splitlines()[0]}"
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text("utf-8")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return f"driver {found[1]}" if found else "driver of unknown version"
+
+
+def check_nvcc(torch: Any) -> Finding[None]:
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    places = [str(Path(folder, "bin")) for folder in folders if folder]
+    nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
+    if nvcc is None:
+        return Finding("not found (optional: only compiling CUDA kernels needs it)", "skipped")
+    told = program_output([nvcc, "--version"])
+    release = re.search(r"release (\d+)\.(\d+)", told or "")
+    if release is None:
+        return Finding(f"{nvcc} does not say its version", "warning", "check the CUDA toolkit")
+    found = f"{release[1]}.{release[2]} ({nvcc})"
+    built = torch.version.cuda
+    if built and built.split(".")[0] != release[1]:
+        return Finding(
+            f"{found}, but torch was built with CUDA {built}",
+            "warning",
+            f"kernels need a CUDA {built.split('.')[0]} toolkit: set CUDA_HOME to one",
+        )
+    return Finding(found)
+
+
+def check_faiss() -> Finding[None]:
+    for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
+        try:
+            return Finding(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return Finding("not installed (optional: extras gpu and cpu bring it)", "skipped")
+
+
+def check_threads(torch: Any) -> Finding[None]:
+    """No more threads than usable cores, and no core idle."""
+    usable, threads = usable_cores(), torch.get_num_threads()
+    setting = os.environ.get("OMP_NUM_THREADS")
+    found = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
+    found += f" (OMP_NUM_THREADS={setting})" if setting else ""
+    if threads > max(1, round(usable)):
+        return Finding(
+            found,
+            "warning",
+            f"more threads than cores wait for each other: OMP_NUM_THREADS={max(1, int(usable))}",
+        )
+    if setting and threads < int(usable):
+        return Finding(found, "warning", f"cores stay idle: unset OMP_NUM_THREADS or set it to {int(usable)}")
+    return Finding(found)
+
+
+def check_memory() -> Finding[None]:
+    free = free_memory()
+    if free is None:
+        return Finding("this system does not tell its free memory", "skipped")
+    found = f"{free / _GIB:.1f} GiB free"
+    if free < _LITTLE_MEMORY:
+        return Finding(found, "warning", "only very small targets fit: close other programs")
+    return Finding(found)
+
+
+def check_disk() -> Finding[None]:
+    folder = Path.cwd()
+    free = shutil.disk_usage(folder).free
+    found = f"{free / _GIB:.1f} GiB free in {folder}"
+    if not os.access(folder, os.W_OK):
+        return Finding(f"{found}, which is not writable", "warning", "give every --output elsewhere")
+    if free < _LITTLE_DISK:
+        return Finding(found, "warning", "free some space: exports and checkpoints may not fit")
+    return Finding(found)
+
+
+def check_bf16(torch: Any) -> Finding[None]:
+    """Products of 256 x 256 matrices; CPUs without bf16 instructions compute them far slower than fp32."""
+    from torch.utils.benchmark import Timer
+
+    seconds = []
+    for dtype in (torch.float32, torch.bfloat16):
+        given = {"a": torch.ones(256, 256, dtype=dtype)}
+        timer = Timer("a @ a", globals=given, num_threads=torch.get_num_threads())
+        seconds.append(timer.blocked_autorange(min_run_time=_BF16_BUDGET_S).median)
+    return judge_bf16(*seconds)
+
+
+def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
+    ratio = bf16_s / fp32_s
+    found = f"{ratio:.1f} times the time of fp32 ({bf16_s * 1e3:.2f} ms and {fp32_s * 1e3:.2f} ms a product)"
+    if ratio > _SLOW:
+        return Finding(found, "warning", "keep --dtype float32 and run.mixed_precision no on this CPU")
+    return Finding(found)
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> float:
+    """Cores that the scheduler grants: the affinity mask and, where there is one, the container's quota."""
+    try:
+        cores = float(len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on this system
+        cores = float(os.cpu_count() or 1)
+    quota = _words(cgroup / "cpu.max")
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    return cores
+
+
+def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that can still be taken: the system's, or what the container's limit leaves. None if unknown."""
+    found = []
+    fields = dict(line.split(":", 1) for line in _text(meminfo).splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    limit, used = _words(cgroup / "memory.max"), _words(cgroup / "memory.current")
+    if limit and used and limit[0].isdigit() and used[0].isdigit():
+        found.append(max(0, int(limit[0]) - int(used[0]) + _reclaimable(cgroup)))
+    return min(found) if found else None
+
+
+def _reclaimable(cgroup: Path) -> int:
+    """File cache counts as used, and goes when memory is needed."""
+    fields = dict(line.split() for line in _text(cgroup / "memory.stat").splitlines() if line.count(" ") == 1)
+    return int(fields.get("inactive_file", 0))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+_BUILD = "build them with `make kernels` on this machine"
+
+
+def check_kernels(torch: Any) -> Finding[None]:
+    """Without them everything runs in PyTorch: slower on a GPU, the same on the CPU."""
+    from ..ops.backend import library_facts
+
+    device = torch.cuda.is_available()
+    facts = library_facts()
+    if facts is None:
+        if device:
+            return Finding("not built: every operation runs in PyTorch", "warning", _BUILD)
+        return Finding("not built (optional: only a GPU runs them)", "skipped")
+    architectures = [str(one) for one in facts.get("architectures") or ()]
+    found = "built for " + (", ".join(f"sm_{one}" for one in architectures) or "the CPU")
+    if not device:
+        return Finding(f"{found}; no device here runs them")
+    if facts.get("variant") != "native" or not architectures:
+        return Finding(f"{found} alone, while there is a device", "warning", _BUILD)
+    major, minor = torch.cuda.get_device_capability()
+    lowest = int(architectures[0].rstrip("af"))  # later devices translate its intermediate code
+    if 10 * major + minor < lowest:
+        return Finding(f"{found}, but the device is sm_{major}{minor}", "warning", _BUILD)
+    return Finding(f"{found}, which the device runs")

@@ -1,0 +1,272 @@
+"""What each server would do with a drafter's folder, and whether it would compute this drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..corpus.tokenizer.tokenizer import TextTokenizer
+from ..evaluate.acceptance.probe import ProbedText, default_prompts, probe
+from ..export.servers.registry import READERS, open_folder, read_as, reader_of
+from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
+from ..models.drafters.interface import Drafter
+from ..models.target.hf import read_target_config
+from ..models.target.load import dtype_name
+from .checks import Finding, Report
+from .servers_logits import check_logits
+from .servers_rows import check_head_rows, check_layers_by_acceptance, wanted_layers
+from .target import TargetFacts, probe_ids
+
+GROUP = "servers"
+_NEW = 32
+_EXPORTS = {
+    "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3",
+    "eagle1": "SGLang, vLLM: --format eagle; FR-Spec with a draft vocabulary: --format fr-spec",
+}
+_WORST = ("failed", "warning")
+
+
+@dataclass(frozen=True)
+class ServerCheckOptions:
+    """What to look at.
+
+    Attributes:
+        servers: names; none for every server that knows the folder's architecture.
+        prompts: token ids to try layers on; none for built-in ones. new: tokens to continue each by.
+    """
+
+    servers: Sequence[str] = ()
+    prompts: Sequence[Sequence[int]] = ()
+    new: int = _NEW
+
+
+def check_servers(
+    report: Report,
+    path: Path,
+    target: TargetFacts | None,
+    drafter: Drafter | None,
+    options: ServerCheckOptions,
+) -> None:
+    """Add the rows of every server that would read the folder.
+
+    Args:
+        drafter: as it was loaded here; None where it did not load, then nothing is compared with it.
+    """
+    if not (path / "config.json").is_file():
+        report.run(GROUP, "layout", check_native, drafter)
+        return
+    folder = report.run(GROUP, "layout", check_folder, path, options)
+    if folder is None or target is None:
+        return
+    side = ServedTarget(
+        read_target_config(target.path),
+        target.model.config.num_layers,
+        target.model.embedding.detach().float().cpu(),
+        target.model.lm_head_weight.detach().float().cpu(),
+    )
+    names = [name for name in READERS if reader_of(name).matches(folder)]
+    chosen = [name for name in names if not options.servers or name in options.servers]
+    served = [read_as(name, folder, side) for name in chosen]
+    texts = _texts(report, target, served, options)
+    for one in served:
+        _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
+    sound = next((one for one in served if one.drafter is not None), None)
+    if sound is not None:
+        report.run(GROUP, "head rows", check_head_rows, sound, folder, side, texts)
+
+
+def _check_server(
+    report: Report,
+    served: Served,
+    folder: Folder,
+    target: ServedTarget,
+    tokenizer: TextTokenizer | None,
+    drafter: Drafter | None,
+    texts: list[ProbedText] | None,
+) -> None:
+    group, able = f"served by {served.title}", served.drafter and texts
+    report.run(group, "configuration", check_configuration, served)
+    report.run(group, "tensors", check_keys, served)
+    if served.layers:
+        report.run(group, "target layers", check_captured, served, drafter or ())
+    report.run(group, "draft tokens", check_draft_tokens, served, tokenizer or (), target)
+    report.run(group, "dtype", check_dtypes, folder, target)
+    report.run(group, "logits", check_logits, served, drafter, able and able[0], served.title)
+    if served.layers:
+        needs = (served, able or None, target.layers)
+        report.run(group, "layers by acceptance", check_layers_by_acceptance, *needs)
+
+
+def _texts(
+    report: Report, target: TargetFacts, served: Sequence[Served], options: ServerCheckOptions
+) -> list[ProbedText] | None:
+    """Texts with the states of every layer that some server would capture; None where none would start."""
+    able = [one for one in served if one.drafter is not None]
+    if not able:
+        return None
+    count = target.model.config.num_layers
+    layers = wanted_layers([one.layers for one in able if one.layers], count)
+    prompts = [list(prompt) for prompt in options.prompts]
+    if not prompts and target.tokenizer is not None:
+        tokenizer = target.tokenizer
+        prompts = default_prompts(lambda text: tokenizer.encode(text, add_special=True))
+    prompts = prompts or [probe_ids(target.model, None)]
+
+    def look() -> Finding[list[ProbedText]]:
+        texts = probe(target.model, prompts, options.new, layers)
+        tokens = sum(len(text.ids) - text.start for text in texts)
+        return Finding(f"{len(texts)} texts, continued greedily by {tokens} tokens", value=texts)
+
+    return report.run(GROUP, "texts", look)
+
+
+def check_native(drafter: Drafter) -> Finding[None]:
+    """A native artefact: which layouts it could be written in."""
+    known = _EXPORTS.get(drafter.kind)
+    if known is None:
+        return Finding(f"native: no server's layout holds {drafter.label} drafters")
+    return Finding(f"native, read by vocabforge alone; for servers export it ({known})")
+
+
+def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
+    """Which servers know the folder's architecture."""
+    folder = open_folder(path)
+    names = [name for name in READERS if reader_of(name).matches(folder)]
+    named = ", ".join(folder.architectures) or "no architecture"
+    missing = [name for name in options.servers if name not in names]
+    if missing:
+        wanted = "; ".join(f"{name}: {reader_of(name).LAYOUT}" for name in missing)
+        return Finding(f"{named}: not known to {', '.join(missing)}", "failed", f"export it ({wanted})")
+    if not names:
+        return Finding(
+            f"{named}: no server here knows it",
+            "warning",
+            "write the architecture of a server into config.json, or export --format sglang-eagle3",
+        )
+    titles = ", ".join(reader_of(name).TITLE for name in names)
+    return Finding(f"{named}: read by {titles}", value=folder)
+
+
+def check_configuration(served: Served) -> Finding[None]:
+    """Settings as the server reads them, defaults included."""
+    facts = ", ".join(f"{name} {value}" for name, value in served.facts.items() if name != LAYERS_FROM)
+    return _judged(
+        served, "configuration", f"{served.architecture}: {facts}" if facts else served.architecture
+    )
+
+
+def check_keys(served: Served) -> Finding[None]:
+    """Every stored tensor and every parameter."""
+    read = [key for key in served.keys if key.effect == "read"]
+    renamed = sum(key.renamed for key in read)
+    shared = [name for name, source in served.gaps.items() if source == "target"]
+    unused = sum(key.effect == "ignored" for key in served.keys)
+    found = f"{len(read)} read ({renamed} under another name)"
+    found += f", {unused} not needed" if unused else ""
+    found += f", the target's {', '.join(shared)}" if shared else ""
+    words = {"target": "the target’s", "random": "left as it was: random"}
+    gaps = (f"{name}: {words[source]}" for name, source in served.gaps.items())
+    details = (*map(str, served.keys), *gaps)
+    return _judged(served, "tensors", found, details)
+
+
+def check_captured(served: Served, drafter: Drafter | tuple[()]) -> Finding[None]:
+    """The layers that the server captures, against those that the folder was read as here."""
+    origin = served.facts.get(LAYERS_FROM, "")
+    found = f"captures the outputs of layers {list(served.layers)} (0-based), from {origin}"
+    if served.of("layers"):
+        return _judged(served, "layers", found)
+    if drafter and drafter.config.aux_layers != served.layers:
+        return Finding(
+            f"{found}, but vocabforge reads the folder as {list(drafter.config.aux_layers)}",
+            "failed",
+            "see which is right under layers by acceptance; vocabforge export lists them in every server's numbering",
+        )
+    return Finding(found)
+
+
+def _judged(served: Served, check: Check, found: str, details: tuple[str, ...] = ()) -> Finding[None]:
+    problems = served.of(check)
+    if not problems:
+        return Finding(found, details=details)
+    worst = next(state for state in _WORST if any(problem.state == state for problem in problems))
+    problems = sorted(problems, key=lambda problem: _WORST.index(problem.state))
+    return Finding(
+        "; ".join(problem.found for problem in problems),
+        "failed" if worst == "failed" else "warning",
+        "; ".join(dict.fromkeys(problem.remedy for problem in problems)),
+        details=details,
+    )
+
+
+_HELD = ("float64", "float32", "bfloat16", "float16")
+_MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
+_WIDE = ("float32", "float64")
+
+
+def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
+    """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
+    kinds = sorted(
+        {dtype_name(tensor.dtype) for tensor in folder.tensors.values() if tensor.is_floating_point()}
+    )
+    packed = [
+        name
+        for name, tensor in folder.tensors.items()
+        if name not in _MAPS and dtype_name(tensor.dtype) not in _HELD
+    ]
+    if packed:
+        return Finding(
+            f"packed or quantised: {', '.join(packed[:4])} ({folder.tensors[packed[0]].dtype})",
+            "failed",
+            "give the drafter as it was before it was quantised",
+        )
+    named = folder.body.get("dtype") or folder.body.get("torch_dtype")
+    named = str(named).removeprefix("torch.") if named else None
+    theirs = target.config.get("dtype") or target.config.get("torch_dtype")
+    theirs = str(theirs).removeprefix("torch.") if theirs else None
+    if len(kinds) > 1:
+        return Finding(f"weights of several dtypes: {', '.join(kinds)}", "warning", "export it in one dtype")
+    if not kinds:
+        return Finding("no weights of a floating-point dtype", "failed", "export the drafter again")
+    found = f"weights in {kinds[0]}"
+    if named and named != kinds[0]:
+        return Finding(f"{found}, but config.json says {named}", "warning", f"write dtype {kinds[0]}")
+    if theirs is None or theirs == kinds[0]:
+        return Finding(f"{found}, as the target's" if theirs else found)
+    if kinds[0] in _WIDE:
+        return Finding(
+            f"{found}: servers round them to the target's {theirs} (export --dtype {theirs} halves the file)"
+        )
+    if theirs in _WIDE:
+        return Finding(f"{found}; the target's {theirs} holds them as they are")
+    return Finding(
+        f"{found}, but the target is in {theirs}: servers convert them",
+        "warning",
+        f"export --dtype {theirs} from the trained drafter",
+    )
+
+
+def check_draft_tokens(
+    served: Served, tokenizer: TextTokenizer | tuple[()], target: ServedTarget
+) -> Finding[None]:
+    """The map as the server has it; every end token should be inside."""
+    problems = served.of("draft tokens")
+    if problems:
+        return Finding("; ".join(one.found for one in problems), "failed", problems[0].remedy)
+    total = len(target.embedding)
+    if served.target_ids is None:
+        return Finding(f"all {total:,} tokens can be proposed")
+    rows = len(served.target_ids)
+    found = f"{rows:,} of {total:,} tokens can be proposed ({rows / total:.1%})"
+    ends = [int(token) for token in tokenizer.eos_ids] if tokenizer else []
+    outside = [token for token in ends if not bool(torch.isin(torch.tensor(token), served.target_ids))]
+    if outside:
+        return Finding(
+            f"{found}, but not the end tokens {outside}",
+            "warning",
+            "an answer's end is never drafted: select the vocabulary again (end tokens are forced in)",
+        )
+    return Finding(found + (f", the end tokens {ends} among them" if ends else ""))

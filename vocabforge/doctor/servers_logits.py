@@ -1,0 +1,111 @@
+"""A drafter's logits as a server computes them, beside those of the drafter as it is loaded here."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..evaluate.acceptance.probe import ProbedText
+from ..export.servers.forward import Past
+from ..export.servers.types import Served
+from ..models.drafters.interface import CachedDrafter, Drafter
+from ..models.kv_cache import KVCache, causal_mask
+from .checks import Finding
+
+STEPS = 4
+_TOLERANCE = 2e-4
+
+
+@torch.inference_mode()
+def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str) -> Finding[None]:
+    """Prefill of a real text and ``STEPS`` draft steps, each fed the server's choice and its own last state."""
+    theirs, choices = server_logits(served, text)
+    ours = our_logits(cast(CachedDrafter, drafter), served.layers, text, choices)
+    inside = _scored(served, drafter)
+    if inside is not None:
+        return Finding(
+            inside, "failed", "the rows of the head stand for other tokens: export the drafter again"
+        )
+    size = float(torch.stack([row.abs().max() for row in theirs]).max())
+    gaps = [float((a - b).abs().max()) for a, b in zip(theirs, ours)]
+    found = f"within {max(gaps):.1e} of {title}'s arithmetic over {len(text.ids) - 1} tokens and {STEPS} draft steps"
+    if not max(gaps) <= _TOLERANCE * max(1.0, size):
+        place = "the prefill" if gaps[0] > _TOLERANCE * max(1.0, size) else "a draft step"
+        return Finding(
+            f"{title} would compute other logits: {max(gaps):.2g} apart (of up to {size:.3g}), first in {place}",
+            "failed",
+            "compare the configuration as the server reads it (rows above) with the training's",
+        )
+    return Finding(f"{found} (logits up to {size:.3g})")
+
+
+def _scored(served: Served, drafter: Drafter) -> str | None:
+    """What is wrong where the two give different tokens to the rows of the head."""
+    ids = drafter.target_ids.cpu()
+    theirs = torch.arange(drafter.config.vocab_size) if served.target_ids is None else served.target_ids
+    if len(ids) == len(theirs) and torch.equal(ids.sort().values, theirs.sort().values):
+        return None
+    common = int(torch.isin(theirs, ids).sum())
+    return f"{len(theirs):,} tokens are scored there and {len(ids):,} here, {common:,} of them in both"
+
+
+def server_logits(served: Served, text: ProbedText) -> tuple[list[Tensor], list[int]]:
+    """Logits (rows in the order of ascending target ids) of the prefill (T - 1, R) and each step (1, R).
+
+    Returns:
+        them, and the target ids that were fed in the steps.
+    """
+    model = served.drafter
+    assert model is not None
+    order = None if served.target_ids is None else served.target_ids.argsort()
+    ids = text.ids[1:]
+    past, states = Past(), model.fuse(text.features(served.layers)[:-1])
+    rows, fed = [], []
+    positions = torch.arange(len(ids))
+    for step in range(STEPS + 1):
+        logits, states = model.step(ids, states, positions, past)
+        best = int(logits[-1].argmax())
+        fed.append(best if served.target_ids is None else int(served.target_ids[best]))
+        rows.append(logits if order is None else logits[:, order])
+        ids, states = torch.tensor(fed[-1:]), states[-1:]
+        positions = torch.tensor([len(text.ids) - 1 + step])
+    return rows, fed
+
+
+def our_logits(
+    drafter: CachedDrafter, layers: tuple[int, ...], text: ProbedText, fed: list[int]
+) -> list[Tensor]:
+    """The same of a drafter as decoding runs it."""
+    count = len(text.ids) - 1
+    drafter.ensure_positions(count + STEPS + 1)
+    like = next(drafter.parameters())
+    sizes = drafter.config
+    cache = KVCache(
+        1,
+        1,
+        sizes.num_kv_heads,
+        count + STEPS,
+        sizes.head_dim,
+        dtype=like.dtype,
+        device=like.device,
+    )
+    ids = text.ids[1:].to(like.device)
+    states = drafter.fuse(text.features(layers)[:-1].to(like))[None]
+    positions = torch.arange(count, device=like.device)
+    every = torch.arange(count + STEPS, device=like.device)
+    rows = []
+    for step in range(STEPS + 1):
+        states = drafter.extend(
+            ids[None],
+            states,
+            positions[None],
+            cache=cache,
+            slots=positions,
+            mask=causal_mask(positions, every),
+        )
+        rows.append(drafter.logits(states)[0].float().cpu())
+        ids, states = torch.tensor(fed[step : step + 1], device=like.device), states[:, -1:]
+        positions = torch.tensor([count + step], device=like.device)
+    return rows

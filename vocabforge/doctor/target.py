@@ -1,0 +1,190 @@
+"""Checks of a target: weights, tokenizer, chat template, and the lean decoder against Hugging Face."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..core.errors import DataError
+from ..core.files import read_json
+from ..corpus.chat.render import render_with_mask
+from ..corpus.tokenizer.files import eos_ids_in
+from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ..evaluate.identity.rounding import whole_pass
+from ..models.checkpoint import checkpoint_files, read_headers
+from ..models.lean.config import LeanConfig
+from ..models.lean.model import LeanModel, load_target
+from ..models.target.hf import HFTarget, check_tokenizer_fits
+from .checks import Finding, Report
+from .machine import free_memory
+
+GROUP = "target"
+_TEXT = "The doctor asked: how do you feel today? 1 + 1 = 2, said the patient."
+_TOLERANCE = 1e-4
+_FP32 = 4
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What the checks of drafters and vocabularies need of a target.
+
+    Attributes:
+        tokenizer: None where it could not be loaded or does not fit.
+    """
+
+    path: Path
+    model: LeanModel
+    tokenizer: TextTokenizer | None
+
+
+def check_target(report: Report, path: Path, tokenizer_path: Path | None = None) -> TargetFacts | None:
+    """Add the target's rows; returns the loaded target, None where it does not load."""
+    config = report.run(GROUP, "configuration", check_config, path)
+    count = report.run(GROUP, "weight files", check_weights, path)
+    model = report.run(GROUP, "loads", check_loads, path, config, count)
+    tokenizer = report.run(GROUP, "tokenizer", check_tokenizer, path, tokenizer_path or path, config)
+    report.run(GROUP, "logits", check_logits, path, model, tokenizer or ())
+    report.run(GROUP, "end tokens", check_eos, path, tokenizer)
+    report.run(GROUP, "chat template", check_chat_template, tokenizer)
+    return None if model is None else TargetFacts(path, model, tokenizer)
+
+
+def check_config(path: Path) -> Finding[LeanConfig]:
+    """The lean decoder knows the architecture; the value is the configuration."""
+    config = LeanConfig.from_hf_config(path)
+    return Finding(
+        f"{config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
+        f"{config.vocab_size:,} rows, {config.max_positions:,} positions",
+        value=config,
+    )
+
+
+def check_weights(path: Path) -> Finding[int]:
+    """Headers only; the value is the number of parameters."""
+    files = checkpoint_files(path)
+    stored = read_headers(files)
+    count = sum(math.prod(item.shape) for item in stored.values())
+    kinds = ", ".join(sorted({item.dtype for item in stored.values()}))
+    return Finding(f"{count:,} parameters as {kinds} in {len(files)} file(s)", value=count)
+
+
+def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
+    """It fits into memory, loads, and every value is finite; the value is the model in fp32."""
+    needed, free = count * _FP32, free_memory()
+    if free is not None and needed > free:
+        return Finding(
+            f"needs {needed / 2**30:.1f} GiB in fp32, {free / 2**30:.1f} GiB are free",
+            "skipped",
+            "run the doctor where the target fits into memory",
+        )
+    model = load_target(path)
+    if broken := not_finite(model.named_parameters()):
+        return Finding(
+            f"weights that are not finite: {', '.join(broken[:3])}",
+            "failed",
+            "fetch or make the weights again",
+        )
+    tied = "shared with" if model.lm_head is None else "apart from"
+    return Finding(f"all tensors of {config.architecture}, LM head {tied} the embedding", value=model)
+
+
+def check_tokenizer(path: Path, tokenizer_path: Path, config: LeanConfig) -> Finding[TextTokenizer]:
+    """It loads, and every id has a row in the target's head."""
+    tokenizer = load_tokenizer(tokenizer_path)
+    rows = config.vocab_size
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=path)
+    padded = rows - tokenizer.vocab_size
+    return Finding(
+        f"{tokenizer.vocab_size:,} ids for {rows:,} rows"
+        + (f", {padded:,} padded rows that no text reaches" if padded else ""),
+        value=tokenizer,
+    )
+
+
+def not_finite(parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    return [name for name, tensor in parameters if not bool(torch.isfinite(tensor).all())]
+
+
+def probe_ids(model: LeanModel, tokenizer: TextTokenizer | None) -> list[int]:
+    """A short prompt: a sentence, or rows spread over the vocabulary where there is no tokenizer."""
+    most = min(24, model.config.max_positions // 2)
+    if tokenizer is not None and (ids := tokenizer.encode(_TEXT, add_special=True)):
+        return ids[:most]
+    return [int(i) for i in torch.linspace(0, model.config.vocab_size - 1, most)]
+
+
+@torch.inference_mode()
+def check_logits(path: Path, model: LeanModel, tokenizer: TextTokenizer | tuple[()]) -> Finding[None]:
+    """The lean decoder and Hugging Face's model on one prompt, in fp32."""
+    needed, free = sum(p.numel() for p in model.parameters()) * _FP32, free_memory()
+    if free is not None and needed > free:
+        return Finding("no memory for a second copy of the target to compare with", "skipped")
+    ids = torch.tensor([probe_ids(model, tokenizer or None)])
+    lean = model.logits(whole_pass(model, ids).hidden)[0]  # (T, V)
+    theirs = HFTarget.load(path).model(input_ids=ids, use_cache=False).logits[0].float()
+    difference, size = float((lean - theirs).abs().max()), float(theirs.abs().max())
+    found = f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
+    if not difference <= _TOLERANCE * max(1.0, size):
+        return Finding(
+            found, "failed", "decoding would not be this model's: report the config.json of this target"
+        )
+    return Finding(found)
+
+
+def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
+    """End tokens are named, the tokenizer has them, and they are those that the target names."""
+    named = _eos_of(path)
+    ids = tokenizer.eos_ids
+    if not ids:
+        return Finding(
+            "no end token is named anywhere: generation stops at its limit only",
+            "warning",
+            "name eos_token_id in generation_config.json",
+        )
+    found = ", ".join(f"{token} {tokenizer.backend.id_to_token(token)!r}" for token in ids)
+    unknown = [token for token in ids if tokenizer.backend.id_to_token(token) is None]
+    if unknown:
+        return Finding(
+            f"{found}: the tokenizer has no {unknown}",
+            "failed",
+            "correct eos_token_id in generation_config.json",
+        )
+    missing = sorted(set(named) - set(ids))
+    if missing:
+        return Finding(
+            f"{found}; the target's own files name {missing} too, which this tokenizer's folder does not",
+            "warning",
+            "put the target's generation_config.json beside the tokenizer",
+        )
+    return Finding(found)
+
+
+def _eos_of(path: Path) -> tuple[int, ...]:
+    for name in ("generation_config.json", "config.json"):
+        if (path / name).is_file() and (ids := eos_ids_in(read_json(path / name, name, finite=False))):
+            return ids
+    return ()
+
+
+def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:
+    """It renders one answer and several, and what is rendered first stays the beginning."""
+    if tokenizer.chat_template is None:
+        return Finding("none: prompts are read as plain text", "skipped")
+    first = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]
+    second = [{"role": "user", "content": "And?"}, {"role": "assistant", "content": "Nothing else."}]
+    render_with_mask(tokenizer, first)
+    try:
+        ids, mask = render_with_mask(tokenizer, [*first, *second])
+    except DataError as error:
+        return Finding(
+            f"works for one answer; with two: {error.message}",
+            "warning",
+            "conversations of several turns cannot be counted or trained on by their assistant's tokens",
+        )
+    return Finding(f"present and prefix-stable ({sum(mask)} of {len(ids)} tokens are the assistant's)")

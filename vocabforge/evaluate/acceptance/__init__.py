@@ -1,0 +1,1 @@
+"""Accepted lengths: measured on prompts, while training, and their ceilings."""

@@ -1,0 +1,316 @@
+"""How much a draft vocabulary can accept at best, from the target's own distributions (DynaSpec, lemmas 1 and 2).
+
+Lemma 1: over a support S the best possible acceptance is the target's mass of S, ``sum_{v in S} p(v)``; a
+drafter that proposes ``p`` restricted to S reaches it. Lemma 2: among supports of size k the best one, chosen
+anew at each position, is the top-k of p. The first is the static ceiling of a draft vocabulary, the second the
+oracle ceiling that any dynamic draft head of size k stays below.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.console import ProgressBar
+from ...core.errors import DataError, MismatchError
+from ...corpus.sources.sources import SourceOptions, iter_documents
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...models.lean.model import LeanModel
+from ...vocab.subset.select import Ids
+from ...vocab.subset.subset import VocabSubset
+from ..identity.rounding import whole_pass
+
+ROW_BUDGET = 1 << 24
+"""Most logits held at once, in numbers: 64 MiB a copy in fp32, whatever V is."""
+_BATCH_TOKENS = 2048
+
+
+def static_mass(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
+    """Lemma 1 for the first k ids of a ranking: (N, V), (R,), (K,) -> (N, K) float64."""
+    return p[:, ranked].double().cumsum(-1)[:, sizes - 1]
+
+
+def oracle_mass(p: Tensor, sizes: Tensor) -> Tensor:
+    """Lemma 2, the top-k mass: (N, V), (K,) -> (N, K) float64."""
+    most = int(sizes.max())
+    return p.topk(most, dim=-1).values.double().cumsum(-1)[:, sizes - 1]
+
+
+def argmax_inside(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
+    """Whether the target's most likely token is among the first k of a ranking: (N, K) bool.
+
+    This is the ceiling under greedy decoding, where only the argmax is ever accepted.
+    """
+    place = torch.full((p.shape[-1],), p.shape[-1], dtype=torch.int64, device=p.device)
+    place[ranked] = torch.arange(len(ranked), device=p.device)
+    return place[p.argmax(-1)][:, None] < sizes[None]
+
+
+@dataclass
+class AcceptanceCeilings:
+    """Means over the positions of one domain, by ranking and size.
+
+    Attributes:
+        positions: how many of the target's distributions were averaged.
+        oracle: size -> top-k mass.
+        static: ranking -> size -> mass of its first k ids.
+        greedy: ranking -> size -> share of positions whose argmax is among them.
+    """
+
+    positions: int
+    oracle: dict[int, float]
+    static: dict[str, dict[int, float]] = field(default_factory=dict)
+    greedy: dict[str, dict[int, float]] = field(default_factory=dict)
+
+
+class CeilingMeter:
+    """Adds up ceilings over batches of distributions, so that none has to be kept.
+
+    Args:
+        rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
+        sizes: ks of the curves.
+        rows: rows of the target's head, padded ones included.
+    """
+
+    def __init__(
+        self,
+        rankings: Mapping[str, Tensor],
+        sizes: Sequence[int],
+        rows: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.sizes = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=device)
+        self.rankings = {name: ranked.to(device) for name, ranked in rankings.items()}
+        self.positions = 0
+        count = len(self.sizes)
+        self._oracle = torch.zeros(count, dtype=torch.float64, device=device)
+        self._static = {
+            name: torch.zeros(self._fitting(name), dtype=torch.float64, device=device) for name in rankings
+        }
+        self._greedy = {name: torch.zeros_like(total) for name, total in self._static.items()}
+
+    def _fitting(self, name: str) -> int:
+        return int((self.sizes <= len(self.rankings[name])).sum())
+
+    def add(self, p: Tensor) -> None:
+        """(N, V) distributions."""
+        self.positions += len(p)
+        self._oracle += oracle_mass(p, self.sizes).sum(0)
+        for name, ranked in self.rankings.items():
+            sizes = self.sizes[: self._fitting(name)]
+            if len(sizes):
+                self._static[name] += static_mass(p, ranked, sizes).sum(0)
+                self._greedy[name] += argmax_inside(p, ranked, sizes).sum(0)
+
+    def result(self) -> AcceptanceCeilings:
+        """The means so far.
+
+        Raises:
+            DataError: nothing was added.
+        """
+        if not self.positions:
+            raise DataError("there is no position to measure a ceiling at", expected="text with tokens")
+        sizes = [int(size) for size in self.sizes]
+
+        def means(totals: Tensor) -> dict[int, float]:
+            # Sums of rounded probabilities can end a little above 1.
+            return {size: min(1.0, float(total) / self.positions) for size, total in zip(sizes, totals)}
+
+        return AcceptanceCeilings(
+            self.positions,
+            means(self._oracle),
+            {name: means(totals) for name, totals in self._static.items()},
+            {name: means(totals) for name, totals in self._greedy.items()},
+        )
+
+
+@torch.inference_mode()
+def measure_ceilings(
+    model: LeanModel,
+    windows: Sequence[Sequence[int]],
+    meter: CeilingMeter,
+    *,
+    on_tokens: Callable[[int], None] | None = None,
+) -> AcceptanceCeilings:
+    """Run the target over token windows and average the ceilings of all its next-token distributions.
+
+    Memory stays bounded: a few windows go through the layers together, and their logits are made in slices of
+    :data:`ROW_BUDGET` numbers.
+
+    Args:
+        windows: token ids; each window is a context of its own.
+        meter: gets softmax(logits) (N, V) in fp32.
+        on_tokens: called with each number of positions done.
+
+    Raises:
+        MismatchError: an id that the target does not have, or a window longer than its context.
+    """
+    rows = model.config.vocab_size
+    for window in windows:
+        if len(window) and not 0 <= min(window) <= max(window) < rows:
+            raise MismatchError(
+                "the text holds token ids that the target does not have",
+                got=f"ids {min(window)} to {max(window)}",
+                expected=f"0 to {rows - 1}",
+                remedy="use the target's own tokenizer",
+            )
+    slice_rows = max(1, ROW_BUDGET // rows)
+    longest = max((len(window) for window in windows), default=0)
+    if longest > model.config.max_positions:
+        raise MismatchError(
+            "a window of text is longer than the target's context",
+            got=f"{longest:,} tokens",
+            expected=f"at most {model.config.max_positions:,}",
+        )
+    batch = max(1, _BATCH_TOKENS // max(longest, 1))
+    for start in range(0, len(windows), batch):
+        hidden = _hidden(model, windows[start : start + batch])  # (N, H)
+        for part in hidden.split(slice_rows):
+            meter.add(torch.softmax(model.logits(part).float(), dim=-1))
+        if on_tokens is not None:
+            on_tokens(len(hidden))
+    return meter.result()
+
+
+def _hidden(model: LeanModel, windows: Sequence[Sequence[int]]) -> Tensor:
+    """(N, H) final hidden states of all tokens of a few windows, padding left out."""
+    longest = max(len(window) for window in windows)
+    ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), padded at the end with id 0
+    for row, window in enumerate(windows):
+        ids[row, : len(window)] = torch.tensor(list(window))
+    hidden = whole_pass(model, ids).hidden
+    return torch.cat([hidden[row, : len(window)] for row, window in enumerate(windows)])
+
+
+_PIECE_CHARACTERS = 1 << 16
+_POOL = 16  # windows looked at for each one taken
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """How much text the target reads.
+
+    Attributes:
+        tokens: about so many positions a domain.
+        context: longest window; at most what the target allows.
+        seed: of the choice of windows.
+    """
+
+    tokens: int = 8192
+    context: int = 512
+    seed: int = 0
+
+
+def measure_target(
+    model: LeanModel,
+    tokenizer: TextTokenizer,
+    texts: Mapping[str, Sequence[Path]],
+    rankings: tuple[Ids, Mapping[str, VocabSubset]],
+    sizes: Sequence[int],
+    settings: SampleSettings,
+) -> dict[str, Any]:
+    """The ``ceilings`` of ``coverage.json``.
+
+    Args:
+        texts: domain -> files.
+        rankings: (V,) all ids in rank order, and draft vocabularies by name.
+        sizes: ks of the curves; the draft vocabularies' own sizes are added.
+
+    Raises:
+        DataError: a domain without text.
+        MismatchError: see :func:`~vocabforge.evaluate.acceptance.ceilings.measure_ceilings`.
+    """
+    ranked, vocabs = rankings
+    rows = model.config.vocab_size
+    every = sorted({*sizes, *map(len, vocabs.values())})
+    context = min(settings.context, model.config.max_positions)
+    windows = {
+        name: sample_windows(tokenizer, files, tokens=settings.tokens, context=context, seed=settings.seed)
+        for name, files in texts.items()
+    }
+    total = sum(len(window) for some in windows.values() for window in some)
+    domains = {}
+    with ProgressBar("target", total, "positions") as bar:
+        for name, some in windows.items():
+            # Numbers as keys, so that no vocabulary's name can hide another ranking.
+            named = {"counted": ranked} | {
+                str(at): subset.ranked for at, subset in enumerate(vocabs.values())
+            }
+            tensors = {key: torch.from_numpy(ids.copy()) for key, ids in named.items()}
+            meter = CeilingMeter(tensors, every, rows, model.device)
+            found = measure_ceilings(model, some, meter, on_tokens=bar.update)
+            domains[name] = _facts(found, sizes, vocabs)
+    return {
+        "rows": rows,
+        "padded_rows": rows - len(ranked),
+        "context": context,
+        "seed": settings.seed,
+        "sizes": sorted(set(sizes)),
+        "domains": domains,
+    }
+
+
+def _facts(
+    found: AcceptanceCeilings, sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
+) -> dict[str, Any]:
+    def curve(values: Mapping[int, float]) -> list[float | None]:
+        return [values.get(size) for size in sorted(set(sizes))]
+
+    return {
+        "positions": found.positions,
+        "oracle": curve(found.oracle),
+        "static": curve(found.static["counted"]),
+        "greedy": curve(found.greedy["counted"]),
+        "vocabularies": {
+            name: {
+                "size": len(subset),
+                "static": found.static[str(at)][len(subset)],
+                "oracle": found.oracle[len(subset)],
+                "greedy": found.greedy[str(at)][len(subset)],
+            }
+            for at, (name, subset) in enumerate(vocabs.items())
+        },
+    }
+
+
+def sample_windows(
+    tokenizer: TextTokenizer, files: Sequence[Path], *, tokens: int, context: int, seed: int = 0
+) -> list[list[int]]:
+    """About ``tokens`` tokens in windows of at most ``context``, each with the tokenizer's prefix (BOS).
+
+    Windows are drawn without repetition from the beginning of the files (16 times as many as are needed), in the
+    order in which they stand there. Conversations are read as their contents, one under the other.
+
+    Raises:
+        DataError: the files hold no text.
+    """
+    room = max(1, context - len(tokenizer.prefix_ids))
+    wanted = max(1, -(-tokens // context))
+    pool: list[list[int]] = []
+    for document in iter_documents(files, SourceOptions()):
+        text = document.plain_text()
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            ids = tokenizer.encode(text[start : start + _PIECE_CHARACTERS])
+            pool += [ids[at : at + room] for at in range(0, len(ids), room)]
+            if len(pool) >= wanted * _POOL:
+                break
+        if len(pool) >= wanted * _POOL:
+            break
+    # The remainder of a document is often a few tokens: take it only where there is nothing longer.
+    whole = [window for window in pool if len(window) == room]
+    pool = whole if len(whole) >= wanted else [window for window in pool if window]
+    if not pool:
+        raise DataError(
+            "the text has no tokens to run the target over",
+            got=", ".join(map(str, files)),
+            expected="files with text",
+            remedy="check the files: all their documents are empty",
+        )
+    chosen = sorted(random.Random(seed).sample(range(len(pool)), min(wanted, len(pool))))
+    return [[*tokenizer.prefix_ids, *pool[index]] for index in chosen]

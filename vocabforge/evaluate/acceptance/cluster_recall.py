@@ -1,0 +1,185 @@
+"""How much of what the target wants lies in a few vocabulary clusters (DynaSpec), on a text.
+
+For each context, with the target's hidden state h behind its final norm, logits z = U h over the tokenizer's V
+ids (padded rows left out) and p = softmax(z), the M clusters are put in an order, and the first m make the
+shortlist. Three orders, ties to the lower cluster:
+
+- ``logit``: by the largest logit in a cluster, an oracle. Its argmax recall is 1 at m = 1 by construction;
+  what it tells is the probability mass that comes along.
+- ``mass``: by the probability of a cluster, an oracle: no order has more mass in its first m clusters.
+- ``centroid``: by centroid · h, which needs M inner products and no router: a floor for a trained one.
+
+Reported for each m, as means over contexts: ``recall``, how often the argmax of z (ties to the lower id) is in
+the shortlist; ``mass``, the probability of the shortlist, which is the acceptance that no drafter limited to it
+can pass (``ceilings.py``); ``tokens``, the size of the shortlist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.console import ProgressBar
+from ...core.errors import DataError
+from ...corpus.sources.sources import Document
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...models.target.hf import HFTarget
+from ...vocab.clusters.clusters import Clusters
+from ...vocab.clusters.rows import RowSource
+
+RANKINGS = ("logit", "mass", "centroid")
+Floats = npt.NDArray[np.floating[Any]]
+Ids = npt.NDArray[np.int64]
+_LOGIT_BYTES = 256 << 20
+_ROWS = 8192
+_CHARACTERS_A_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class RecallRow:
+    """Means over contexts for the first ``m`` clusters of a ranking."""
+
+    ranking: str
+    m: int
+    recall: float
+    mass: float
+    tokens: float
+
+
+def ladder(clusters: int) -> tuple[int, ...]:
+    """1, 2, 4, ... below M, and M."""
+    return (*(2**k for k in range(clusters.bit_length()) if 2**k < clusters), clusters)
+
+
+def by_cluster(logits: Floats, clusters: Clusters) -> tuple[Floats, Floats]:
+    """Largest logit and probability of every cluster.
+
+    Args:
+        logits: (n, V).
+
+    Returns:
+        best (n, M), mass (n, M) float64.
+    """
+    slabs = logits[:, clusters.permutation]  # (n, V), a cluster is contiguous
+    starts = clusters.offsets[:-1]
+    best = np.maximum.reduceat(slabs, starts, axis=1)
+    slabs = np.exp(slabs - best.max(axis=1, keepdims=True))
+    mass = np.add.reduceat(slabs, starts, axis=1, dtype=np.float64)
+    return best, mass / mass.sum(axis=1, keepdims=True)
+
+
+def tally(
+    scores: Floats, mass: Floats, wanted: Ids, sizes: Ids, steps: Sequence[int]
+) -> npt.NDArray[np.float64]:
+    """Recall, mass and tokens, each summed over contexts, for the first m clusters by ``scores``.
+
+    Args:
+        scores: (n, M), the larger the earlier.
+        mass: (n, M) probability of each cluster.
+        wanted: (n,) cluster of the argmax.
+        sizes: (M,) ids of each cluster.
+        steps: the m.
+
+    Returns:
+        (len(steps), 3).
+    """
+    order = np.argsort(-scores, axis=1, kind="stable")  # (n, M)
+    found = np.cumsum(order == wanted[:, None], axis=1)
+    inside = np.cumsum(np.take_along_axis(mass, order, axis=1), axis=1)
+    tokens = np.cumsum(sizes[order], axis=1)
+    at = np.asarray(steps) - 1
+    return np.stack([found[:, at].sum(0), inside[:, at].sum(0), tokens[:, at].sum(0)], axis=1).astype(
+        np.float64
+    )
+
+
+def cluster_recall(
+    hidden: npt.NDArray[np.float32], head: RowSource, clusters: Clusters, steps: Sequence[int] | None = None
+) -> list[RecallRow]:
+    """The module's figures, for given contexts.
+
+    Args:
+        hidden: (N, d) hidden states as the LM head reads them.
+        head: rows of the LM head; the first V are read, block by block.
+        clusters: made from that head.
+        steps: the m; by default :func:`ladder`.
+    """
+    steps = steps or ladder(len(clusters))
+    total = {name: np.zeros((len(steps), 3)) for name in RANKINGS}
+    batch = max(1, _LOGIT_BYTES // (4 * clusters.vocab_size))
+    with ProgressBar("cluster recall", len(hidden), "contexts") as bar:
+        for start in range(0, len(hidden), batch):
+            some = hidden[start : start + batch]  # (n, d)
+            logits = _logits(some, head, clusters.vocab_size)
+            best, mass = by_cluster(logits, clusters)
+            wanted = clusters.assignment[logits.argmax(axis=1)].astype(np.int64)
+            scores = {"logit": best, "mass": mass, "centroid": some @ clusters.centroids.T}
+            for name, ranked in scores.items():
+                total[name] += tally(ranked, mass, wanted, clusters.sizes, steps)
+            bar.update(len(some))
+    return [
+        RecallRow(name, m, *(float(value) / len(hidden) for value in row))
+        for name, table in total.items()
+        for m, row in zip(steps, table, strict=True)
+    ]
+
+
+def _logits(hidden: npt.NDArray[np.float32], head: RowSource, vocab_size: int) -> npt.NDArray[np.float32]:
+    logits = np.empty((len(hidden), vocab_size), dtype=np.float32)
+    for start in range(0, vocab_size, _ROWS):
+        stop = min(start + _ROWS, vocab_size)
+        logits[:, start:stop] = hidden @ head.rows(start, stop).T
+    return logits
+
+
+def text_windows(
+    tokenizer: TextTokenizer, documents: Iterable[Document], *, length: int, limit: int
+) -> list[list[int]]:
+    """The first ``limit`` tokens of a text in windows of at most ``length`` ids, documents kept apart.
+
+    Each window begins with the tokenizer's own prefix (BOS), which does not count.
+
+    Raises:
+        DataError: no token at all.
+    """
+    prefix = list(tokenizer.prefix_ids)
+    room = max(1, length - len(prefix))
+    windows: list[list[int]] = []
+    left = limit
+    for document in documents:
+        # What lies beyond is not looked at, so a cut word at its end does not matter.
+        ids = tokenizer.encode(document.plain_text()[: _CHARACTERS_A_TOKEN * left])[:left]
+        windows += [prefix + ids[at : at + room] for at in range(0, len(ids), room)]
+        left -= len(ids)
+        if left <= 0:
+            break
+    if not windows:
+        raise DataError("the text has no tokens to measure recall on", expected="at least one token")
+    return windows
+
+
+def hidden_states(target: HFTarget, windows: Iterable[Sequence[int]]) -> Iterator[npt.NDArray[np.float32]]:
+    """Hidden states (t, d) of the target behind its final norm, for each window.
+
+    Raises:
+        DataError: the LM head has a bias, which clusters of its rows do not see.
+    """
+    import torch
+
+    if getattr(target.head, "bias", None) is not None:
+        raise DataError(
+            "the target's LM head has a bias, which cluster recall does not support",
+            got=type(target.head).__name__,
+            expected="logits = rows of the head times hidden state",
+            source=target.source,
+        )
+    device = target.head_weight.device
+    for window in windows:
+        ids = torch.tensor([list(window)], device=device)  # (1, T)
+        position = torch.arange(ids.shape[1], device=device)[None]
+        states = target.capture(ids, position, torch.ones_like(ids))
+        yield states.hidden[0].float().cpu().numpy()

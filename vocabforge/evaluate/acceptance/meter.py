@@ -1,0 +1,134 @@
+"""Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
+
+What exports and ``tune`` compare: greedy, through the engine that serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...decode.engine import Decoder
+from ...decode.proposers.registry import Proposer
+from ...decode.request import Generation
+from ...models.lean.model import LeanModel
+from ..results.intervals import estimate, ratio, ratio_of_ratios
+from ..results.schema import Figure
+from .prompts import LivePrompts
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What one way of drafting did on the prompts.
+
+    Attributes:
+        length: mean tokens that a cycle commits, the target's own included, with its interval over prompts.
+        committed, cycles: of each prompt, in order; ``length`` is the ratio of their sums.
+        identical: prompts whose output is plain decoding's, of ``prompts``.
+        made: the generations themselves: times by part, accepted drafts by depth.
+    """
+
+    length: Figure
+    committed: tuple[int, ...]
+    cycles: tuple[int, ...]
+    identical: int
+    made: tuple[Generation, ...]
+
+    @property
+    def prompts(self) -> int:
+        """How many were decoded."""
+        return len(self.made)
+
+
+class AcceptanceMeter:
+    """Decodes the same prompts again and again.
+
+    Args:
+        model: the target.
+        prompts: what is decoded.
+        new: tokens a prompt.
+        each: called behind every prompt that was decoded, for progress.
+    """
+
+    def __init__(
+        self, model: LeanModel, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None
+    ) -> None:
+        self.model, self.prompts, self.new, self.each = model, prompts, new, each
+        longest = max(map(len, prompts.prompts)) + new
+        self._context = min(model.config.max_positions, longest + 1)
+        self._plain: tuple[Generation, ...] | None = None
+
+    def plain(self) -> tuple[Generation, ...]:
+        """Plain decoding's generations, made once."""
+        if self._plain is None:
+            self._plain = tuple(self.decode(None))
+        return self._plain
+
+    def plain_counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """(V,) how often plain decoding wrote each token."""
+        ids = [token for one in self.plain() for token in one.token_ids]
+        return np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocab_size)
+
+    def measure(self, proposer: Proposer) -> Accepted:
+        """Decode every prompt with a proposer."""
+        made = self.decode(proposer)
+        same = sum(one.token_ids == other.token_ids for one, other in zip(made, self.plain()))
+        committed = tuple(sum(one.accept_lengths) for one in made)
+        cycles = tuple(len(one.accept_lengths) for one in made)
+        columns = np.array([committed, cycles], dtype=np.float64).T[:, None]  # (prompts, 1, 2)
+        return Accepted(estimate(columns, ratio, pooled=True), committed, cycles, same, tuple(made))
+
+    def decode(self, proposer: Proposer | None) -> list[Generation]:
+        """Every prompt's generation; None decodes plainly."""
+        decoder, stops = Decoder(self.model, proposer, context=self._context), self.prompts.stop_ids
+        made = []
+        for prompt in self.prompts.prompts:
+            made.append(decoder.generate(prompt, max_new_tokens=self.new, stop_ids=stops))
+            if self.each is not None:
+                self.each()
+        return made
+
+
+def length_ratio(one: Accepted, other: Accepted) -> Figure:
+    """Accepted length of one over that of another on the same prompts, with its paired interval over prompts."""
+    columns = np.array([one.committed, one.cycles, other.committed, other.cycles], dtype=np.float64)
+    return estimate(columns.T[:, None], ratio_of_ratios, pooled=True)  # (prompts, 1, 4)
+
+
+def pooled(made: Sequence[Generation]) -> dict[str, Any]:
+    """Figures over all prompts' verification cycles.
+
+    Returns:
+        ``accepted_length``: mean tokens a cycle commits, the target's own included; 1 without a cycle.
+        ``reached_by_position``: share of cycles that accept draft token 1, 2, ….
+        ``conditional_by_position``: the same as a share of the cycles that accepted the token before.
+        ``drafted``, ``accepted``: draft tokens verified, and accepted. ``cycles``, ``tokens``, ``prompts``.
+    """
+    cycles = sum(len(one.accept_lengths) for one in made)
+    committed = sum(sum(one.accept_lengths) for one in made)
+    depth = max((len(one.accepted_by_depth) for one in made), default=0)
+    reached = [
+        sum(one.accepted_by_depth[at] for one in made if at < len(one.accepted_by_depth))
+        for at in range(depth)
+    ]
+    return {
+        "accepted_length": committed / cycles if cycles else 1.0,
+        "reached_by_position": [share_of(count, cycles) for count in reached],
+        "conditional_by_position": [
+            share_of(count, before) for count, before in zip(reached, [cycles, *reached])
+        ],
+        "drafted": sum(one.drafted for one in made),
+        "accepted": committed - cycles,
+        "cycles": cycles,
+        "tokens": sum(len(one.token_ids) for one in made),
+        "prompts": len(made),
+    }
+
+
+def share_of(part: float | None, whole: float | None) -> float | None:
+    """Their ratio; None where there is none."""
+    return None if part is None or not whole else part / whole

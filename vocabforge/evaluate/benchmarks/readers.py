@@ -1,0 +1,204 @@
+"""Readers of question files: Spec-Bench (MT-bench's format), HumanEval, GSM8K, and conversations.
+
+A chat model reads how to answer in the system message; a turn is the benchmark's own text and nothing else, so that a
+base model can continue it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ...core.console import say
+from ...core.errors import DataError
+from ...corpus.chat.conversation import Message
+from ...corpus.sources.bytes import Problems
+from ...corpus.sources.document import Document, SourceOptions
+from ...corpus.sources.sources import iter_documents
+from ...demo.texts.writer import sample_questions, spec_bench_rows
+from .rows import Row, Seen, iter_rows, no_question, require, text_of, value_of, whole
+from .types import Question
+
+# FR-Spec's words, so that its figures and ours are of the same prompts.
+HUMAN_EVAL_SYSTEM = (
+    "Please complete the following Python code "
+    "without providing any additional tasks such as testing or explanations."
+)
+# Chat models reason without being shown how, but close in many ways; this form is the benchmark's, which is scored
+# exactly.
+GSM8K_SYSTEM = (
+    "Solve the problem step by step. "
+    'Then write "#### " and the result on a line of its own, as a number without units, and nothing after it.'
+)
+_TASK_ID = re.compile(r"[^/]+/(\d{1,9})")
+_SYSTEM_ROLES = ("system", "developer")
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "reference"]}``; other keys are ignored.
+
+    Raises:
+        DataError: unreadable file, bad JSON, a missing or mistyped key, an id given twice (with file:line),
+            or no question at all.
+    """
+    questions: list[Question] = []
+    seen = Seen()
+    for source, row in iter_rows(path):
+        question = question_of(row, source)
+        seen.add(question.question_id, source)
+        questions.append(question)
+    return questions or no_question(path)
+
+
+def question_of(row: Row, source: str) -> Question:
+    """One row of Spec-Bench.
+
+    Raises:
+        DataError: a missing or mistyped key.
+    """
+    number, turns = value_of(row, "question_id", source), value_of(row, "turns", source)
+    require(isinstance(number, int) and not isinstance(number, bool), "question_id", number, "int", source)
+    require(-(2**63) <= number < 2**63, "question_id", number, "a number from -2^63 to 2^63 - 1", source)
+    category = text_of(row, "category", source)
+    printable = "a name on one line, without control characters"
+    require(category.isprintable(), "category", category, printable, source)
+    texts = isinstance(turns, list) and bool(turns) and all(isinstance(text, str) and text for text in turns)
+    require(texts, "turns", turns, "a list of non-empty texts", source)
+    reference = row.get("reference")
+    return Question(
+        number,
+        category,
+        tuple(whole(text, "a turn", source) for text in turns),
+        None if reference is None else _references(reference),
+    )
+
+
+def _references(value: Any) -> tuple[str, ...]:
+    """References as texts; they are never scored here, so any JSON value will do."""
+    entries = value if isinstance(value, list) else [value]
+    return tuple(entry if isinstance(entry, str) else json.dumps(entry) for entry in entries)
+
+
+def make_sample() -> list[Question]:
+    """The questions of ``vocabforge demo``: none of them is in its drafter's training data."""
+    rows = spec_bench_rows(sample_questions())
+    return [question_of(row, f"sample:{number}") for number, row in enumerate(rows, start=1)]
+
+
+def read_human_eval(path: Path) -> list[Question]:
+    """Read rows of ``{"task_id", "prompt", "entry_point", "test"[, "canonical_solution"]}``.
+
+    The question id is the number behind the task id's slash.
+
+    Raises:
+        DataError: unreadable file, bad row, a number given twice (with file:line), or no question at all.
+    """
+    questions: list[Question] = []
+    seen = Seen()
+    for source, row in iter_rows(path):
+        task_id, prompt, test = (text_of(row, key, source) for key in ("task_id", "prompt", "test"))
+        found = _TASK_ID.fullmatch(task_id)
+        if found is None:
+            raise DataError(
+                "the task_id holds no number", got=task_id, expected="a name like HumanEval/0", source=source
+            )
+        seen.add(int(found[1]), source)
+        entry_point = text_of(row, "entry_point", source)
+        require(entry_point.isidentifier(), "entry_point", entry_point, "the name of a function", source)
+        solution = row.get("canonical_solution")
+        questions.append(
+            Question(
+                int(found[1]),
+                "human-eval",
+                (prompt,),
+                (solution,) if isinstance(solution, str) else None,
+                task_id,
+                HUMAN_EVAL_SYSTEM,
+                {"prompt": prompt, "entry_point": entry_point, "test": test},
+            )
+        )
+    return questions or no_question(path)
+
+
+def read_gsm8k(path: Path) -> list[Question]:
+    """Read rows of ``{"question", "answer"}``; the question id is the row's number from 0.
+
+    Raises:
+        DataError: unreadable file, bad row, an answer without ``#### number`` (with file:line), or no question at all.
+    """
+    from ..quality.gsm8k import marked_number  # that package imports this one
+
+    questions: list[Question] = []
+    for number, (source, row) in enumerate(iter_rows(path)):
+        question, answer = text_of(row, "question", source), text_of(row, "answer", source)
+        if marked_number(answer) is None:  # the scorer would only say so after all questions were asked
+            raise DataError(
+                "an answer holds no result",
+                got=repr(answer[-80:]),
+                expected="a line '#### 18'",
+                source=source,
+            )
+        questions.append(
+            Question(number, "gsm8k", (question,), (answer,), system=GSM8K_SYSTEM, check={"answer": answer})
+        )
+    return questions or no_question(path)
+
+
+def read_chats(path: Path) -> list[Question]:
+    """Read ShareGPT, OpenAI messages, Alpaca and pairs of prompt and response, in JSON, JSON lines or Parquet.
+
+    The user's turns are asked; a system message before the first of them is kept. Answers, tool lists, calls and
+    results are left out. Rows without a user's text are skipped and reported. The question id is the conversation's
+    number from 0.
+
+    Raises:
+        DataError: unreadable or damaged file, an unsupported kind of file, or no conversation in it.
+        VocabForgeError: a package is missing that this kind of file needs.
+    """
+    questions: list[Question] = []
+    problems = Problems()
+    with_tools = 0
+    for number, document in enumerate(iter_documents([path], SourceOptions(), problems=problems)):
+        question = _conversation(number, document, problems)
+        if question is not None:
+            questions.append(question)
+            with_tools += _uses_tools(document)
+    if not questions:
+        raise DataError(
+            "the question file holds no conversation with a question",
+            got=problems.summary(),
+            expected='rows of {"conversations": [...]} or {"messages": [...]}',
+            source=path,
+        )
+    if with_tools:
+        say(
+            f"{with_tools:,} of {len(questions):,} conversations of {path.name} use tools: "
+            "only the user's turns are asked"
+        )
+    return questions
+
+
+def _conversation(number: int, document: Document, problems: Problems) -> Question | None:
+    if document.messages is None:
+        problems.add("the row holds no conversation", document.source, document.line)
+        return None
+    turns = [str(message["content"]) for message in document.messages if message["role"] == "user"]
+    if not turns or not all(turn.strip() for turn in turns):
+        what = "a turn of the user holds no text" if turns else "the conversation has no turn of a user"
+        problems.add(what, document.source, document.line)
+        return None
+    return Question(number, "chat", tuple(turns), system=_system(document.messages))
+
+
+def _system(messages: list[Message]) -> str | None:
+    first = next(at for at, message in enumerate(messages) if message["role"] == "user")
+    texts = [str(message["content"]) for message in messages[:first] if message["role"] in _SYSTEM_ROLES]
+    return "\n\n".join(text for text in texts if text.strip()) or None
+
+
+def _uses_tools(document: Document) -> bool:
+    messages = document.messages or []
+    called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+    return called or document.tools not in (None, "", "[]", [])

@@ -1,0 +1,208 @@
+"""The named benchmarks: one row each. Hashes and commits are those of the published files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError, UsageError, did_you_mean
+from ...core.registry import resolve
+from .rows import first_row, no_question
+from .types import BenchmarkRow, Question, Scorer, Source
+
+# The two-turn categories that Spec-Bench takes over from MT-bench and also reports as one task.
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
+_RAW = "https://raw.githubusercontent.com"
+_SPEC_BENCH = "fd2c1cd7d2201ef71db4c5f4e455008f017967bf"
+_HUMAN_EVAL = "6d43fb980f9fee3c892a914eda09951f772ad10d"
+_GRADE_SCHOOL = "3101c7d5072418e28b9008a6636bde82a006892c"
+_FR_SPEC = "9d40eea8a6c2775ca7689a72c5cc76e291417790"
+_HUMAN_EVAL_SHA256 = "1d49078ba3e2b196b9344535bef34a43021f038fad9561d6ee7c53450609a6a2"
+
+
+def _source(repository: str, commit: str, path: str, sha256: str, unpacked: str | None = None) -> Source:
+    url = f"{_RAW}/{repository}/{commit}/{path}"
+    return Source(url, sha256, unpacked, f"{path} of github.com/{repository} at commit {commit[:12]}")
+
+
+# name -> row; adding a benchmark in a known format is a row.
+BENCHMARKS: dict[str, BenchmarkRow] = {
+    "spec-bench": BenchmarkRow(
+        files=("spec_bench/question.jsonl",),
+        format="spec-bench",
+        sources=(
+            _source(
+                "hemingkx/Spec-Bench",
+                _SPEC_BENCH,
+                "data/spec_bench/question.jsonl",
+                "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
+            ),
+        ),
+        max_new_tokens=1024,
+        scorer=None,
+        about="Six tasks in 13 categories: conversations of two turns, translation, summaries, answers, sums, RAG.",
+        questions=480,
+    ),
+    "human-eval": BenchmarkRow(
+        files=("human_eval/HumanEval.jsonl.gz", "human_eval/HumanEval.jsonl", "human_eval/question.jsonl"),
+        format="human-eval",
+        sources=(
+            _source(
+                "openai/human-eval",
+                _HUMAN_EVAL,
+                "data/HumanEval.jsonl.gz",
+                "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+                _HUMAN_EVAL_SHA256,
+            ),
+            _source("thunlp/FR-Spec", _FR_SPEC, "data/human_eval/question.jsonl", _HUMAN_EVAL_SHA256),
+        ),
+        max_new_tokens=512,
+        scorer="human-eval",
+        about="Python functions to complete, each with tests: pass@1.",
+        questions=164,
+    ),
+    "gsm8k": BenchmarkRow(
+        files=("gsm8k/test.jsonl", "gsm8k/test-00000-of-00001.parquet"),
+        format="gsm8k",
+        sources=(
+            _source(
+                "openai/grade-school-math",
+                _GRADE_SCHOOL,
+                "grade_school_math/data/test.jsonl",
+                "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+            ),
+            _source(
+                "thunlp/FR-Spec",
+                _FR_SPEC,
+                "data/gsm8k/gsm8k/main/test-00000-of-00001.parquet",
+                "ee7b8da9e381df27b9e3f7758a159ab2bdaa4dbaa910546cbbc47e0cb44e4f59",
+            ),
+        ),
+        max_new_tokens=512,
+        scorer="gsm8k",
+        about="Sums in words for school children (test split): exact match of the result.",
+        questions=1319,
+    ),
+    # The demo's questions, which its training texts never hold: the number of each category and the seed are its own.
+    "sample": BenchmarkRow(
+        files=(),
+        format="sample",
+        sources=(),
+        max_new_tokens=256,
+        scorer=None,
+        about="The demo's questions in nine categories, made here: needs no file, measures no real use.",
+        questions=45,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """What is known about a format.
+
+    Attributes:
+        reader: ``module:attr`` of ``(path) -> list of questions``.
+        keys: what each of its rows holds.
+        max_new_tokens: limit for one turn of a file that is no named benchmark.
+        scorer: what scores its answers.
+    """
+
+    reader: str
+    keys: tuple[str, ...]
+    max_new_tokens: int
+    scorer: Scorer | None
+
+
+# name -> format; the first whose keys a file's first row holds is taken.
+FORMATS: dict[str, Format] = {
+    "spec-bench": Format(
+        "vocabforge.evaluate.benchmarks.readers:read_questions",
+        ("question_id", "category", "turns"),
+        1024,
+        None,
+    ),
+    "human-eval": Format(
+        "vocabforge.evaluate.benchmarks.readers:read_human_eval",
+        ("task_id", "prompt", "entry_point", "test"),
+        512,
+        "human-eval",
+    ),
+    "gsm8k": Format(
+        "vocabforge.evaluate.benchmarks.readers:read_gsm8k", ("question", "answer"), 512, "gsm8k"
+    ),
+    "chat": Format(
+        "vocabforge.evaluate.benchmarks.readers:read_chats", ("conversations or messages",), 1024, None
+    ),
+}
+
+
+def read_format(name: str, path: Path) -> list[Question]:
+    """The questions of a file in a named format.
+
+    Raises:
+        UsageError: no such format.
+        DataError: see its reader.
+    """
+    reader = resolve({key: row.reader for key, row in FORMATS.items()}, name, "format of question files")
+    return reader(path)
+
+
+def check_format(name: str) -> None:
+    """Refuse a format that there is not.
+
+    Raises:
+        UsageError: naming those that there are.
+    """
+    if name not in FORMATS:
+        raise UsageError(
+            "there is no format of question files of this name",
+            got=name,
+            expected=", ".join(FORMATS),
+            source="--benchmark-format",
+            remedy=did_you_mean(name, FORMATS),
+        )
+
+
+def detect_format(path: Path) -> str:
+    """The format's name by what the first row holds.
+
+    Raises:
+        DataError: unreadable, empty, no JSON object, or a row of none of the formats.
+    """
+    row = first_row(path)
+    if row is None:
+        no_question(path)
+    for name in FORMATS:
+        if _is_of(name, row, path):
+            return name
+    raise DataError(
+        "the format of the question file is not known",
+        got=f"keys of its first row: {', '.join(map(str, row)) or 'none'}",
+        expected="; or ".join(f"{', '.join(row.keys)} ({name})" for name, row in FORMATS.items()),
+        source=path,
+        remedy="name it with --benchmark-format, or write the file anew in one of these formats",
+    )
+
+
+def _is_of(name: str, row: Mapping[str, Any], path: Path) -> bool:
+    if name == "chat":
+        return _is_chat(row, path)
+    if name == "spec-bench":  # a first row that lacks its category is one of these, and wrong
+        return row.keys() >= {"question_id", "turns"}
+    holds = row.keys() >= set(FORMATS[name].keys)
+    # Other questions and answers are a conversation.
+    return holds and (name != "gsm8k" or (isinstance(row["answer"], str) and "####" in row["answer"]))
+
+
+def _is_chat(row: Mapping[str, Any], path: Path) -> bool:
+    from ...corpus.sources.bytes import Problems
+    from ...corpus.sources.document import SourceOptions
+    from ...corpus.sources.rows import row_document
+
+    if row.keys() & {"messages", "conversations", "conversation"}:
+        return True
+    document = row_document(dict(row), path, 1, SourceOptions(), Problems(shown=0))
+    return document is not None and document.messages is not None

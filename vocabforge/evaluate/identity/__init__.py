@@ -1,0 +1,1 @@
+"""Whether outputs equal plain decoding's, and whether rounding explains a difference."""

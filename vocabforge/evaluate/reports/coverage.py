@@ -1,0 +1,332 @@
+"""A coverage study's page, charts as files, and the tables that end it on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.console import DataCell, DataTable, FactList, percent
+from .coverage_data import HELD_OUT
+from .page import Block, CodeBlock, PageCard, PageChart, PageSection, ReportPage, render_report_page
+from .plots import METHOD_COLOURS, Trace, dot_chart, standalone, trace_lines
+
+CoverageResults = Mapping[str, Any]
+_SIZE_AXIS = "size of the draft vocabulary"
+_CEILINGS = ("static", "oracle", "greedy")
+
+
+def report_files(results: CoverageResults) -> dict[str, str]:
+    """Path -> text: ``coverage.html``, which loads nothing from anywhere, and each chart as ``plots/NAME.svg``."""
+    charts, ceilings = coverage_charts(results), ceiling_charts(results)
+    table, counted = results["table"], results["texts"][0]
+    about = (
+        "A weighted mixture of frequency tables"
+        if table["mode"] == "mixture"
+        else f"{table['tokens']:,} tokens counted in {table['documents']:,} documents ({table['mode']} mode)"
+    )
+    about += f", vocabulary of {results['vocab_size']:,} ids, {counted['ids']:,} of them with a count."
+    vocabularies: list[Block] = [vocabulary_table(results)] if results["vocabularies"] else []
+    page = ReportPage(
+        "coverage",
+        table["name"],
+        [
+            PageSection(
+                "Coverage by size", [*charts, coverage_table(results), _share_table(results)], "coverage"
+            ),
+            PageSection("Texts", [_text_table(results)], "texts"),
+            PageSection("Draft vocabularies", vocabularies, "vocabularies"),
+            PageSection("Ceilings of acceptance", _ceiling_blocks(results, ceilings), "ceilings"),
+            PageSection(
+                "How it was measured",
+                [FactList(results["facts"]), CodeBlock(results["command"], "Command")],
+                "how",
+            ),
+        ],
+        about=about,
+        cards=_cards(results),
+    )
+    files = {f"plots/{chart.key}.svg": chart.file for chart in [*charts, *ceilings]}
+    return {"coverage.html": render_report_page(page)} | files
+
+
+def _cards(results: CoverageResults) -> list[PageCard]:
+    counted = results["texts"][0]
+    carrying = next(row for row in counted["carrying"] if row["share"] == 0.95)
+    cards = [
+        PageCard(
+            "Carries 95% of tokens",
+            percent(carrying["of_vocabulary"], 1),
+            f"of the vocabulary: {carrying['size']:,} ids",
+        ),
+        PageCard("Ids with a count", percent(counted["ids"] / results["vocab_size"], 1), "of the vocabulary"),
+    ]
+    if counted["unseen_estimate"] is not None:
+        note = "of further tokens of this kind have an id without a count (Good–Turing)"
+        cards.append(PageCard("Expected unseen", percent(counted["unseen_estimate"], 3), note))
+    for text in results["texts"]:
+        if text["role"] == HELD_OUT and not text["domain"]:
+            note = "of the held-out tokens have an id without a count"
+            cards.append(PageCard(f"Unseen in {text['name']}", percent(text["without_count"], 3), note))
+            break
+    return cards
+
+
+def _heads(results: CoverageResults) -> list[str]:
+    """Column headings of the texts; the first is all that was counted."""
+    names = [text["name"] + ("\n(held out)" if text["role"] == HELD_OUT else "") for text in results["texts"]]
+    return ["all", *names[1:]]
+
+
+def coverage_table(results: CoverageResults) -> DataTable:
+    """Share of each text's tokens inside, by size."""
+    rows = [
+        [
+            f"{size:,}",
+            _inside(size / results["vocab_size"]),
+            *(
+                DataCell(_inside(text["coverage"][row]), f"({_inside(text['own_coverage'][row])})")
+                for text in results["texts"]
+            ),
+        ]
+        for row, size in enumerate(results["sizes"])
+    ]
+    note = (
+        "Among the first ids of the ranking made from all counted tokens. In brackets: the most that any ids in this "
+        "number could hold of the text."
+    )
+    return DataTable("Tokens inside, %", ["size", "of V", *_heads(results)], rows, note)
+
+
+def _share_table(results: CoverageResults) -> DataTable:
+    def size(text: Mapping[str, Any], at: int) -> DataCell:
+        first, own = (text["size_for"][at][name] for name in ("size", "own_size"))
+        return DataCell("–" if first is None else f"{first:,}", "" if own is None else f"({own:,})")
+
+    rows = [
+        [
+            percent(row["share"], 1),
+            *(size(text, at) for text in results["texts"]),
+        ]
+        for at, row in enumerate(results["texts"][0]["size_for"])
+    ]
+    note = (
+        "The fewest first ids that hold at least this share. In brackets: with the text's own ranking. A dash: no size "
+        "does."
+    )
+    return DataTable("Size for a share", ["share", *_heads(results)], rows, note)
+
+
+def _text_table(results: CoverageResults) -> DataTable:
+    texts, rows = results["texts"], []
+    for text in texts:
+        weighted = results["table"]["mode"] == "mixture" and text["role"] != HELD_OUT
+        rows.append(
+            [
+                text["name"],
+                text["role"] + (", domain" if text["domain"] else ""),
+                percent(text["tokens"] / texts[0]["tokens"], 1) if weighted else text["tokens"],
+                text["ids"],
+                *(DataCell(f"{row['size']:,}", percent(row["of_vocabulary"], 1)) for row in text["carrying"]),
+                percent(text["unseen_estimate"], 3),
+                percent(text["without_count"], 3),
+            ]
+        )
+    carrying = [f"ids that carry {row['share']:.0%}" for row in texts[0]["carrying"]]
+    columns = [
+        "text<",
+        "kind<",
+        "tokens",
+        "ids that occur",
+        *carrying,
+        "expected unseen",
+        "ids without a count",
+    ]
+    note = (
+        "Expected unseen: the share of further text of this kind whose ids have no count in it yet (ids that occur "
+        "once, over tokens). Ids without a count: the share of its tokens whose id does not occur in all that was "
+        "counted."
+    )
+    return DataTable("", columns, rows, note, strong=0)
+
+
+def vocabulary_table(results: CoverageResults) -> DataTable:
+    """Draft vocabularies by texts, each with the best that so many ids could do, and its schedule."""
+    rows: list[list[object]] = []
+    names = [text["name"] for text in results["texts"]]
+    for one in results["vocabularies"]:
+        cells = [
+            DataCell(_inside(one["coverage"][name]), f"({_inside(one['best'][name])})") for name in names
+        ]
+        rows.append([one["name"], one["size"], *cells])
+        for step, size in enumerate(one["schedule"]):
+            inside = [_inside(one["by_step"][name][step]) for name in names]
+            rows.append([f"  draft step {step}", f"{size:,}", *inside])
+    note = "In brackets: the most that so many ids could hold of the text."
+    columns = ["vocabulary<", "size", *_heads(results)]
+    return DataTable("Draft vocabularies: tokens inside, %", columns, rows, note)
+
+
+def ceiling_table(results: CoverageResults) -> DataTable:
+    """Static, oracle and greedy ceiling by size and domain."""
+    ceilings = results["ceilings"]
+    domains = ceilings["domains"].values()
+
+    def cells(row: int) -> list[str]:
+        return [" / ".join(_inside(one[kind][row]) for kind in _CEILINGS) for one in domains]
+
+    rows = [[f"{size:,}", *cells(row)] for row, size in enumerate(ceilings["sizes"])]
+    for vocab in results["vocabularies"]:
+        own = [one["vocabularies"][vocab["name"]] for one in domains]
+        rows.append(
+            [
+                f"{vocab['name']} ({vocab['size']:,})",
+                *(" / ".join(_inside(one[kind]) for kind in _CEILINGS) for one in own),
+            ]
+        )
+    title = f"Ceilings of acceptance with {ceilings['target']}, %: static / oracle / greedy"
+    return DataTable(title, ["size<", *ceilings["domains"]], rows)
+
+
+def _ceiling_blocks(results: CoverageResults, charts: Sequence[PageChart]) -> list[Block]:
+    ceilings = results["ceilings"]
+    if not ceilings:
+        return []
+    note = (
+        f"From the next-token distributions of {ceilings['target']}. Static: the target's mass inside the vocabulary, "
+        "the best acceptance that a drafter over it can reach (lemma 1). Oracle: the mass of the target's own k most "
+        "likely tokens, chosen anew at each position, which no draft head with k candidates can exceed (lemma 2). "
+        "Greedy: how often the target's most likely token is inside."
+    )
+    padded = [
+        f"The target's head has {ceilings['rows']:,} rows, {ceilings['padded_rows']:,} of them padding without a "
+        "token; their mass counts as outside."
+    ]
+    return [note, *charts, ceiling_table(results), *(padded if ceilings["padded_rows"] else [])]
+
+
+def summary_lines(results: CoverageResults) -> list[str]:
+    """Sentences on the counted table, the held-out ones, and padded rows."""
+    counted = results["texts"][0]
+    carrying = ", ".join(
+        f"{row['share']:.0%} of them by {row['size']:,} ids ({row['of_vocabulary']:.1%})"
+        for row in counted["carrying"]
+    )
+    lines = [f"The counted tokens are carried: {carrying}; the vocabulary has {results['vocab_size']:,}."]
+    if counted["unseen_estimate"] is not None:
+        lines.append(
+            f"Expected share of further tokens without a count (Good-Turing): {counted['unseen_estimate']:.4%}."
+        )
+    lines += [
+        f"{text['name']} (held out): {text['without_count']:.4%} of its tokens have an id without a count."
+        for text in results["texts"]
+        if text["role"] == HELD_OUT and not text["domain"]
+    ]
+    ceilings = results["ceilings"]
+    if ceilings and ceilings["padded_rows"]:
+        lines.append(f"{ceilings['padded_rows']:,} padded rows in the target's head of {ceilings['rows']:,}.")
+    return lines
+
+
+def _inside(value: float | None) -> str:
+    if value is None:
+        return "–"
+    # Never 100 where a token is missing.
+    return f"{100 * value:.2f}" if value < 0.99995 or value == 1.0 else ">99.99"
+
+
+def coverage_charts(results: CoverageResults) -> list[PageChart]:
+    """Coverage over sizes, the same as what is missed, and the draft vocabularies by text."""
+    texts, sizes = results["texts"], results["curve_sizes"]
+    first = max(16, sizes[-1] >> 10)
+    kept = [index for index, size in enumerate(sizes) if size >= first] or list(range(len(sizes)))
+    inside, missed = [], []
+    for index, text in enumerate(texts):
+        x, values = [sizes[at] for at in kept], [100 * text["curve"][at] for at in kept]
+        look = {"dashed": text["role"] == HELD_OUT, "marked": text_look(index) >= METHOD_COLOURS}
+        inside.append(Trace(text_look(index), x, values, text["name"], **look))
+        missed.append(Trace(text_look(index), x, [100 - value for value in values], text["name"], **look))
+    charts = [
+        _over_sizes(
+            "coverage",
+            "Coverage by size",
+            "Ranking made from all counted tokens; forced ids first",
+            inside,
+            "tokens inside, %",
+        ),
+        _over_sizes(
+            "missed",
+            "What is missed",
+            "The same curves from the other side, on a logarithmic axis",
+            missed,
+            "tokens outside, %",
+            log_y=True,
+        ),
+    ]
+    vocabs, rows = results["vocabularies"], [text["name"] for text in texts]
+    if vocabs:
+        shares = {
+            number: [None if (share := vocab["coverage"][row]) is None else 100 * share for row in rows]
+            for number, vocab in enumerate(vocabs, start=1)
+        }
+        names = {
+            number: f"{vocab['name']} ({vocab['size']:,})" for number, vocab in enumerate(vocabs, start=1)
+        }
+        svg = dot_chart("voc", "tokens inside, %", rows, shares)
+        file = standalone(dot_chart("voc-file", "tokens inside, %", rows, shares, names=names))
+        legend = list(names.items())
+        charts.append(
+            PageChart(
+                "Draft vocabularies", "Coverage of each text", svg, legend, key="vocabularies", file=file
+            )
+        )
+    return charts
+
+
+def text_look(index: int) -> int:
+    """Grey for all that was counted, then the six colours again and again, with another marker each time."""
+    again, place = divmod(index - 1, METHOD_COLOURS - 1)
+    return 0 if index == 0 else 1 + place + METHOD_COLOURS * again
+
+
+def ceiling_charts(results: CoverageResults) -> list[PageChart]:
+    """One chart a domain: oracle ceiling, static ceiling and greedy ceiling of the counted ranking."""
+    ceilings, charts = results["ceilings"], []
+    for number, (name, domain) in enumerate(ceilings["domains"].items() if ceilings else (), start=1):
+        traces = [
+            Trace(
+                look,
+                ceilings["sizes"],
+                [None if value is None else 100 * value for value in domain[kind]],
+                text,
+                dashed=dashed,
+                marked=False,
+            )
+            for kind, look, text, dashed in (
+                ("oracle", 3, "oracle: best k ids at each position", False),
+                ("static", 1, "static: the counted ranking", False),
+                ("greedy", 1, "greedy: its share of the target's argmax", True),
+            )
+        ]
+        traces += [
+            Trace(4 + at, [vocab["size"]], [100 * vocab["static"]], f"static: {label}")
+            for at, (label, vocab) in enumerate(domain["vocabularies"].items())
+        ]
+        charts.append(
+            _over_sizes(
+                f"ceiling-{number}", name, f"{domain['positions']:,} positions", traces, "best acceptance, %"
+            )
+        )
+    return charts
+
+
+def _over_sizes(
+    key: str, title: str, note: str, traces: Sequence[Trace], label: str, *, log_y: bool = False
+) -> PageChart:
+    bottom, top = (None, None) if log_y else (0.0, 101.0)
+    axes: dict[str, Any] = {"log_x": True, "log_y": log_y, "bottom": bottom, "top": top}
+    svg, file = (
+        trace_lines(name, (_SIZE_AXIS, label), traces, legend=legend, **axes)
+        for name, legend in ((key, False), (f"{key}-file", True))
+    )
+    legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]
+    return PageChart(title, note, svg, legend, key=key, file=standalone(file))

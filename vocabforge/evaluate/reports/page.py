@@ -1,0 +1,171 @@
+"""Self-contained HTML pages: one look for all reports; they load nothing and run no script."""
+
+from __future__ import annotations
+
+import functools
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ...core.console import DataTable, FactList, percent
+from .plots import LIGHT, MARKERS, METHOD_COLOURS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+@dataclass(frozen=True)
+class PageCard:
+    """A headline figure; ``tone`` is ``good``, ``bad`` or nothing."""
+
+    what: str
+    value: str
+    note: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class PageChart:
+    """A chart with its words.
+
+    Attributes:
+        svg: of ``plots.py``.
+        legend: number of a colour and marker, and what it stands for; empty when names are in the chart.
+        key: name of the chart's own file, if it gets one; file: its SVG.
+    """
+
+    title: str
+    note: str
+    svg: str
+    legend: Sequence[tuple[int, str]] = ()
+    key: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """Text to copy, such as a command."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks behind a line that unfolds them."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+Block = PageChart | DataTable | FactList | CodeBlock | Folded | str
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A heading with its blocks; a text among them is a note.
+
+    Attributes:
+        key: target of the link in the contents; empty without one.
+    """
+
+    title: str
+    blocks: Sequence[Block]
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """A report.
+
+    Attributes:
+        kind: such as ``evaluation``.
+        lead: the result in a sentence.
+        about: what was measured, and how.
+        alarms: what must be read first; the others are ``warnings``.
+    """
+
+    kind: str
+    title: str
+    sections: Sequence[PageSection]
+    lead: str = ""
+    about: str = ""
+    alarms: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    cards: Sequence[PageCard] = ()
+
+
+def render_report_page(page: ReportPage) -> str:
+    """HTML text of a report; sections without blocks are left out."""
+    return render_page("page.html.j2", page=page, sections=[one for one in page.sections if one.blocks])
+
+
+def render_page(template: str, **values: Any) -> str:
+    """HTML text of a template of this package that extends ``page.html.j2``.
+
+    Filters: ``number(digits)``, ``percent(digits)`` (of a share), ``integer``; None is shown as a dash.
+    ``name``: a name that a narrow column breaks between its parts.
+    ``swatch(index)``: a method's colour and marker, as the charts draw it.
+    """
+    return _environment().get_template(template).render(colours=METHOD_COLOURS, light_colours=LIGHT, **values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    """One for all pages: it keeps the compiled templates."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("vocabforge", "evaluate/reports/templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}",
+        integer=lambda value: "–" if value is None else f"{value:,}",
+        # + 0.0: what rounds to nothing is shown without a sign
+        percent=lambda value, digits=0: percent(value and round(value, digits + 2) + 0.0, digits),
+        swatch=_swatch,
+        name=_name,
+        # Lines of a few words, as a long heading would take the width from the figures.
+        heading=lambda text: "\n".join(textwrap.fill(line, 13, **_WHOLE_WORDS) for line in text.split("\n")),
+        groups=_groups,
+    )
+    return environment
+
+
+def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+    """Neighbouring blocks of one kind together: charts and panels are laid out side by side."""
+    kinds = {
+        PageChart: "charts",
+        FactList: "panels",
+        CodeBlock: "panels",
+        DataTable: "tables",
+        Folded: "folded",
+    }
+
+    return [(kind, list(group)) for kind, group in groupby(blocks, lambda one: kinds.get(type(one), "notes"))]
+
+
+def _swatch(index: int) -> Markup:
+    """Colour by colour, then the shape changes: the two together are a method's own (49 of them)."""
+    from markupsafe import Markup
+
+    shape = index // METHOD_COLOURS % len(MARKERS)
+    return Markup('<span class="swatch c{} s{}"></span>').format(index % METHOD_COLOURS, shape)
+
+
+def _name(text: str) -> Markup:
+    """The name with a place for a line break behind each of ``+ : - / _``."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[+:/_-])(?=[^+:/_-])", text)
+    return Markup("<wbr>").join(escape(part) for part in parts)

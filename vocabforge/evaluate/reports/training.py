@@ -1,0 +1,359 @@
+"""The report of a training run: one self-contained HTML page and its figures as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.console import DataTable, FactList, percent
+from ...core.errors import DataError
+from ...core.files import atomic_write, atomic_write_json, form_errors
+from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
+from .plots import Trace, stacked_rows, trace_lines
+from .training_data import LOG, read_run
+
+REPORT_HTML, REPORT_JSON = "report.html", "report.json"
+Series = Mapping[str, Sequence[Any]]
+RunResults = Mapping[str, Any]
+
+_RIGHT, _WRONG, _OUTSIDE = 1, 2, 4  # colours of the causes
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` and ``report.json`` into a run folder from what it holds; works while it runs.
+
+    Returns:
+        the page's path.
+
+    Raises:
+        DataError: no run there, or one without figures.
+    """
+    with form_errors("the log of the training run cannot be read", folder / LOG, kind=DataError):
+        results = read_run(folder)
+        page = render_training(results)
+    atomic_write_json(folder / REPORT_JSON, results)
+    atomic_write(folder / REPORT_HTML, page)
+    return folder / REPORT_HTML
+
+
+def render_training(results: RunResults) -> str:
+    """HTML text of ``read_run``'s results; loads nothing from anywhere."""
+    config = results["config"]
+    settings: list[Block] = (
+        [Folded("All settings, resolved", [CodeBlock(json.dumps(config, indent=2))])] if config else []
+    )
+    return render_report_page(
+        ReportPage(
+            "training",
+            results["name"],
+            [
+                PageSection("Acceptance", [*_length_charts(results), *_cause_charts(results)], "acceptance"),
+                PageSection("By draft step", _step_blocks(results), "steps"),
+                PageSection("Draft heads", _head_blocks(results), "heads"),
+                PageSection("Training", _training_charts(results), "training"),
+                PageSection(
+                    "About this run",
+                    [*(FactList(facts, title) for title, facts in results["facts"].items()), *settings],
+                    "about",
+                ),
+            ],
+            about=_about(results),
+            cards=_cards(results),
+        )
+    )
+
+
+def _about(results: RunResults) -> str:
+    step, steps, run = results["step"], results["steps"], results["facts"]["Run"]
+    parts = [f"{run['drafter']} for {run['target']}: step {step:,}"]
+    parts[0] += (f" of {steps:,}" if steps else "") + (
+        ", finished." if results["state"] == "finished" else "."
+    )
+    if results["resumed_at"]:
+        where = ", ".join(f"{one:,}" for one in results["resumed_at"])
+        parts.append(f"Resumed at step {where}: the dotted upright lines.")
+    if not results["heldout"]["step"] and not results["live"]["step"]:
+        first = results["config"].get("run", {}).get("eval_every")
+        comes = f": the first comes at step {min(first, steps or first):,}" if first else ""
+        parts.append(
+            f"No evaluation yet{comes}. Accepted length and accuracy by draft step are shown from then on."
+        )
+    return " ".join([*parts, f"Written {results['created']}."])
+
+
+def _cards(results: RunResults) -> list[PageCard]:
+    heldout, live, found = results["heldout"], results["live"], []
+    lengths = [value for value in column(live, "accepted_length") if value is not None]
+    if lengths:
+        best = max(range(len(lengths)), key=lambda place: lengths[place])
+        note = "tokens that the real decoder commits a cycle, on held-out prompts"
+        if lengths[best] > lengths[-1]:
+            note += f"; best {lengths[best]:.2f} at step {live['step'][best]:,}"
+        found.append(PageCard("Accepted length", f"{lengths[-1]:.2f}", note))
+    last, shown = last_row(heldout), last_row(live)
+    if last.get("chain_accepted_length") is not None:
+        note = "predicted from held-out text for a greedy chain"
+        if last.get("sampled_accepted_length") is not None:
+            note += f"; {last['sampled_accepted_length']:.2f} at temperature 1"
+        found.append(PageCard("Simulated length", f"{last['chain_accepted_length']:.2f}", note))
+    if last.get("accuracy"):
+        note = "of first draft tokens are the target's, over the whole vocabulary"
+        if last.get("out_of_vocabulary") and _reduced(results):
+            note += f"; {last['out_of_vocabulary'][0]:.1%} lie outside the draft vocabulary"
+        found.append(PageCard("Accuracy", f"{last['accuracy'][0]:.1%}", note))
+    if shown.get("prompts"):
+        tone = "good" if shown.get("identical") == shown["prompts"] else "bad"
+        note = "live outputs equal plain decoding, token by token"
+        found.append(PageCard("Lossless", f"{shown.get('identical')} of {shown['prompts']}", note, tone))
+    return found
+
+
+def _reduced(results: RunResults) -> bool:
+    """Whether some target mass ever lay outside the draft vocabulary."""
+    lost = results["heldout"].get("lost_outside") or results["heldout"].get("out_of_vocabulary") or []
+    return any(max(row, default=0.0) > 1e-9 for row in lost if row)
+
+
+def last_row(series: Series) -> dict[str, Any]:
+    """The last entry of every column; empty without rows."""
+    return {name: values[-1] for name, values in series.items()} if series["step"] else {}
+
+
+def column(series: Series, name: str, place: int | None = None) -> list[Any]:
+    """A column, or one draft step of a column of lists; None where there is none."""
+    values = series.get(name) or [None] * len(series["step"])
+    if place is None:
+        return list(values)
+    return [value[place] if value is not None and place < len(value) else None for value in values]
+
+
+def _chart(
+    results: RunResults,
+    key: str,
+    title: str,
+    note: str,
+    label: str,
+    traces: Sequence[Trace],
+    *,
+    bottom: float | None = None,
+) -> list[PageChart]:
+    """Curves over training steps; nothing if no curve has a value. Curves with a label get a legend."""
+    known = [trace for trace in traces if any(value is not None for value in trace.y)]
+    if not known:
+        return []
+    marks = results["resumed_at"]
+    svg = trace_lines(key, ("step", label), known, marks=marks, bottom=bottom)
+    legend = [
+        (trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in known if trace.label
+    ]
+    return [PageChart(title, note, svg, legend)]
+
+
+def _length_charts(results: RunResults) -> list[PageChart]:
+    """Decoded accepted lengths beside those that the held-out rows predict."""
+    wanted = [
+        ("live", "accepted_length", 3, False, "decoded, draft tree"),
+        ("live", "chain_accepted_length", 1, False, "decoded, chain"),
+        ("heldout", "chain_accepted_length", 1, True, "simulated, chain"),
+        ("heldout", "sampled_accepted_length", 2, True, "simulated at temperature 1"),
+    ]
+    traces = [
+        Trace(colour, results[kind]["step"], column(results[kind], key), text, dashed=dashed)
+        for kind, key, colour, dashed, text in wanted
+    ]
+    note = "Tokens that one verification commits, the target's own included; 1 is plain decoding"
+    return _chart(results, "len", "Accepted length", note, "tokens", traces, bottom=1.0)
+
+
+def _cause_charts(results: RunResults) -> list[PageChart]:
+    """Where drafts are lost, at the last evaluation by draft step and over training."""
+    heldout = results["heldout"]
+    last = last_row(heldout)
+    if not last.get("drafter_wrong"):
+        return []
+    rows = [(f"draft step {step}", "") for step in range(1, len(last["accuracy"]) + 1)]
+    legend = [(_RIGHT, "right"), (_WRONG, "drafter wrong")]
+    charts = []
+    if _reduced(results):  # with a whole vocabulary it would be the accuracy turned upside down
+        legend.append((_OUTSIDE, "outside the draft vocabulary"))
+        charts += _chart(
+            results,
+            "lost",
+            "What is missed",
+            "Why the first draft token is not the target's",
+            "rows missed, %",
+            [
+                Trace(colour, heldout["step"], _percent(column(heldout, name, 0)), text)
+                for (colour, text), name in zip(legend[1:], ("drafter_wrong", "out_of_vocabulary"))
+            ],
+            bottom=0.0,
+        )
+    at = f"step {heldout['step'][-1]:,}"
+    for key, title, note, names in (
+        (
+            "miss",
+            "Greedy drafts, by draft step",
+            f"Share of held-out rows at {at}",
+            ("accuracy", "drafter_wrong", "out_of_vocabulary"),
+        ),
+        (
+            "mass",
+            "At temperature 1, by draft step",
+            f"Expected acceptance at {at}, and what is lost",
+            ("acceptance", "lost_wrong", "lost_outside"),
+        ),
+    ):
+        if all(last.get(name) is not None for name in names):
+            colours = (_RIGHT, _WRONG, _OUTSIDE)
+            parts = [(colour, [100 * share for share in last[name]]) for colour, name in zip(colours, names)]
+            charts.append(PageChart(title, note, stacked_rows(key, "%", rows, parts), legend))
+    return charts
+
+
+def _step_blocks(results: RunResults) -> list[Block]:
+    """Accuracy and acceptance of every draft step over training, and the last evaluation as a table."""
+    heldout = results["heldout"]
+    charts: list[Block] = []
+    for key, name, title, note in (
+        ("acc", "accuracy", "Accuracy", "Held-out rows whose draft token is the target's"),
+        (
+            "cond",
+            "conditional_acceptance",
+            "Conditional acceptance",
+            "Given that all earlier draft tokens were accepted",
+        ),
+        ("one", "acceptance", "Acceptance at temperature 1", "Mean overlap of drafter and target"),
+    ):
+        steps = max((len(row) for row in heldout.get(name, []) if row), default=0)
+        traces = [
+            Trace(step, heldout["step"], _percent(column(heldout, name, step - 1)), f"draft step {step}")
+            for step in range(1, steps + 1)
+        ]
+        charts += _chart(results, key, title, note, "%", traces)
+    if not charts:
+        return []
+    note = "Over held-out rows. A token outside the draft vocabulary is a miss."
+    return [note, *charts, *_step_table(results)]
+
+
+def _step_table(results: RunResults) -> list[DataTable]:
+    last, live = last_row(results["heldout"]), last_row(results["live"])
+    steps = len(last.get("accuracy") or ())
+    if not steps:
+        return []
+    wanted = [
+        ("accuracy", last.get("accuracy"), 1),
+        ("conditional acceptance", last.get("conditional_acceptance"), 1),
+        ("drafter wrong", last.get("drafter_wrong"), 1),
+        ("outside the vocabulary", last.get("out_of_vocabulary"), 1),
+        ("acceptance at temperature 1", last.get("acceptance"), 1),
+        ("decoded tree: conditional", live.get("conditional_by_position"), 1),
+        ("loss", last.get("loss"), None),
+    ]
+    shown = [(title, values, digits) for title, values, digits in wanted if values]
+    rows = [
+        [
+            str(at + 1),
+            *(
+                "–"
+                if at >= len(values)
+                else f"{values[at]:.3f}"
+                if digits is None
+                else percent(values[at], digits)
+                for _, values, digits in shown
+            ),
+        ]
+        for at in range(steps)
+    ]
+    note = f"At the last evaluation, step {last['step']:,}, over held-out text"
+    if live.get("conditional_by_position"):
+        note += f"; of the decoded tree: the real decoder's own cycles at step {live['step']:,}"
+    return [DataTable("", ["draft step<", *(title for title, _, _ in shown)], rows, note + ".")]
+
+
+def _head_blocks(results: RunResults) -> list[Block]:
+    """Share of the exact head's accepted length that each draft head keeps, its accuracy, and the last report."""
+    colours = {
+        name: colour
+        for colour, name in enumerate(
+            dict.fromkeys([*results["live_heads"], *results["train_heads"]]), start=3
+        )
+    }
+
+    def traces(heads: Mapping[str, Series], figure: str) -> list[Trace]:
+        return [
+            Trace(colours[name], one["step"], _percent(one[figure]), name.replace("_", "-"))
+            for name, one in heads.items()
+        ]
+
+    prompts = last_row(results["live"]).get("prompts")
+    over = f", over {prompts:,} prompt{'s' if prompts != 1 else ''}" if prompts else ""
+    blocks: list[Block] = [
+        *_chart(
+            results,
+            "kept",
+            "Accepted length kept",
+            "Decoded accepted length as a share of the exact head's" + over,
+            "% of the exact head",
+            traces(results["live_heads"], "share_of_full"),
+        ),
+        *_chart(
+            results,
+            "right",
+            "Accuracy of the scores",
+            "Training rows whose best score is the target's token, all draft steps" + _warm_up(results),
+            "%",
+            traces(results["train_heads"], "accuracy"),
+        ),
+    ]
+    if report := results["heads"]:
+        columns = ["head<", "argmax is the full head's", "ten best shared", "mean shortlist", "accuracy"]
+        columns += ["acceptance at temperature 1", "acceptance lost", "simulated length"]
+        rows = []
+        for name, head in report["heads"].items():
+            one = head["overall"]
+            shortlist = f"{one['shortlist']:,.0f} ({percent(one['shortlist_share'], 1)})"
+            shares = [percent(one[key], 1) for key in ("accuracy", "acceptance", "acceptance_lost")]
+            recall = [percent(one[key], 1) for key in ("argmax_recall", "top10_recall")]
+            length = one["chain_accepted_length"]
+            rows.append([name.replace("_", "-"), *recall, shortlist, *shares, f"{length:.2f}"])
+        full = next((at for at, name in enumerate(report["heads"]) if name == report["full"]), None)
+        note = "Over held-out rows of all draft steps, at the end of training."
+        blocks.append(DataTable("Against the full head", columns, rows, note, strong=full))
+    return blocks
+
+
+def _training_charts(results: RunResults) -> list[PageChart]:
+    """Losses, gradient norm, learning rate and speed."""
+    train, heldout = results["train"], results["heldout"]
+    steps = train["step"]
+    held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
+    loss = Trace(0, steps, column(train, "loss"), "training", marked=False)
+    ttt = Trace(1, steps, column(train, "ttt_loss"), "training", marked=False)
+    minimised = "Weighted sum over draft steps: what is minimised" + _warm_up(results)
+    charts = [
+        *_chart(results, "loss", "Loss", "Soft cross-entropy at the first draft step", "nats", [loss, held]),
+        *_chart(results, "ttt", "TTT loss", minimised, "nats", [ttt]),
+    ]
+    for key, name, title, note, label, colour in (
+        ("norm", "grad_norm", "Gradient norm", "Before clipping", "norm", 6),
+        ("rate", "lr", "Learning rate", "As scheduled", "", 5),
+        ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 3),
+    ):
+        curve = [Trace(colour, steps, column(train, name), marked=False)]
+        charts += _chart(results, key, title, note, label, curve, bottom=0.0)
+    return charts
+
+
+def _warm_up(results: RunResults) -> str:
+    """Where curves over all draft steps jump: the end of the one-step warm-up."""
+    share = results["config"].get("ttt", {}).get("warmup_fraction") or 0.0
+    if not share or not results["steps"]:
+        return ""
+    return f" (one step only up to step {round(share * results['steps']):,})"
+
+
+def _percent(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else 100 * value for value in values]

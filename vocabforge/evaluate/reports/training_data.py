@@ -1,0 +1,202 @@
+"""The log of a training run as series and facts: the body of its report."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError
+from ...core.files import read_json
+from ...core.journal import read_jsonl_log
+from ...train.checkpoint import list_checkpoints
+
+LOG, CONFIG = "metrics.jsonl", "config.json"
+SCHEMA = 1
+_TRAIN = ("loss", "ttt_loss", "lr", "grad_norm", "tokens_per_s")
+_MOST_POINTS = 400
+
+Rows = list[dict[str, Any]]
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Series and facts of a run folder, finished or not, as plain JSON values.
+
+    Returns:
+        ``train`` and ``train_heads`` (means over at most 400 stretches of steps), ``heldout``, ``live`` and
+        ``live_heads`` as columns beside ``step``; ``heads``, the draft heads' report or None; ``resumed_at``,
+        ``config``, ``facts``.
+
+    Raises:
+        DataError: no log there, a broken one, or one without a single figure.
+    """
+    if not (folder / LOG).is_file():
+        raise DataError(
+            "there is no training run here",
+            got=f"{folder} without {LOG}",
+            expected="the output folder of train-drafter",
+            remedy="check the path; a run that has just started writes it at its first logged step",
+        )
+    rows = read_jsonl_log(folder / LOG)
+    kinds = {
+        kind: _last_of_step(rows, kind) for kind in ("train", "heldout", "live", "heads", "start", "end")
+    }
+    if not kinds["train"] and not kinds["heldout"]:
+        raise DataError(
+            "the training run has no figures yet",
+            expected="a row of training or of held-out figures",
+            source=folder / LOG,
+            remedy="wait for the first logged step",
+        )
+    config = _config(folder)
+    step = _last_step(folder, rows)
+    steps = config.get("optim", {}).get("steps")
+    finished = (folder / "drafter" / "manifest.json").is_file() and step == (steps or step)
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": folder.resolve().name,
+        "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "state": "finished" if finished else "unfinished",
+        "step": step,
+        "steps": steps,
+        "resumed_at": sorted(
+            {int(row["step"]) for row in rows if row.get("kind") == "start" and row["step"]}
+        ),
+        "train": thinned(columns(kinds["train"], _TRAIN)),
+        "heldout": columns(kinds["heldout"]),
+        "live": columns(kinds["live"], without=("heads",)),
+        "live_heads": _by_head(kinds["live"], ("accepted_length", "share_of_full")),
+        "train_heads": {
+            name: thinned(series) for name, series in _by_head(kinds["train"], ("loss", "accuracy")).items()
+        },
+        "heads": kinds["heads"][-1]["heads"] if kinds["heads"] else None,
+        "config": config,
+    }
+    results["facts"] = _facts(results, rows)
+    return results
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The run's resolved configuration; empty where it was not kept."""
+    config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
+    if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
+        raise DataError(
+            "the run's config.json is no configuration",
+            expected="the JSON object that train-drafter writes, with a section optim",
+            source=folder / CONFIG,
+        )
+    return config
+
+
+def _last_step(folder: Path, rows: Rows) -> int:
+    """The last step known of: rows are written every few steps, a checkpoint at the step of an interruption too."""
+    kept = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
+    return max([*kept, *(int(row["step"]) for row in rows if "step" in row)])
+
+
+def _last_of_step(rows: Iterable[Mapping[str, Any]], kind: str) -> Rows:
+    """Rows of a kind by step; of rows of one step the last."""
+    found = {int(row["step"]): dict(row) for row in rows if row.get("kind") == kind and "step" in row}
+    return [found[step] for step in sorted(found)]
+
+
+def columns(
+    rows: Rows, names: Sequence[str] | None = None, without: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """Rows as columns, None where a row lacks a key; ``names``: all keys but ``kind`` and ``without``."""
+    if names is None:
+        names = list(dict.fromkeys(key for row in rows for key in row))
+    kept = [name for name in names if name not in ("kind", "step", *without)]
+    return {"step": [int(row["step"]) for row in rows]} | {
+        name: [row.get(name) for row in rows] for name in kept
+    }
+
+
+def thinned(series: dict[str, list[Any]], most: int = _MOST_POINTS) -> dict[str, list[Any]]:
+    """Means over equal stretches where there are more than ``most`` points; the step is a stretch's last."""
+    count = len(series["step"])
+    if count <= most:
+        return series
+    cuts = [round(place * count / most) for place in range(most + 1)]
+    return {
+        name: [
+            values[end - 1] if name == "step" else _mean(values[start:end])
+            for start, end in itertools.pairwise(cuts)
+        ]
+        for name, values in series.items()
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _by_head(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
+    """Head -> its figures as columns, from the rows that have them."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for row in rows:
+        for head, figures in (row.get("heads") or {}).items():
+            series = found.setdefault(head, {name: [] for name in ("step", *names)})
+            series["step"].append(int(row["step"]))
+            for name in names:
+                series[name].append(figures.get(name))
+    return found
+
+
+def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
+    """Groups of named facts for people."""
+    config, resumed = results["config"], results["resumed_at"]
+    drafter, data, optim, ttt = (config.get(key, {}) for key in ("drafter", "data", "optim", "ttt"))
+    length = data.get("sequence_length")
+    kind = [str(drafter.get("kind", "–")), f"{drafter.get('head', 'target')} head"]
+    kind += [f"draft vocabulary {_name(drafter['vocab'])}"] if drafter.get("vocab") else []
+    kind += [f"from {_name(drafter['init'])}"] if drafter.get("init") else []
+    run = {
+        "target": _name(config.get("target")),
+        "drafter": ", ".join(kind) + (" (frozen)" if drafter.get("freeze") else ""),
+        "draft heads": ", ".join(name for name, one in config.get("heads", {}).items() if one) or "none",
+        "data": ", ".join(_name(path) for path in data.get("train") or []) or _name(data.get("prepared")),
+        "row length": "–" if length is None else f"{length:,} tokens",
+        "TTT steps": str(ttt.get("steps", "–")),
+    }
+    training = {
+        "steps": f"{results['step']:,}" + (f" of {results['steps']:,}" if results["steps"] else ""),
+        "rows a step": str(optim.get("batch_size", "–")),
+        "learning rate": f"{optim.get('lr', 0):g}, warm-up {optim.get('warmup_fraction', 0):.1%}, cosine",
+        "AdamW": f"betas {optim.get('betas')}, eps {optim.get('eps')}, clip {optim.get('clip')}",
+        "seed": str(config.get("run", {}).get("seed", "–")),
+        "time": _duration(rows),
+        "resumed": "never",
+    }
+    if resumed:
+        at = ", ".join(f"{step:,}" for step in resumed)
+        training["resumed"] = f"at step{'s' if len(resumed) > 1 else ''} {at}"
+    facts = {"Run": run, "Training": training}
+    told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
+    if told:
+        facts["Machine and data"] = {str(key): str(value) for key, value in told[-1].items()}
+    return facts
+
+
+def _name(path: Any) -> str:
+    return Path(str(path)).name if path else "–"
+
+
+def _duration(rows: Rows) -> str:
+    """Time between each start and the last row before the next; without such rows, between the first and the last."""
+    timed = [row for row in rows if row.get("time") is not None]
+    spent, begin = 0.0, None
+    for row, following in zip(timed, [*timed[1:], {"kind": "start"}]):
+        if row.get("kind") == "start":
+            begin = row["time"]
+        if begin is not None and following.get("kind") == "start":
+            spent += row["time"] - begin
+            begin = None
+    spent = spent or (timed[-1]["time"] - timed[0]["time"] if timed else 0.0)
+    if not spent:
+        return "–"
+    hours, rest = divmod(round(spent), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"

@@ -1,0 +1,1 @@
+"""The schema of results, answer rows, figures and intervals."""

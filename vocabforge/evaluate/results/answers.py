@@ -1,0 +1,214 @@
+"""Answer rows in the exact format of Spec-Bench, and a side file with what that format has no room for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from ...core.errors import DataError
+from ...core.files import atomic_write, parse_json
+
+if TYPE_CHECKING:
+    from ...decode.request import Generation
+    from ..benchmarks import Question
+
+ANSWER_KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")
+CHOICE_KEYS = ("index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths")
+# Readers of these rows expect the id to look like a "shortuuid": 22 characters of this alphabet.
+_ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_ID_LENGTH = 22
+
+Row = Mapping[str, Any]
+
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**53, allow_inf_nan=False)]
+
+
+class _AnswerChoice(BaseModel):
+    index: Any
+    turns: list[str]
+    decoding_steps: list[Count]
+    new_tokens: list[Count]
+    wall_time: list[Seconds]
+    accept_lengths: list[Count]
+
+
+class _DetailChoice(BaseModel):
+    """``counts`` is optional: details written before proposers counted are read, too."""
+
+    index: Any
+    prompt_tokens: list[Count]
+    token_ids: list[list[Count]]
+    accept_lengths: list[list[Count]]
+    prefill_s: list[Seconds]
+    decode_s: list[Seconds]
+    timings: list[dict[str, Seconds]]
+    target_forwards: list[Count]
+    drafted: Any
+    drafted_by_depth: list[list[Count]]
+    accepted_by_depth: list[list[Count]]
+    finish: list[str]
+
+
+class _DetailRow(BaseModel):
+    question_id: Annotated[int, Field(strict=True)]
+    category: str
+    choices: Annotated[list[_DetailChoice], Field(min_length=1)]
+
+
+class _AnswerRow(BaseModel):
+    question_id: Annotated[int, Field(strict=True)]
+    category: str
+    answer_id: Any
+    model_id: Any
+    choices: Annotated[list[_AnswerChoice], Field(min_length=1)]
+    tstamp: Any
+
+
+@dataclass(frozen=True)
+class AnsweredTurn:
+    """One answered turn.
+
+    Attributes:
+        text: decoded answer without special tokens, stripped.
+        token_ids: the answer's tokens up to and with the first stop token.
+        prompt_tokens: length of the prompt.
+        wall_time: seconds for prefill and decode together, device synchronised.
+        generation: what the generator reported.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    wall_time: float
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class MethodRows:
+    """What one method wrote in one run: answer rows and detail rows over the same questions."""
+
+    answers: Sequence[Row]
+    details: Sequence[Row]
+
+
+def new_answer_id() -> str:
+    """A random UUID in base 57 (22 characters)."""
+    number, digits = uuid.uuid4().int, ""
+    while number:
+        number, rest = divmod(number, len(_ID_ALPHABET))
+        digits = _ID_ALPHABET[rest] + digits
+    return digits.rjust(_ID_LENGTH, _ID_ALPHABET[0])
+
+
+def answer_row(
+    question: Question, turns: Sequence[AnsweredTurn], *, model_id: str, answer_id: str, tstamp: float
+) -> dict[str, Any]:
+    """A Spec-Bench answer row (docs/formats.md: keys in upstream order; one entry per turn, accept_lengths flat)."""
+    choice = {
+        "index": 0,
+        "turns": [turn.text for turn in turns],
+        "decoding_steps": [len(turn.generation.accept_lengths) for turn in turns],
+        "new_tokens": [len(turn.token_ids) for turn in turns],
+        "wall_time": [turn.wall_time for turn in turns],
+        "accept_lengths": [length for turn in turns for length in turn.generation.accept_lengths],
+    }
+    return {
+        "question_id": question.question_id,
+        "category": question.category,
+        "answer_id": answer_id,
+        "model_id": model_id,
+        "choices": [choice],
+        "tstamp": tstamp,
+    }
+
+
+def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
+    """The side file's row: per turn token ids, times in seconds and counts of verification."""
+    runs = [turn.generation for turn in turns]
+    choice = {
+        "index": 0,
+        "prompt_tokens": [turn.prompt_tokens for turn in turns],
+        "token_ids": [list(turn.token_ids) for turn in turns],
+        "accept_lengths": [list(run.accept_lengths) for run in runs],
+        "prefill_s": [run.prefill_s for run in runs],
+        "decode_s": [run.decode_s for run in runs],
+        "timings": [dict(run.timings) for run in runs],
+        "target_forwards": [run.target_forwards for run in runs],
+        "drafted": [run.drafted for run in runs],
+        "drafted_by_depth": [list(run.drafted_by_depth) for run in runs],
+        "accepted_by_depth": [list(run.accepted_by_depth) for run in runs],
+        "finish": [run.finish for run in runs],
+        "counts": [dict(run.counts) for run in runs],
+    }
+    return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows, one a line, as ``json.dumps`` writes by default; the file is whole or not there."""
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_answers(path: Path) -> list[dict[str, Any]]:
+    """Read an answer file.
+
+    Raises:
+        DataError: missing file, bad JSON, or a row without the format's keys (with file:line).
+    """
+    return _read_rows(path, _AnswerRow)
+
+
+def read_details(path: Path) -> list[dict[str, Any]]:
+    """Read a side file. Raises as ``read_answers``."""
+    return _read_rows(path, _DetailRow)
+
+
+def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
+    """A method's rows run by run, from its files relative to an evaluation's folder. Raises as ``read_answers``."""
+    return [
+        MethodRows(read_answers(folder / answer), read_details(folder / detail))
+        for answer, detail in zip(answers, details, strict=True)
+    ]
+
+
+def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            "cannot read the answer file",
+            got=error,
+            expected="JSON lines in UTF-8",
+            source=path,
+            remedy="check the path and its permissions",
+        ) from error
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line:
+            continue
+        try:
+            row = parse_json(line, finite=False)  # the model below names the value
+            model.model_validate(row)
+        except (ValueError, RecursionError) as error:
+            what, got = "an answer row cannot be read", str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False)[0]
+                place = ".".join(map(str, first["loc"])) or "the value"
+                what, got = (
+                    f"{place} of an answer row is not valid",
+                    f"{first['input']!r:.80}: {first['msg']}",
+                )
+            elif isinstance(error, json.JSONDecodeError):
+                what, got = "an answer row is not valid JSON", error.msg
+            raise DataError(
+                what, got=got, source=f"{path}:{number}", remedy="the file may be damaged; evaluate again"
+            ) from error
+        rows.append(row)
+    return rows

@@ -1,0 +1,143 @@
+"""How sure a figure is: bootstrap intervals over questions, paired between methods.
+
+Every figure is a function of sums over questions: a ratio of sums (accepted length: tokens over steps), a mean (a sum
+over a count), a ratio of two means (speed-up). The bootstrap draws questions with replacement, sums their columns again
+and applies the same function (percentile interval; Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993,
+chapter 13).
+
+A question is drawn with all its steps, all its runs and the baseline's answer to it. Steps and runs of one question
+resemble each other; drawing them separately would make the figure look far surer than it is. Method and baseline share
+the question's difficulty, which cancels in their ratio. Runs are not drawn again within a question: their noise is in
+the per-question means already (Davison and Hinkley, *Bootstrap Methods and their Application*, 1997, section 3.8).
+
+On simulated benchmarks with a known truth the interval covers 93 to 95% with 60 questions or more, but only about 89%
+with 10 (a category of MT-bench): percentile intervals of few questions are too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .schema import Figure
+
+RESAMPLES = 2000
+LEVEL = 0.95
+SEED = 20_240_801
+
+# Draws are made in blocks of at most so many counts (16 MiB), however many questions there are.
+_BLOCK = 1 << 21
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+
+
+def ratio(sums: Array) -> Array:
+    """(..., 2) -> (...): first over second column; NaN where there is nothing to divide by."""
+    numerator, denominator = sums[..., 0], sums[..., 1]
+    defined = denominator != 0
+    return np.where(defined, numerator / np.where(defined, denominator, 1.0), np.nan)
+
+
+def ratio_of_ratios(sums: Array) -> Array:
+    """(..., 4) -> (...): (first / second) / (third / fourth); NaN where one of them is not defined."""
+    return ratio(np.stack([ratio(sums[..., :2]), np.nan_to_num(ratio(sums[..., 2:]))], axis=-1))
+
+
+def columns_of_mean(values: Array) -> Array:
+    """(Q, R) with NaN for "none" -> (Q, R, 2): columns whose ``ratio`` of sums is the mean of the values."""
+    there = ~np.isnan(values)
+    return np.stack([np.where(there, values, 0.0), there.astype(np.float64)], axis=-1)
+
+
+def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
+    """The figure of each run.
+
+    Args:
+        columns: (Q, R, C), what each question contributes in each run.
+        statistic: (..., C) sums over questions -> (...) figure.
+    """
+    return [_plain(value) for value in statistic(columns.sum(axis=0))]
+
+
+def figure_value(columns: Array, statistic: Statistic, *, pooled: bool) -> float | None:
+    """The figure without its interval; see :func:`estimate`."""
+    return _plain(_figures(_pooled(columns, pooled).sum(axis=0)[None], statistic)[0])
+
+
+def figure_samples(columns: Array, statistic: Statistic, *, pooled: bool) -> Array:
+    """(RESAMPLES,) the figure of each bootstrap sample, NaN where undefined; see :func:`estimate`."""
+    columns = _pooled(columns, pooled)
+    questions, runs, width = columns.shape
+    sums = resampled_sums(columns.reshape(questions, runs * width))
+    return _figures(sums.reshape(-1, runs, width), statistic)
+
+
+def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
+    """A figure with its standard deviation over runs and its 95% interval over questions.
+
+    Args:
+        columns: (Q, R, C), what each question contributes in each run.
+        statistic: (..., C) sums over questions -> (...) figure, NaN where undefined.
+        pooled: whether the sums go over all runs at once (accepted length); otherwise the figure is the mean of
+            the runs' figures (tokens/s, speed-up).
+
+    Returns:
+        ``sd`` is None unless two runs have a figure; the interval is None unless two questions contribute.
+    """
+    each = [value for value in run_values(columns, statistic) if value is not None]
+    low = high = None
+    if np.count_nonzero(columns.any(axis=(1, 2))) > 1:
+        low, high = percentile_interval(figure_samples(columns, statistic, pooled=pooled))
+    return Figure(
+        value=figure_value(columns, statistic, pooled=pooled),
+        sd=float(np.std(each, ddof=1)) if len(each) > 1 else None,
+        low=low,
+        high=high,
+    )
+
+
+def _pooled(columns: Array, pooled: bool) -> Array:
+    return columns.sum(axis=1, keepdims=True) if pooled else columns
+
+
+def _figures(sums: Array, statistic: Statistic) -> Array:
+    """(B, R, C) sums over questions -> (B,): the mean over the runs that have a figure; NaN without any."""
+    return ratio(columns_of_mean(statistic(sums)).sum(axis=1))
+
+
+def resampled_sums(values: Array) -> Array:
+    """Sums over questions drawn with replacement, the same draws on every call: (Q, C) -> (RESAMPLES, C)."""
+    questions = len(values)
+    block = max(1, min(RESAMPLES, _BLOCK // max(questions, 1)))
+    starts = range(0, RESAMPLES, block)
+    return np.concatenate(
+        [_draws(questions, start, min(block, RESAMPLES - start)) @ values for start in starts]
+    )
+
+
+@lru_cache(maxsize=8)
+def _draws(questions: int, start: int, count: int) -> Array:
+    """(count, Q): how often each question is drawn in the resamples from ``start`` on."""
+    generator = np.random.default_rng([SEED, questions, start])
+    drawn = generator.integers(questions, size=(count, questions))
+    drawn += questions * np.arange(count)[:, None]
+    counts = np.bincount(drawn.reshape(-1), minlength=count * questions)
+    return counts.reshape(count, questions).astype(np.float64)
+
+
+def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
+    """The middle 95% of resampled figures; undefined ones (NaN) are left out, none left gives None."""
+    defined = samples[~np.isnan(samples)]
+    if not len(defined):
+        return None, None
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,349 @@
+"""``results.json``: every figure of an evaluation, with a schema and a version.
+
+``results.schema.json`` beside this file is the same schema in JSON, for readers that are not Python. After a change
+here, write it anew (a test holds the two equal):
+
+    python -c "from vocabforge.evaluate import results; print(results.schema_text(), end='')" \
+        > vocabforge/evaluate/results/results.schema.json
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ...core.records import read_versioned
+
+SCHEMA_VERSION = 3
+_OLDER = (2,)  # had no verifiers: all was lossless
+RESULTS = "results.json"
+ARTIFACT_KIND = "evaluation"
+
+Judgement = Literal["near-tied", "fault", "not judged"]
+
+
+class Strict(BaseModel):
+    """Nothing unknown, nothing changed later, no NaN."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    )
+
+
+class Figure(Strict):
+    """A figure, how it spreads over runs and how sure it is.
+
+    Attributes:
+        value: None where there is nothing to divide by.
+        sd: standard deviation over runs (ddof 1); None with one run.
+        low, high: 95% bootstrap interval over questions; None with fewer than two questions.
+    """
+
+    value: float | None = None
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class GroupFigures(Strict):
+    """One method over one group of questions, all runs.
+
+    Attributes:
+        questions: answered ones.
+        new_tokens, wall_time_s: sums over all runs.
+        accepted_length: tokens per verification, pooled over all steps of all runs, the target's own included.
+        tokens_per_s: mean over questions of sum(new_tokens) / sum(wall_time), then over runs.
+        speedup: ratio to the baseline's, its recorded ``new_tokens`` counted.
+        speedup_retokenised: the same with the baseline's text tokenised again, as the upstream scorer counts it.
+        seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as FR-Spec's scorer prints.
+        forwards_per_token: passes of the target over new tokens; no machine's noise touches it, unless adaptive
+            control chose the drafts by measured time.
+    """
+
+    questions: int
+    new_tokens: int
+    wall_time_s: float
+    accepted_length: Figure
+    tokens_per_s: Figure
+    speedup: Figure
+    speedup_retokenised: Figure
+    seconds_per_step: Figure
+    forwards_per_token: Figure
+
+
+class RunFigures(Strict):
+    """One method in one run, over all questions, by the public scorer's arithmetic."""
+
+    run: int
+    seed: int
+    repeat: int
+    accepted_length: float | None
+    tokens_per_s: float | None
+    speedup: float | None
+    speedup_retokenised: float | None
+    forwards_per_token: float | None
+    new_tokens: int
+    wall_time_s: float
+
+
+class DepthFigures(Strict):
+    """Acceptance at one draft depth (1 = the first drafted token), all runs.
+
+    Attributes:
+        offered, accepted: verification steps that offered and that accepted a token of this depth.
+        reached: share of all steps that accepted one.
+        conditional: share of those that had accepted its parent.
+    """
+
+    depth: int
+    offered: int
+    accepted: int
+    reached: float | None
+    conditional: float | None
+
+
+class DivergenceRow(Strict):
+    """The first token at which an output differs from plain decoding, and why it may.
+
+    Attributes:
+        run, question_id, turn, position: where; ``turn`` and ``position`` count from 0.
+        expected, got: token ids of plain decoding and of the method; None: its output had ended.
+        expected_text, got_text: those tokens as text.
+        judgement: ``near-tied``: both tokens lie as near to the target's largest logit as its own rounding may move
+            logits; ``fault``: one does not, or an output ended or went on where it must not; ``not judged``: the target
+            was not asked (see ``reason``).
+        gap: difference of the two logits. noise: how much rounding moved logits at this position.
+        reason: one sentence.
+    """
+
+    run: int
+    question_id: int
+    turn: int
+    position: int
+    expected: int | None
+    got: int | None
+    expected_text: str | None = None
+    got_text: str | None = None
+    judgement: Judgement = "not judged"
+    gap: float | None = None
+    noise: float | None = None
+    expected_logit: float | None = None
+    got_logit: float | None = None
+    reason: str = ""
+
+
+class Outputs(Strict):
+    """Outputs compared with plain decoding by token id, run by run.
+
+    Attributes:
+        compared: pairs of outputs (questions times runs).
+        identical: of them, those whose turns all agree.
+        cut: of the identical ones, those compared only up to where one output met the end of the cache.
+        near_tied, faults, not_judged: of the others, by judgement of the first divergence.
+        divergences: all of them.
+    """
+
+    compared: int
+    identical: int
+    cut: int
+    near_tied: int
+    faults: int
+    not_judged: int
+    divergences: list[DivergenceRow]
+
+
+class Quality(Strict):
+    """How many answers are right.
+
+    Attributes:
+        scorer: ``gsm8k`` or ``human-eval``.
+        attempted: answers scored, all runs. passed: right ones.
+        rate: passed / attempted, with spread and interval.
+        strict: share that is right in the benchmark's own form (GSM8K's ``#### n``); None where there is none.
+        same_as_baseline: answers whose verdict is that of plain decoding in the same run.
+        files: where the verdicts are, one a run.
+        facts: how it was scored.
+    """
+
+    scorer: Literal["gsm8k", "human-eval"]
+    attempted: int
+    passed: int
+    rate: Figure
+    strict: float | None = None
+    same_as_baseline: int | None = None
+    files: list[str]
+    facts: dict[str, str]
+
+
+class VocabularyFacts(Strict):
+    """What a draft head scores.
+
+    Attributes:
+        kind: full, static, scheduled, hybrid, ranker, router, low-rank, ...
+        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
+        of: rows of the target's LM head.
+    """
+
+    kind: str
+    size: int
+    of: int
+
+
+class Summary(Strict):
+    """All figures of one method.
+
+    Attributes:
+        tasks, categories: groups by name.
+        runs: the figures of each run.
+        accept_length_histogram: accepted length -> verification steps.
+        time_s: seconds by part, all runs; they sum to the wall time.
+        finish: how turns ended.
+        counts: what the proposer counted beside passes of the target.
+    """
+
+    overall: GroupFigures
+    tasks: dict[str, GroupFigures]
+    categories: dict[str, GroupFigures]
+    runs: list[RunFigures]
+    accept_length_histogram: dict[str, int]
+    depths: list[DepthFigures]
+    time_s: dict[str, float]
+    finish: dict[str, int]
+    counts: dict[str, int | float | None]
+    outputs: Outputs | None = None
+    quality: Quality | None = None
+
+
+class MethodResults(Strict):
+    """One way of decoding.
+
+    Attributes:
+        verifier: that was asked for by name; None: by the drafts, and lossless.
+        lossless: whether its outputs have the law that the target alone would give them.
+        answers, details: its files, one a run, relative to the folder.
+    """
+
+    name: str
+    description: str
+    head: str | None
+    vocabulary: VocabularyFacts | None
+    verifier: str | None = None
+    lossless: bool = True
+    answers: list[str]
+    details: list[str]
+    summary: Summary
+
+
+class FailureRow(Strict):
+    """A question that one method could not answer; it is left out of every method's figures.
+
+    Attributes:
+        run: number of the run. turn: from 0.
+        kind: name of the error. reason: its message.
+    """
+
+    question_id: int
+    category: str
+    method: str
+    run: int
+    turn: int
+    kind: str
+    reason: str
+
+
+class Target(Strict):
+    """The model. ``fingerprint``: hash of its weights' files; ``tokenizer``: of its tokenizer and template."""
+
+    name: str
+    fingerprint: str | None
+    tokenizer: str | None
+    dtype: str
+
+
+class BenchmarkFacts(Strict):
+    """What was asked.
+
+    Attributes:
+        sha256: hash of the file. published: whether it is the published one.
+        asked: hash of the questions asked, in order (ids, system messages and turns).
+        questions: how many were asked. of: how many the file has.
+    """
+
+    name: str
+    file: str
+    format: str
+    sha256: str
+    published: bool | None
+    asked: str
+    questions: int
+    of: int
+
+
+class Settings(Strict):
+    """``RunSettings`` as values."""
+
+    max_new_tokens: int
+    sampling: dict[str, float]
+    warmup: int
+    prompt_format: Literal["chat", "raw"]
+    system: str | None
+    seeds: list[int]
+    repeats: int
+
+
+class Results(Strict):
+    """The whole file.
+
+    Attributes:
+        created: UTC, ISO 8601.
+        answered: questions that every method answered in every run.
+        resumed: how often the run was interrupted and went on.
+        run_facts: settings in words. parents: hashes of what was measured, by role.
+        time_parts: the parts of ``time_s`` that some method has.
+        methods: plain decoding first.
+    """
+
+    schema_version: Literal[2, 3] = 3
+    vocabforge: str
+    created: str
+    target: Target
+    benchmark: BenchmarkFacts
+    answered: int
+    resumed: int
+    settings: Settings
+    parents: dict[str, str]
+    run_facts: dict[str, str]
+    environment: dict[str, Any]
+    command: str
+    time_parts: list[str]
+    methods: list[MethodResults]
+    failures: list[FailureRow]
+
+
+def read_results(path: Path) -> Results:
+    """Read ``results.json`` from its path or from an evaluation's folder.
+
+    Raises:
+        DataError: missing file, another version, or a value that the schema does not allow.
+    """
+    file = path / RESULTS if path.is_dir() else path
+    return read_versioned(
+        file,
+        Results,
+        SCHEMA_VERSION,
+        what="results file",
+        remedy="evaluate again, or read it with the version that wrote it",
+        older=_OLDER,
+    )
+
+
+def schema_text() -> str:
+    """The schema of ``results.json`` as the text of ``results.schema.json``."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Results.model_json_schema(mode="serialization"),
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

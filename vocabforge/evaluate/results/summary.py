@@ -1,0 +1,317 @@
+"""Figures over answer rows: accepted length, tokens/s, speed-up in both baseline countings, depths.
+
+The arithmetic is that of the Spec-Bench scorer: accepted length is the mean over pooled steps, tokens/s the mean over
+questions of sum(new_tokens) / sum(wall_time), speed-up the ratio of two such means. Several runs as in its mean
+report: accepted length is pooled over the steps of all runs; tokens/s and speed-up are made for each run and then
+averaged. How sure they are: ``intervals.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import DataError
+from ...decode.counts import figures_of, summed
+from ..benchmarks import MT_BENCH
+from ..run.settings import Run
+from .answers import MethodRows, Row
+from .intervals import Array, Statistic, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
+from .schema import DepthFigures, Figure, GroupFigures, RunFigures, Summary
+
+Choice = Mapping[str, Any]
+
+# Figure -> its statistic of the columns' sums, and whether the sums go over all runs at once.
+FORMULAS: dict[str, tuple[Statistic, bool]] = {
+    "accepted_length": (ratio, True),
+    "tokens_per_s": (ratio, False),
+    "speedup": (ratio_of_ratios, False),
+    "speedup_retokenised": (ratio_of_ratios, False),
+    "seconds_per_step": (ratio, False),
+    "forwards_per_token": (ratio, True),
+}
+OVERALL = "overall"
+MT_BENCH_TASK = "mt_bench"
+
+
+def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Task name -> its categories, in order of first appearance; the MT-bench ones form one task."""
+    groups: dict[str, tuple[str, ...]] = {}
+    present = list(dict.fromkeys(categories))
+    for category in present:
+        if category in MT_BENCH:
+            groups.setdefault(MT_BENCH_TASK, tuple(name for name in MT_BENCH if name in present))
+        else:
+            groups[category] = (category,)
+    return groups
+
+
+def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], int]) -> dict[int, int]:
+    """Question id -> tokens of its answers as the upstream scorer counts the baseline's.
+
+    Args:
+        rows: the baseline's answer rows.
+        count_tokens: length of a text encoded as a prompt, BOS included where the tokenizer adds one.
+    """
+    return {
+        row["question_id"]: sum(count_tokens(text) - 1 for text in row["choices"][0]["turns"]) for row in rows
+    }
+
+
+def summarise_runs(
+    runs: Sequence[MethodRows],
+    baseline: Sequence[MethodRows],
+    retokenised: Sequence[Mapping[int, int]],
+    settings_runs: Sequence[Run],
+) -> Summary:
+    """All figures of one method over all runs; ``outputs`` and ``quality`` are left None.
+
+    Args:
+        runs, baseline: rows of each run over the same questions; they may be the same object.
+        retokenised: ``retokenised_counts`` of the baseline in each run.
+        settings_runs: number, seed and repeat of each run.
+
+    Raises:
+        DataError: two files do not hold the same questions, so that their figures cannot be compared.
+    """
+    table = _Table.read(runs, baseline, retokenised)
+    details = [row for run in runs for row in run.details]
+    answers = [row for run in runs for row in run.answers]
+    choices = [row["choices"][0] for row in details]
+    members = {name: table.categories == name for name in dict.fromkeys(table.categories.tolist())}
+    tasks = {
+        name: np.any([members[category] for category in categories], axis=0)
+        for name, categories in task_groups(list(members)).items()
+    }
+    return Summary(
+        overall=table.group(np.ones(len(table.categories), dtype=bool)),
+        tasks={name: table.group(chosen) for name, chosen in tasks.items()},
+        categories={name: table.group(chosen) for name, chosen in members.items()},
+        runs=table.each_run(settings_runs),
+        accept_length_histogram=accept_length_histogram(answers),
+        depths=acceptance_by_depth(details),
+        time_s=_time_split(runs),
+        finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
+        counts=figures_of(summed([counts for choice in choices for counts in choice.get("counts", ())])),
+    )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What the figures are made of.
+
+    Attributes:
+        categories: (Q,) names, questions in the order of the baseline's rows.
+        table: by question and run.
+        columns: figure -> (Q, R, C), what its statistic needs the sums of.
+    """
+
+    categories: NDArray[np.str_]
+    table: QuestionTable
+    columns: Mapping[str, Array]
+
+    @classmethod
+    def read(
+        cls,
+        runs: Sequence[MethodRows],
+        baseline: Sequence[MethodRows],
+        retokenised: Sequence[Mapping[int, int]],
+    ) -> _Table:
+        """Align the rows of all runs by question id."""
+        order = [row["question_id"] for row in baseline[0].answers]
+        categories = np.array([row["category"] for row in baseline[0].answers], dtype=np.str_)
+        for rows in (runs, baseline):
+            for number, run in enumerate(rows, start=1):
+                _check_questions(run, order, number)
+        table = QuestionTable.read(order, runs, baseline)
+        columns = table.columns()
+        recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
+        columns["speedup_retokenised"] = np.concatenate(
+            [
+                columns["tokens_per_s"],
+                columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall)),
+            ],
+            axis=-1,
+        )
+        return cls(categories, table, columns)
+
+    def group(self, chosen: NDArray[np.bool_]) -> GroupFigures:
+        """Figures of some of the questions."""
+        figures: dict[str, Figure] = {
+            name: estimate(columns[chosen], FORMULAS[name][0], pooled=FORMULAS[name][1])
+            for name, columns in self.columns.items()
+        }
+        return GroupFigures(
+            questions=int(chosen.sum()),
+            new_tokens=int(self.table.new_tokens[chosen].sum()),
+            wall_time_s=float(self.table.wall[chosen].sum()),
+            **figures,
+        )
+
+    def each_run(self, settings_runs: Sequence[Run]) -> list[RunFigures]:
+        """Figures of each run by itself."""
+        figures = {
+            name: run_values(columns, FORMULAS[name][0])
+            for name, columns in self.columns.items()
+            if name in RunFigures.model_fields
+        }
+        return [
+            RunFigures(
+                run=run.number,
+                seed=run.seed,
+                repeat=run.repeat,
+                new_tokens=int(self.table.new_tokens[:, index].sum()),
+                wall_time_s=float(self.table.wall[:, index].sum()),
+                **{name: values[index] for name, values in figures.items()},
+            )
+            for index, run in zip(range(self.table.wall.shape[1]), settings_runs, strict=True)
+        ]
+
+
+def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
+    for part in (rows.answers, rows.details):
+        found = {row["question_id"] for row in part}
+        if found == set(order) and len(part) == len(order):
+            continue
+        odd = sorted(found ^ set(order))
+        raise DataError(
+            "the answers of two methods or runs are not to the same questions",
+            got=f"{len(part)} rows in run {run}" + (f", odd: {odd[:5]}" if odd else ""),
+            expected=f"the {len(order)} questions of the first run of plain decoding",
+            remedy="evaluate again",
+        )
+
+
+def accept_length_histogram(rows: Sequence[Row]) -> dict[str, int]:
+    """Accepted length -> number of verification steps, ascending (keys are texts, as JSON has them)."""
+    counted: Counter[int] = Counter()
+    for row in rows:
+        counted.update(row["choices"][0]["accept_lengths"])
+    return {str(length): counted[length] for length in sorted(counted)}
+
+
+def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
+    """Acceptance at each draft depth, down to the deepest that was offered."""
+    offered: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    steps = 0
+    for row in details:
+        choice = row["choices"][0]
+        for by_depth, total in (("drafted_by_depth", offered), ("accepted_by_depth", accepted)):
+            for turn in choice[by_depth]:
+                for depth, count in enumerate(turn, start=1):
+                    total[depth] += count
+        steps += sum(len(lengths) for lengths in choice["accept_lengths"])
+    rows: list[DepthFigures] = []
+    parents = steps
+    for depth in range(1, max((d for d, count in offered.items() if count), default=0) + 1):
+        rows.append(
+            DepthFigures(
+                depth=depth,
+                offered=offered[depth],
+                accepted=accepted[depth],
+                reached=accepted[depth] / steps if steps else None,
+                conditional=accepted[depth] / parents if parents else None,
+            )
+        )
+        parents = accepted[depth]
+    return rows
+
+
+def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
+    """Seconds by part; what turns took outside of their parts is ``other``, so that all sum to the wall time."""
+    seconds: dict[str, float] = {}
+    wall = 0.0
+    for run in runs:
+        wall += sum(second for row in run.answers for second in row["choices"][0]["wall_time"])
+        for row in run.details:
+            for timings in row["choices"][0]["timings"]:
+                for part, value in timings.items():
+                    seconds[part] = seconds.get(part, 0.0) + value
+    rest = wall - sum(seconds.values())
+    if rest > 0:
+        seconds["other"] = seconds.get("other", 0.0) + rest
+    return seconds
+
+
+@dataclass(frozen=True)
+class QuestionTable:
+    """Sums of one method over the turns of each question in each run, all (Q, R).
+
+    Attributes:
+        new_tokens, wall: tokens and seconds.
+        lengths, steps: sum and number of accepted lengths.
+        decoding_steps: the sum of that field of the answer rows.
+        forwards: passes of the target.
+        base_speed: tokens/s of the baseline; NaN where no time passed.
+        base_wall: seconds of the baseline.
+    """
+
+    new_tokens: Array
+    wall: Array
+    lengths: Array
+    steps: Array
+    decoding_steps: Array
+    forwards: Array
+    base_speed: Array
+    base_wall: Array
+
+    @classmethod
+    def read(
+        cls, ids: Sequence[int], runs: Sequence[MethodRows], baseline: Sequence[MethodRows]
+    ) -> QuestionTable:
+        """The questions ``ids``, in this order, from the rows of the same runs of a method and its baseline."""
+
+        def answers(of: Sequence[MethodRows], number: Callable[[Choice], float]) -> Array:
+            return _table(ids, [run.answers for run in of], number)
+
+        base_wall = answers(baseline, _wall)
+        return cls(
+            new_tokens=answers(runs, _new_tokens),
+            wall=answers(runs, _wall),
+            lengths=answers(runs, lambda choice: sum(choice["accept_lengths"])),
+            steps=answers(runs, lambda choice: len(choice["accept_lengths"])),
+            decoding_steps=answers(runs, lambda choice: sum(choice["decoding_steps"])),
+            forwards=_table(
+                ids, [run.details for run in runs], lambda choice: sum(choice["target_forwards"])
+            ),
+            base_speed=quotient(answers(baseline, _new_tokens), base_wall),
+            base_wall=base_wall,
+        )
+
+    def columns(self) -> dict[str, Array]:
+        """Figure -> (Q, R, C), what its statistic needs the sums of; not of ``speedup_retokenised``."""
+        speed = columns_of_mean(quotient(self.new_tokens, self.wall))
+        return {
+            "accepted_length": np.stack([self.lengths, self.steps], axis=-1),
+            "tokens_per_s": speed,
+            "speedup": np.concatenate([speed, columns_of_mean(self.base_speed)], axis=-1),
+            "seconds_per_step": columns_of_mean(quotient(self.wall, self.decoding_steps)),
+            "forwards_per_token": np.stack([self.forwards, self.new_tokens], axis=-1),
+        }
+
+
+def quotient(numerator: Array, denominator: Array) -> Array:
+    """(Q, R) quotients, NaN where there is nothing to divide by."""
+    return ratio(np.stack([numerator, denominator], axis=-1))
+
+
+def _table(
+    ids: Sequence[int], runs: Sequence[Sequence[Mapping[str, Any]]], number: Callable[[Choice], float]
+) -> Array:
+    by_id = [{row["question_id"]: row["choices"][0] for row in rows} for rows in runs]
+    values = np.array([[number(run[one]) for run in by_id] for one in ids], dtype=np.float64)
+    return values.reshape(len(ids), len(runs))
+
+
+def _new_tokens(choice: Choice) -> float:
+    return float(sum(choice["new_tokens"]))
+
+
+def _wall(choice: Choice) -> float:
+    return float(sum(choice["wall_time"]))

@@ -1,0 +1,142 @@
+"""One question asked of one method: its turns, timed as Spec-Bench times them, or why it failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from ...core.errors import VocabForgeError
+from ..benchmarks import Question
+from ..results.answers import AnsweredTurn
+from .prompts import PromptBuilder, system_of
+from .settings import Run, RunSettings
+
+if TYPE_CHECKING:
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ...decode.build.methods import Method
+    from ...decode.request import Generator
+
+# A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
+_MOST_TRIES = 8
+
+
+@runtime_checkable
+class Reserves(Protocol):
+    """A generator whose memory can be made ready before it is asked."""
+
+    def reserve(self, positions: int) -> None:
+        """Make room for prompts and answers of this many positions together, or for as many as there can be."""
+        ...
+
+
+@runtime_checkable
+class Records(Protocol):
+    """A generator that captures its passes when it first meets their shapes."""
+
+    @property
+    def recordings(self) -> int:
+        """Passes captured so far."""
+        ...
+
+
+class TurnFailed(Exception):
+    """A turn that could not be answered. It holds texts alone: an error would keep its frames' tensors alive."""
+
+    def __init__(self, turn: int, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.turn, self.kind, self.reason = turn, kind, reason
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How questions are asked.
+
+    Attributes:
+        synchronise: waits for the device; called before and after each timed call.
+        between: called before each question, outside of the clock.
+    """
+
+    tokenizer: TextTokenizer
+    settings: RunSettings
+    synchronise: Callable[[], None]
+    between: Callable[[], None] = lambda: None
+
+    def ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn]:
+        """All turns of one question with one method, its own earlier answers fed back.
+
+        Raises:
+            TurnFailed: any error but one that ends the process or says that its memory is used up.
+        """
+        self.between()
+        settings = self.settings
+        system = system_of(question, settings.system)
+        conversation = PromptBuilder(self.tokenizer, settings.prompt_format, system)
+        turns: list[AnsweredTurn] = []
+        failed: TurnFailed | None = None
+        for index, text in enumerate(question.turns):
+            try:
+                turn = self._turn(conversation.ask(text), method, run, question.question_id, index)
+                conversation.answer(turn.token_ids, turn.text)
+            except MemoryError:  # the machine's state, not the prompt's
+                raise
+            except Exception as error:  # noqa: BLE001 (whatever a prompt brings about is that prompt's failure)
+                failed = TurnFailed(index, type(error).__name__, _reason(error))
+            if failed is not None:  # raised out here, it does not refer to the error
+                raise failed
+            turns.append(turn)
+        return turns
+
+    def _turn(
+        self, prompt: Sequence[int], method: Method, run: Run, question_id: int, index: int
+    ) -> AnsweredTurn:
+        limit, stop_ids = self.settings.max_new_tokens, self.tokenizer.eos_ids
+        sampling = self.settings.sampling_of(run)
+        sampling = replace(sampling, seed=turn_seed(sampling.seed, question_id, index))
+        generator = method.generator
+        if isinstance(generator, Reserves):
+            generator.reserve(len(prompt) + limit)
+        for _ in range(_MOST_TRIES):
+            before = _recordings(generator)
+            self.synchronise()
+            start = time.perf_counter()
+            generation = generator.generate(
+                prompt, max_new_tokens=limit, stop_ids=stop_ids, sampling=sampling
+            )
+            self.synchronise()
+            wall_time = time.perf_counter() - start
+            if _recordings(generator) == before:
+                break
+        token_ids = until_stop(generation.token_ids, stop_ids)
+        text = self.tokenizer.decode(list(token_ids)).strip()
+        return AnsweredTurn(text, token_ids, len(prompt), wall_time, generation)
+
+
+def _recordings(generator: Generator) -> int:
+    return generator.recordings if isinstance(generator, Records) else 0
+
+
+def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:
+    """The tokens up to and with the first stop token; later ones do not count."""
+    for index, token in enumerate(token_ids):
+        if token in stop_ids:
+            return tuple(token_ids[: index + 1])
+    return tuple(token_ids)
+
+
+def turn_seed(seed: int, question_id: int, turn: int) -> int:
+    """A seed of its own for each turn, the same for every method."""
+    return (seed * 1_000_003 + question_id * 1_009 + turn) % 2**63
+
+
+def _reason(error: Exception) -> str:
+    """The error's message; of one that is no user's mistake also the place that raised it."""
+    if isinstance(error, VocabForgeError):
+        return error.render()
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = "" if place is None else f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})"
+    return f"{str(error).strip() or type(error).__name__}{where}"

@@ -1,0 +1,295 @@
+"""The Spec-Bench protocol over several methods side by side.
+
+A question runs through all runs and, within each, through all methods before the next question begins. The order of
+methods is rotated by one from run to run and from question to question, so that a noisy machine treats the methods
+alike. Before anything is measured, the first question runs three times per method as warm-up. Batch 1; the time of a
+turn covers prefill and decode with the device synchronised; tokens after a stop token are not counted. Every answer
+is appended to a journal at once, so the same command resumes an interrupted run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.console import ProgressBar, say
+from ...core.errors import DataError, VocabForgeError
+from ..benchmarks import Question
+from ..results.answers import AnsweredTurn, answer_row, detail_row, new_answer_id, write_rows
+from ..results.schema import FailureRow
+from .journal import EvaluationJournal, Kept, Key
+from .prompts import PromptBuilder, check_system, longest_conversation, system_of
+from .request import Asking, Reserves, TurnFailed
+from .settings import Run, run_files
+
+if TYPE_CHECKING:
+    from ...decode.build.methods import Method
+
+_NOTED_METHODS = 3
+_EARLY = 5  # questions after which a run in which nothing succeeds says so; as many are tried for the warm-up
+
+
+def run_methods(
+    questions: Sequence[Question],
+    methods: Sequence[Method],
+    asking: Asking,
+    folder: Path,
+    kept: EvaluationJournal,
+    model_ids: Mapping[str, str],
+) -> list[FailureRow]:
+    """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
+
+    Args:
+        questions: their ids differ.
+        methods: the first is the baseline (plain decoding).
+        asking: how they are asked.
+        kept: what is measured so far, of :func:`run_identity`.
+        model_ids: ``model_id`` of the answer rows by method name.
+
+    Returns:
+        Questions that are left out, in the order in which they were asked.
+
+    Raises:
+        DataError: no question could be answered at all.
+        VocabForgeError: the device failed, or the disk is full; the journal stays.
+    """
+    _Loop(questions, methods, asking, kept, model_ids).run()
+    failures = [FailureRow(**found) for found in kept.failures.values()]
+    if len(failures) == len(questions):
+        kept.forget()
+        raise DataError(
+            "not one question could be answered",
+            got=failures[0].reason,
+            source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
+        )
+    ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
+    names, runs = [method.name for method in methods], asking.settings.runs
+    for part, kind in enumerate(("answers", "details")):
+        for name, files in run_files(kind, names, len(runs)).items():
+            for run, file in zip(runs, files):
+                write_rows(folder / file, (kept.get(Key(run.number, number, name))[part] for number in ids))
+    if failures:
+        say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
+    return failures
+
+
+def run_identity(
+    questions: Sequence[Question], methods: Sequence[Method], asking: Asking, model_ids: Mapping[str, str]
+) -> dict[str, Any]:
+    """What decides the rows, as far as it can be told from what is run; the journal's identity.
+
+    Raises:
+        UsageError: no prompt would show the system message.
+    """
+    tokenizer, settings = asking.tokenizer, asking.settings
+    check_system(tokenizer, settings.prompt_format, settings.system, questions)
+    asked = [[one.question_id, one.category, one.system, list(one.turns)] for one in questions]
+    return {
+        "questions": len(questions),
+        "questions_sha256": _digest(asked),
+        "methods": {one.name: [model_ids[one.name], one.description, one.head] for one in methods},
+        "order": [one.name for one in methods],
+        "settings": settings.to_dict(),
+        "tokenizer": tokenizer.fingerprint,
+        "stop_ids": list(tokenizer.eos_ids),
+        "chat_template_sha256": _digest(tokenizer.chat_template),
+        # A template may write the date into the prompt.
+        "first_prompt_sha256": _first_prompt(questions[0], asking),
+    }
+
+
+def _first_prompt(question: Question, asking: Asking) -> str | None:
+    settings = asking.settings
+    system = system_of(question, settings.system)
+    try:
+        ids = PromptBuilder(asking.tokenizer, settings.prompt_format, system).ask(question.turns[0])
+    except VocabForgeError:
+        return None  # its own turn meets the same failure and records it
+    return _digest(ids)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+@dataclass
+class _Running:
+    """Pooled figures of one method so far, for the progress note."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    steps: int = 0
+    committed: int = 0
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        choice = answer["choices"][0]
+        self.tokens += sum(choice["new_tokens"])
+        self.seconds += sum(choice["wall_time"])
+        self.steps += len(choice["accept_lengths"])
+        self.committed += sum(choice["accept_lengths"])
+
+
+class _Loop:
+    """All questions through all runs and methods, except those that the journal has already."""
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        methods: Sequence[Method],
+        asking: Asking,
+        kept: EvaluationJournal,
+        model_ids: Mapping[str, str],
+    ) -> None:
+        self.questions, self.methods, self.asking = questions, methods, asking
+        self.kept, self.model_ids = kept, model_ids
+        self.runs = asking.settings.runs
+        self.running = {method.name: _Running() for method in methods}
+        self.share = len(self.runs) * len(methods)  # rows of one question
+
+    def run(self) -> None:
+        total, done = len(self.questions) * self.share, sum(map(self._done, self.questions))
+        if self.kept.taken_over or self.kept.failures:
+            again = "; the warm-up is repeated" if done < total and self.asking.settings.warmup else ""
+            say(f"Resuming: {done:,} of {total:,} answers are in {self.kept.folder}{again}")
+        name = f"Evaluating {len(self.methods)} methods"
+        try:
+            with ProgressBar(name, total, "answers", initial=done) as bar:
+                if done < total:
+                    bar.update(note="warm-up")
+                    self._reserve()
+                    self._warm_up()
+                for index, question in enumerate(self.questions):
+                    self._question(index, question, bar)
+                    if index == _EARLY - 1:
+                        self._tell_if_all_failed()
+        except BaseException:
+            if self.kept:
+                say(f"The answers so far are in {self.kept.folder}: run the same command again to resume")
+            raise
+
+    def _done(self, question: Question) -> int:
+        """Rows of a question that need not be made (any more)."""
+        if question.question_id in self.kept.failures:
+            return self.share
+        return sum(
+            self._key(question, method, run) in self.kept for run in self.runs for method in self.methods
+        )
+
+    @staticmethod
+    def _key(question: Question, method: Method, run: Run) -> Key:
+        return Key(run.number, question.question_id, method.name)
+
+    def _reserve(self) -> None:
+        """Memory for the longest conversation, so that none grows while it is timed."""
+        able = [one.generator for one in self.methods if isinstance(one.generator, Reserves)]
+        if not able:
+            return
+        settings, longest = self.asking.settings, 0
+        for question in self.questions:
+            system = system_of(question, settings.system)
+            try:
+                positions = longest_conversation(
+                    question, self.asking.tokenizer, settings.prompt_format, system, settings.max_new_tokens
+                )
+            except VocabForgeError:
+                continue  # its own turn meets the same failure and records it
+            longest = max(longest, positions)
+        for generator in able:
+            try:
+                generator.reserve(longest)
+            except Exception as error:  # noqa: BLE001 (shorter prompts may fit; each turn reserves again)
+                say(f"No room for the longest conversation ({longest:,} tokens): {error}")
+
+    def _warm_up(self) -> None:
+        """Unmeasured runs of the first question; of the next one for a method that cannot answer it."""
+        for method in self.methods:
+            for question in self.questions[:_EARLY]:
+                try:
+                    for _ in range(self.asking.settings.warmup):
+                        self.asking.ask(question, method, self.runs[0])
+                    break
+                except TurnFailed:
+                    continue  # the measured run meets the same failure and records it
+
+    def _question(self, index: int, question: Question, bar: ProgressBar) -> None:
+        """One question through all runs and methods, up to the first failure."""
+        missing = self.share - self._done(question)
+        for run in self.runs:
+            if question.question_id in self.kept.failures:
+                break
+            turned = (index + run.number) % len(self.methods)
+            for method in [*self.methods[turned:], *self.methods[:turned]]:
+                key = self._key(question, method, run)
+                if key in self.kept:
+                    continue
+                if not self._answer(question, method, run, key):
+                    break
+                missing -= 1
+                bar.update(1)
+            else:
+                for name, figures in self.running.items():
+                    figures.add(self.kept.get(Key(run.number, question.question_id, name)).answer)
+                bar.update(note=self._note())
+        bar.update(missing, note=self._note())
+
+    def _answer(self, question: Question, method: Method, run: Run, key: Key) -> bool:
+        """Ask one method and keep the rows; False where it failed, which is kept, too."""
+        try:
+            turns = self.asking.ask(question, method, run)
+        except TurnFailed as failed:
+            failure = FailureRow(
+                question_id=question.question_id,
+                category=question.category,
+                method=method.name,
+                run=run.number,
+                turn=failed.turn,
+                kind=failed.kind,
+                reason=failed.reason,
+            )
+        else:
+            self.kept.add(key, self._rows(question, turns, method))
+            return True
+        self.kept.fail(failure.model_dump())
+        self._check_device(failure)
+        return False
+
+    def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
+        model_id = self.model_ids[method.name]
+        answer = answer_row(question, turns, model_id=model_id, answer_id=new_answer_id(), tstamp=time.time())
+        return Kept(answer, detail_row(question, turns))
+
+    def _check_device(self, failure: FailureRow) -> None:
+        """A device that a failure left unusable would make every later question fail as well."""
+        try:
+            self.asking.synchronise()
+        except Exception as error:
+            raise VocabForgeError(
+                f"the device does not answer any more since question {failure.question_id} ({failure.method})",
+                got=failure.reason,
+                remedy="run the same command again: it goes on with the next question",
+            ) from error
+
+    def _tell_if_all_failed(self) -> None:
+        found = [self.kept.failures.get(one.question_id, {}) for one in self.questions[:_EARLY]]
+        kinds = {one.get("kind") for one in found}
+        if None not in kinds and len(kinds) == 1:
+            say(f"Warning: the first {_EARLY} questions all failed: {found[0]['reason']}\nThe run goes on.")
+
+    def _note(self) -> str:
+        """Running accepted length and speed-up of the first methods after the baseline."""
+        baseline, *others = self.running.items()
+        base = baseline[1]
+        parts = []
+        for name, figures in others[:_NOTED_METHODS]:
+            if not (figures.steps and figures.seconds and base.tokens and base.seconds):
+                continue  # nothing to divide by, or a clock too coarse
+            speedup = (figures.tokens / figures.seconds) / (base.tokens / base.seconds)
+            parts.append(f"{name} {figures.committed / figures.steps:.2f} tokens/step {speedup:.2f}x")
+        if self.kept.failures:
+            parts.append(f"{len(self.kept.failures)} left out")
+        return ", ".join(parts)

@@ -1,0 +1,226 @@
+"""Layouts of EAGLE-1 and EAGLE-2 drafters (``config.json`` + ``model.safetensors``), written and read strictly.
+
+``embed_tokens`` (V, H), ``fc`` (H, 2H) over embedding and hidden state in this order, ``layers.0.*`` without input
+norm; the LM head is always the target's. SGLang and vLLM differ in two things: the architecture's name, and the bias of
+``fc``, which SGLang always computes with (one that is missing it leaves random) and vLLM has no place for.
+
+A restricted head is a list of target ids beside the folder, ``freq_<R>.pt`` in rank order, as FR-Spec (Zhao et al.
+2025) has it: SGLang takes it by ``--speculative-token-map``, FR-Spec's engine finds it by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from ...core.errors import DataError, MismatchError, UsageError
+from ...core.files import atomic_write_json
+from ...models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors
+from ...vocab.subset.maps import ExportInputs, write_fr_spec
+from ...vocab.subset.subset import VocabSubset
+from .eagle1_folder import FC_BIAS, read_eagle, restricted, rounded_alike, token_map
+from .eagle3 import WEIGHTS, parameters
+from .eagle3_folder import EMBEDDING, LM_HEAD
+from .fields import CONFIG, decoder_fields
+from .interface import Export, layout_folder
+
+SGLANG, VLLM = "sglang", "vllm"
+# server -> the architecture that it knows the drafter by
+ARCHITECTURES = {SGLANG: "LlamaForCausalLMEagle", VLLM: "EagleLlamaForCausalLM"}
+SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # by layout, its default first
+_PUBLISHED = "LlamaForCausalLM"  # EAGLE's own folders call themselves a Llama of one layer
+
+
+class Eagle:
+    """A folder for SGLang or vLLM; EAGLE's own is read, too."""
+
+    NAME = "eagle"
+    KIND = "export-eagle"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """The architecture names it; or it is a Llama of one layer, as EAGLE's own folders are."""
+        named = body.get("architectures")
+        if not isinstance(named, list):
+            return False
+        if any(name in named for name in ARCHITECTURES.values()):
+            return True
+        return _PUBLISHED in named and body.get("num_hidden_layers") == 1
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layouts.interface.Layout`.
+
+        Raises:
+            MismatchError: another kind of drafter, or a head that is not the target's.
+            UsageError: no such server.
+        """
+        server = _server(Eagle.NAME, export)
+        drafter = _eagle1_only(export.drafter, Eagle.NAME)
+        if drafter.has_own_head and not _is_targets(drafter, export.shared):
+            raise _no_own_head(drafter)
+        if drafter.config.draft_vocab_size not in (None, drafter.config.vocab_size):
+            raise MismatchError(
+                "the EAGLE layout has no place for a draft vocabulary",
+                got=f"a head of {len(drafter.head_weight):,} tokens",
+                expected="the target's whole head",
+                remedy="export --format fr-spec, which puts the list of tokens beside the drafter",
+            )
+        with layout_folder(path, Eagle.KIND, export) as folder:
+            _write_folder(folder, drafter, export, server)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """A drafter from the layout, whoever wrote it, strictly; a list of ids beside it restricts its head.
+
+        Raises:
+            DataError: files missing, damaged or pickled; a form that is not computed here; two lists of ids.
+            ArtifactError: tensors that are not those of the configuration.
+            MismatchError: it does not fit the target.
+        """
+        drafter = read_eagle(path, shared)
+        found = token_map(path)
+        return drafter if found is None else restricted(drafter, found)
+
+
+class FrSpec:
+    """The same folder with a list of draft tokens, for SGLang and FR-Spec's engine."""
+
+    NAME = "fr-spec"
+    KIND = "export-fr-spec"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """Never: its configuration is that of ``eagle``, whose reader finds the list beside it."""
+        return False
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layouts.interface.Layout`.
+
+        Raises:
+            MismatchError: another kind of drafter, no draft vocabulary, or rows that are not the target's.
+            UsageError: no such server.
+        """
+        server = _server(FrSpec.NAME, export)
+        drafter = _eagle1_only(export.drafter, FrSpec.NAME)
+        if drafter.config.draft_vocab_size in (None, drafter.config.vocab_size):
+            raise MismatchError(
+                "the FR-Spec layout restricts the draft head, and this drafter's is not restricted",
+                got=f"a head of all {drafter.config.vocab_size:,} tokens",
+                expected="a draft vocabulary",
+                remedy="give --vocab DIR (a subset of select-vocab), or --format eagle",
+            )
+        if not _is_targets(drafter, export.shared):
+            raise _no_own_head(drafter)
+        ids = drafter.target_ids.cpu().numpy()
+        ranked = ids if export.ranked is None else np.asarray(export.ranked, dtype=np.int64)
+        subset = VocabSubset(ids, ranked, drafter.config.vocab_size, "")  # refuses a rank order of other ids
+        with layout_folder(path, FrSpec.KIND, export) as folder:
+            _write_folder(folder, drafter, export, server)
+            write_fr_spec(ExportInputs(subset), folder)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """See :meth:`Eagle.read`; here the list must be there.
+
+        Raises:
+            DataError: as there, or no list.
+        """
+        drafter, found = read_eagle(path, shared), token_map(path)
+        if found is None:
+            raise DataError(
+                "the list of draft tokens is missing",
+                got="no freq_<R>.pt",
+                expected="one",
+                source=path,
+                remedy="export it again with --format fr-spec",
+            )
+        return restricted(drafter, found)
+
+
+def eagle_config(
+    config: Eagle1Config, target: Mapping[str, Any], dtype: torch.dtype, server: str
+) -> dict[str, Any]:
+    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes.
+
+    EAGLE's own loader takes an ``fc`` for one with bias unless ``bias`` says otherwise; the key is written where it
+    is false only, since servers read a true one as a bias of the attention.
+    """
+    return {
+        "architectures": [ARCHITECTURES[server]],
+        "model_type": "llama",
+        **decoder_fields(config, dtype),
+        **({"bias": False} if server == VLLM else {}),
+        "bos_token_id": target.get("bos_token_id"),
+        "eos_token_id": target.get("eos_token_id"),
+    }
+
+
+def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: str) -> None:
+    tensors = {name: p for name, p in parameters(drafter, export.dtype).items() if name != LM_HEAD}
+    bias = tensors.pop(FC_BIAS, None)
+    if server == SGLANG:
+        tensors[FC_BIAS] = (
+            torch.zeros(drafter.config.hidden_size, dtype=export.dtype) if bias is None else bias
+        )
+    elif bias is not None and bool(bias.any()):
+        raise MismatchError(
+            "vLLM computes EAGLE drafters without a bias in fc",
+            got=f"a trained bias of up to {float(bias.abs().max()):.3g}",
+            expected="none, or zeros",
+            remedy="export --server sglang, which computes it",
+        )
+    tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    atomic_write_json(folder / CONFIG, eagle_config(drafter.config, export.target, export.dtype, server))
+
+
+def _server(layout: str, export: Export) -> str:
+    servers = SERVERS[layout]
+    server = export.server or servers[0]
+    if server not in servers:
+        raise UsageError(
+            f"the layout {layout} is not one that this server reads",
+            got=f"--server {server}",
+            expected=" or ".join(servers),
+            remedy="export --format eagle --server vllm: vLLM drafts EAGLE-1/2 over the whole vocabulary only"
+            if server == VLLM
+            else None,
+        )
+    return server
+
+
+def _eagle1_only(drafter: Drafter, layout: str) -> Eagle1Drafter:
+    if not isinstance(drafter, Eagle1Drafter):
+        eagle3 = drafter.kind == "eagle3"
+        raise MismatchError(
+            f"the layout {layout} holds EAGLE-1/2 drafters only",
+            got=f"a drafter of kind {drafter.kind}",
+            expected=Eagle1Drafter.kind,
+            remedy="export --format sglang-eagle3, whose d2t inside is the draft vocabulary"
+            if eagle3
+            else "export --format native, which vocabforge eval and generate read",
+        )
+    return drafter
+
+
+def _no_own_head(drafter: Drafter) -> MismatchError:
+    return MismatchError(
+        "servers run EAGLE-1/2 drafters with rows of the target's head",
+        got=f"an own head of {len(drafter.head_weight):,} rows that was trained",
+        expected="the target's rows",
+        remedy="export --format native, which vocabforge eval and generate read; or train with drafter.head=target",
+    )
+
+
+def _is_targets(drafter: Drafter, shared: TargetTensors) -> bool:
+    rows = shared.head[drafter.target_ids.to(shared.head.device)]
+    return rounded_alike(drafter.head_weight, rows)

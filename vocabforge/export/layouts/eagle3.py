@@ -1,0 +1,224 @@
+"""The EAGLE-3 serving layout (``config.json`` + ``model.safetensors``): writer and strict reader.
+
+Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d``
+marks the draft tokens. SGLang and vLLM read one folder: the auxiliary layers are listed in each one's numbering
+(``layer_ids.py``), and what one of them does not compute is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ...core.errors import DataError, MismatchError
+from ...core.files import atomic_write_json
+from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors
+from ...vocab.subset.subset import VocabSubset
+from .eagle3_folder import (
+    D2T,
+    T2D,
+    assemble_eagle3,
+    checked_layers,
+    eagle3_config,
+    read_folder,
+    without_targets_head,
+)
+from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
+from .interface import Export, layout_folder
+from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+# The layout's name first, then the names that vLLM gives its own classes.
+_ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+_WITH_QK_NORM = _ARCHITECTURES[-1]
+
+
+class SglangEagle3:
+    """A folder that SGLang and vLLM load."""
+
+    NAME = "sglang-eagle3"
+    KIND = "export-sglang-eagle3"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """The architecture names it."""
+        return _architecture(body) is not None
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layouts.interface.Layout`.
+
+        Raises:
+            MismatchError: another kind of drafter, or one that the layout's readers do not compute.
+        """
+        drafter = eagle3_only(export.drafter, "the EAGLE-3 serving layout")
+        config = serving_config(drafter.config, export.target, export.dtype)
+        with layout_folder(path, SglangEagle3.KIND, export) as folder:
+            tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
+            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+            atomic_write_json(folder / CONFIG, config)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+        """A drafter from the layout, whoever wrote it, strictly.
+
+        Raises:
+            DataError: files missing or damaged; a form that is not computed here.
+            ArtifactError: tensors that are not those of the configuration.
+            MismatchError: it does not fit the target.
+        """
+        body = read_config(path)
+        config = _read_config(body, num_layers, path)
+        folder = read_folder(path)
+        if config.draft_vocab_size is None:
+            folder = without_targets_head(folder, shared)
+        return assemble_eagle3(config, folder, shared, path)
+
+
+def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes.
+
+    Raises:
+        MismatchError: a form, or auxiliary layers, that the layout's readers do not compute.
+    """
+    target = text_part(target)
+    _check_form(config)
+    check_expressible(
+        config.aux_layers,
+        int(target["num_hidden_layers"]) - 2,  # SGLang captures what goes into a layer
+        layout="the EAGLE-3 serving layout",
+        remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
+    )
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        **decoder_fields(config, dtype),
+        "target_hidden_size": config.hidden_size,
+        "draft_vocab_size": config.draft_vocab_size,
+        "bos_token_id": target.get("bos_token_id"),
+        "eos_token_id": target.get("eos_token_id"),
+        "num_aux_hidden_states": len(config.aux_layers),
+        LAYER_IDS: as_inputs(config.aux_layers),
+        "norm_before_residual": False,
+        "fc_norm": config.fc_norm,
+        "norm_output": config.norm_output,
+        "eagle_config": {
+            "use_aux_hidden_state": True,
+            LAYER_IDS: as_outputs(config.aux_layers),
+            "norm_before_fc": config.norm_before_fc,
+        },
+    }
+
+
+def _check_form(config: Eagle3Config) -> None:
+    """SGLang would read such a drafter without complaint, and compute another one.
+
+    The state of one layer is as wide as what ``fc`` gives: SGLang takes it for that, and skips ``fc``.
+    """
+    forms = [name for name in ("norm_before_residual", "qk_norm") if getattr(config, name)]
+    forms += ["one auxiliary layer"] if len(config.aux_layers) == 1 else []
+    if forms:
+        raise MismatchError(
+            "the EAGLE-3 serving layout cannot express this drafter",
+            got=f"a drafter with {' and '.join(forms)}, which SGLang does not compute",
+            expected="a drafter without",
+            remedy="export --format speculators-eagle3, which vLLM reads",
+        )
+
+
+def _architecture(body: Mapping[str, Any]) -> str | None:
+    named = body.get("architectures")
+    return next((name for name in _ARCHITECTURES if isinstance(named, list) and name in named), None)
+
+
+def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
+    source, architecture = path / CONFIG, _architecture(body)
+    if architecture is None:
+        raise DataError(
+            "this is not a drafter in the EAGLE-3 serving layout",
+            got=f"architectures {body.get('architectures')}",
+            expected=ARCHITECTURE,
+            source=source,
+        )
+    eagle = body.get("eagle_config")
+    eagle = eagle if isinstance(eagle, Mapping) else {}
+    if not flag(eagle, "use_aux_hidden_state", True, source):
+        raise DataError(
+            "this drafter reads no auxiliary layers",
+            got="use_aux_hidden_state false",
+            expected="true, as EAGLE-3 has it",
+            source=source,
+        )
+    if "draft_vocab_size" not in body:
+        raise DataError(
+            "the drafter's config.json lacks a field",
+            got="no draft_vocab_size",
+            source=source,
+            remedy="write the rows of its LM head, or null where it shares the target's",
+        )
+    layers = checked_layers(read_layers(body, num_layers), path)
+    count = body.get("num_aux_hidden_states")
+    if count is not None and count != len(layers):
+        raise DataError(
+            "the drafter's config.json contradicts itself",
+            got=f"num_aux_hidden_states {count}, {len(layers)} auxiliary layers",
+            expected="one number",
+            source=source,
+            remedy=f"list the layers that it was trained with ({LAYER_IDS})",
+        )
+    sizes = read_sizes(body, source)
+    switches = {
+        "norm_before_residual": flag(body, "norm_before_residual", False, source),
+        "norm_before_fc": flag(eagle, "norm_before_fc", flag(body, "norm_before_fc", False, source), source),
+        "fc_norm": flag(body, "fc_norm", False, source) or flag(body, "use_aux_norm", False, source),
+        "norm_output": flag(body, "norm_output", False, source),
+        "qk_norm": architecture == _WITH_QK_NORM,
+    }
+    return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
+
+
+WEIGHTS = "model.safetensors"
+
+
+def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
+    """The drafter, if it is an EAGLE-3 one.
+
+    Args:
+        layout: what is written, in words.
+
+    Raises:
+        MismatchError: another kind of drafter.
+    """
+    if drafter.kind != Eagle3Drafter.kind:
+        raise MismatchError(
+            f"{layout} holds EAGLE-3 drafters only",
+            got=f"a drafter of kind {drafter.kind}",
+            expected=Eagle3Drafter.kind,
+            remedy="export --format native, which vocabforge eval and generate read",
+        )
+    return drafter
+
+
+def parameters(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The drafter's own parameters under their names, as they are to be stored."""
+    return {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
+
+
+def token_maps(drafter: Drafter, meta: Mapping[str, Any]) -> dict[str, Tensor]:
+    """``d2t`` (R,) int64 offsets and ``t2d`` (V,) bool; nothing where the head scores every token.
+
+    vLLM has no place for a map between equal vocabularies, and refuses one.
+    """
+    vocab = drafter.config.vocab_size
+    if drafter.config.draft_vocab_size in (None, vocab):
+        return {}
+    ids = drafter.target_ids.cpu().numpy()
+    subset = VocabSubset(ids, ids.copy(), vocab, str(meta.get("tokenizer_fingerprint", "")))
+    return {D2T: torch.from_numpy(subset.d2t()), T2D: torch.from_numpy(subset.t2d())}

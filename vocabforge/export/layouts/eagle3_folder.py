@@ -1,0 +1,293 @@
+"""Tensors of an EAGLE-3 drafter in a server's folder, whoever wrote it, brought to our names; strictly.
+
+What the tools of others write differs in names and in what is left out. Each form that a server reads is read here;
+what no server reads, or what means another computation, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.console import say
+from ...core.errors import ArtifactError, ConfigError, DataError, MismatchError
+from ...models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
+from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
+from .fields import CONFIG, DecoderSizes
+from .layer_ids import LAYER_IDS, LayerReading
+
+LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
+# Older names of the norms before fc, one a layer.
+_LEGACY = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
+_WEIGHTS = ("F64", "F32", "F16", "BF16")
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+}
+
+
+@dataclass(frozen=True)
+class FolderTensors:
+    """What a folder holds, under our names.
+
+    Attributes:
+        weights: parameters. embedding: (V, H) where it is repeated.
+        d2t: (R,) offsets. t2d: (V,) marks of the draft tokens.
+    """
+
+    weights: Mapping[str, Tensor]
+    embedding: Tensor | None = None
+    d2t: Tensor | None = None
+    t2d: Tensor | None = None
+
+
+def our_name(name: str) -> str:
+    """A tensor's name as the drafter's parameter is called, and without the prefix ``model.``."""
+    name = re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model."))
+    for legacy, ours in _LEGACY.items():
+        name = re.sub(rf"^{legacy}\.", f"{ours}.", name)
+    return name
+
+
+def read_folder(path: Path) -> FolderTensors:
+    """All tensors of a folder's safetensors files (one, or shards with an index), in their stored dtype.
+
+    Raises:
+        DataError: no such files (pickles are not read), damaged, or quantised.
+        ArtifactError: one tensor under two names.
+    """
+    stored = read_headers(checkpoint_files(path))
+    refuse_packed(stored, path)
+    names = {name: our_name(name) for name in stored}
+    doubled = sorted({ours for ours in names.values() if list(names.values()).count(ours) > 1})
+    if doubled:
+        raise ArtifactError(
+            "the drafter holds a tensor under two names",
+            got=", ".join(name for name, ours in names.items() if ours in doubled[:5]),
+            expected="each tensor once",
+            source=path,
+            remedy="remove the names that do not belong to it",
+        )
+    found = {name: torch.empty(item.shape, dtype=_DTYPES[item.dtype]) for name, item in stored.items()}
+    fill(stored, {name: (tensor,) for name, tensor in found.items()})
+    tensors = {names[name]: tensor for name, tensor in found.items()}
+    maps = [tensors.pop(name, None) for name in (EMBEDDING, D2T, T2D)]
+    return FolderTensors(tensors, *maps)
+
+
+def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
+    """Refuse weights that are no numbers of their own: only the two maps may hold integers.
+
+    Raises:
+        DataError: says which.
+    """
+    packed = [
+        f"{name} ({item.dtype})"
+        for name, item in stored.items()
+        if item.dtype not in (_DTYPES if our_name(name) in (D2T, T2D) else _WEIGHTS)
+    ]
+    if packed:
+        raise DataError(
+            "the drafter's weights are packed or quantised",
+            got=", ".join(packed[:5]),
+            expected="floating point",
+            source=path,
+            remedy="give the drafter as it was before it was quantised",
+        )
+
+
+def check_rows(sizes: DecoderSizes, weights: Mapping[str, Tensor], source: object) -> None:
+    """Hold the sizes of a configuration against what is stored, before anything of these sizes is made.
+
+    Raises:
+        ArtifactError: other rows.
+    """
+    rows = {
+        "self_attn.q_proj.weight": sizes.num_heads * sizes.head_dim,
+        "self_attn.k_proj.weight": sizes.num_kv_heads * sizes.head_dim,
+        "mlp.gate_proj.weight": sizes.intermediate_size,
+    }
+    for ending, expected in rows.items():
+        got = [list(tensor.shape) for name, tensor in weights.items() if name.endswith(ending)]
+        if not got or any(shape[:1] != [expected] for shape in got):
+            raise ArtifactError(
+                "the drafter's tensors are not those of its configuration",
+                got=f"{ending} of shape {got[0]}" if got else f"missing {ending}",
+                expected=f"{expected:,} rows",
+                source=source,
+                remedy="config.json and weights are not of one drafter: fetch or export it again",
+            )
+
+
+def assemble_eagle3(
+    config: Eagle3Config, folder: FolderTensors, shared: TargetTensors, source: Path
+) -> Eagle3Drafter:
+    """The drafter of a folder, every tensor in its place.
+
+    An embedding that is repeated must be the target's. Without a head of its own the drafter shares the target's.
+
+    Args:
+        config: its ``draft_vocab_size`` as the folder says.
+
+    Raises:
+        ArtifactError: tensors that are not those of the configuration; maps that contradict each other.
+        MismatchError: it does not fit the target.
+    """
+    if folder.embedding is not None:
+        check_own_embedding(folder.embedding, shared, source)
+    check_rows(config, folder.weights, source)
+    config = replace(config, draft_vocab_size=_own_rows(config, folder))
+    ids = target_ids(folder, config, source)
+    cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in folder.weights.items()}
+    drafter: Eagle3Drafter = assemble(config, cast, ids, shared, source=source)
+    return drafter
+
+
+def _own_rows(config: Eagle3Config, folder: FolderTensors) -> int | None:
+    """Rows of the drafter's own head; None where it has none, so that it shares the target's."""
+    if LM_HEAD in folder.weights:
+        return config.draft_vocab_size or config.vocab_size
+    whole = config.draft_vocab_size in (None, config.vocab_size)
+    return None if whole else config.draft_vocab_size  # the head's absence is then an error
+
+
+def without_targets_head(folder: FolderTensors, shared: TargetTensors) -> FolderTensors:
+    """The folder without a head that only repeats the target's, up to the rounding of what is stored."""
+    head = folder.weights.get(LM_HEAD)
+    if head is None or head.shape != shared.head.shape or not _rounded_alike(head, shared.head.cpu()):
+        return folder
+    return replace(folder, weights={name: t for name, t in folder.weights.items() if name != LM_HEAD})
+
+
+def _rounded_alike(stored: Tensor, whole: Tensor) -> bool:
+    return torch.equal(whole.to(stored.dtype), stored) or torch.equal(stored.to(whole.dtype), whole)
+
+
+def target_ids(folder: FolderTensors, config: Eagle3Config, source: object) -> Tensor | None:
+    """(R,) target ids of the head's rows: arange(R) + d2t; None where they are all of the target's.
+
+    Raises:
+        MismatchError: no offsets to R ascending target ids.
+        ArtifactError: ``t2d`` marks other tokens.
+    """
+    rows, offsets = config.draft_vocab_size or config.vocab_size, folder.d2t
+    if offsets is None and rows == config.vocab_size:
+        return None
+    if offsets is None or offsets.shape != (rows,) or offsets.dtype not in (torch.int64, torch.int32):
+        raise MismatchError(
+            "the drafter's draft vocabulary has no d2t of its size",
+            got="no d2t" if offsets is None else f"d2t of shape {tuple(offsets.shape)}, {offsets.dtype}",
+            expected=f"{rows} offsets, int64",
+            source=source,
+            remedy="fetch or make the drafter again"
+            if folder.t2d is None
+            else "add d2t = t2d.nonzero().flatten() - arange(R) to its weights",
+        )
+    ids = torch.arange(len(offsets)) + offsets.long()
+    marked = None if folder.t2d is None else _marked(folder.t2d, config, source)
+    _check_ids(ids, offsets, marked, config, source)
+    return None if rows == config.vocab_size else ids
+
+
+def _marked(t2d: Tensor, config: Eagle3Config, source: object) -> Tensor:
+    if t2d.shape != (config.vocab_size,):
+        raise ArtifactError(
+            "the drafter's t2d does not mark the target's tokens",
+            got=f"shape {tuple(t2d.shape)}",
+            expected=f"({config.vocab_size},)",
+            source=source,
+            remedy="give the target that it was trained for, or fetch the drafter again",
+        )
+    return t2d.nonzero().flatten()
+
+
+def _check_ids(
+    ids: Tensor, offsets: Tensor, marked: Tensor | None, config: Eagle3Config, source: object
+) -> None:
+    if marked is not None and torch.equal(offsets.long(), marked) and not torch.equal(ids, marked):
+        raise MismatchError(
+            "the drafter's d2t holds target ids, not offsets",
+            got="d2t equal to the tokens that t2d marks",
+            expected="arange(R) + d2t equal to them",
+            source=source,
+            remedy="subtract arange(R) from d2t",
+        )
+    if not bool((ids.diff() > 0).all()) or int(ids[0]) < 0 or int(ids[-1]) >= config.vocab_size:
+        raise MismatchError(
+            "the drafter's d2t is not a list of offsets to ascending target ids",
+            got=f"ids {int(ids.min())} to {int(ids.max())} as arange(R) + d2t",
+            expected=f"ascending within 0 to {config.vocab_size - 1}",
+            source=source,
+            remedy="fetch or make the drafter again",
+        )
+    if marked is not None and not torch.equal(marked, ids):
+        common = int(torch.isin(ids, marked).sum())
+        raise ArtifactError(
+            "the drafter's t2d and d2t name different tokens",
+            got=f"{len(marked)} tokens in t2d, {len(ids)} in d2t, {common} in both",
+            expected="the same tokens",
+            source=source,
+            remedy="the two are not of one drafter: fetch or make it again",
+        )
+
+
+def checked_layers(reading: LayerReading, path: Path) -> tuple[int, ...]:
+    """The layers of a folder, ascending; says so where the folder does not decide between two readings.
+
+    Raises:
+        DataError: layers that no server captures in this order.
+    """
+    layers = reading.layers
+    if min(layers) < 0 or list(layers) != sorted(set(layers)):
+        raise DataError(
+            "the drafter's auxiliary layers are not ascending layers of a target",
+            got=f"outputs of layers {list(layers)} ({reading.rule})",
+            expected="ascending, 0 or above",
+            source=path / CONFIG,
+            remedy=f"list the layers that it was trained with in config.json ({LAYER_IDS})",
+        )
+    if reading.other is not None:
+        say(
+            f"{path.name}: reads the outputs of layers {list(layers)} ({reading.rule}); in the other numbering "
+            f"it would be {list(reading.other)}. vocabforge doctor --drafter {path} tells which by acceptance."
+        )
+    return layers
+
+
+def eagle3_config(
+    fields: Mapping[str, Any], rows: Any, layers: tuple[int, ...], source: object
+) -> Eagle3Config:
+    """The drafter's sizes.
+
+    Raises:
+        DataError: they do not go together.
+    """
+    if rows is not None and type(rows) is not int:
+        raise DataError(
+            "the drafter's draft_vocab_size is no number",
+            got=repr(rows),
+            source=source,
+            remedy="write the rows of its LM head, or null without one",
+        )
+    try:
+        return Eagle3Config(draft_vocab_size=rows, aux_layers=layers, **fields)
+    except ConfigError as error:
+        raise DataError(
+            "the drafter's config.json has no valid sizes",
+            got=error.got,
+            source=source,
+            remedy="correct config.json, or fetch or export the drafter again",
+        ) from error

@@ -1,0 +1,204 @@
+"""Parts of ``config.json`` that several layouts share: a one-layer decoder written, and read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ...core.errors import DataError
+from ...core.files import read_json
+from ...models.drafters.eagle_layers import LayerSizes
+from ...models.rope import RopeSettings, parse_rope
+from ...models.target.load import dtype_name
+
+CONFIG = "config.json"
+_MOST_POSITIONS = 1 << 24  # longer than any context
+# What a drafter's layer is here; a folder that says something else computes something else.
+_COMPUTED: tuple[tuple[str, Any, str], ...] = (
+    ("num_hidden_layers", 1, "one decoder layer"),
+    ("hidden_act", "silu", "the SwiGLU of Llama"),
+    ("attention_bias", False, "an attention without bias"),
+    ("mlp_bias", False, "an MLP without bias"),
+    ("bias", False, "an fc without bias"),
+    ("logit_scale", 1.0, "logits as the head gives them"),
+)
+
+
+class DecoderSizes(LayerSizes, Protocol):
+    """Sizes of a drafter with one decoder layer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_position_embeddings(self) -> int: ...
+    @property
+    def rope(self) -> RopeSettings: ...
+
+
+def decoder_fields(sizes: DecoderSizes, dtype: torch.dtype) -> dict[str, Any]:
+    """A one-layer decoder as Hugging Face's configurations spell it, both spellings of RoPE and of the dtype."""
+    name = dtype_name(dtype)
+    return {
+        "hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": sizes.num_heads,
+        "num_key_value_heads": sizes.num_kv_heads,
+        "head_dim": sizes.head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "vocab_size": sizes.vocab_size,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "tie_word_embeddings": False,
+        "torch_dtype": name,
+        "dtype": name,
+        **rope_spellings(sizes.rope),
+    }
+
+
+def rope_spellings(rope: RopeSettings) -> dict[str, Any]:
+    """RoPE as old configurations spell it (``rope_theta``, ``rope_scaling``) and new ones (``rope_parameters``)."""
+    fields = rope_fields(rope)
+    return {
+        "rope_theta": rope.theta,
+        "rope_scaling": fields if rope.kind != "default" else None,
+        "rope_parameters": {"rope_theta": rope.theta, **fields},
+    }
+
+
+def rope_fields(rope: RopeSettings) -> dict[str, Any]:
+    """The kind of RoPE and its numbers, without the base."""
+    fields: dict[str, Any] = {"rope_type": rope.kind}
+    if rope.kind != "default":
+        fields["factor"] = rope.factor
+    if rope.kind == "llama3":
+        fields |= {
+            "low_freq_factor": rope.low_freq_factor,
+            "high_freq_factor": rope.high_freq_factor,
+            "original_max_position_embeddings": rope.original_positions,
+        }
+    return fields
+
+
+def text_part(target: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A target's configuration; of its language model where it has several parts."""
+    inner = target.get("text_config")
+    return inner if "hidden_size" not in target and isinstance(inner, Mapping) else target
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """A drafter folder's ``config.json``.
+
+    Raises:
+        DataError: none, or no mapping.
+    """
+    body = read_json(path / CONFIG, "drafter's config.json", finite=False)
+    if not isinstance(body, Mapping):
+        raise DataError(
+            "the drafter's config.json is no mapping",
+            got=repr(body)[:80],
+            source=path / CONFIG,
+            remedy="fetch the drafter again, or export it again",
+        )
+    return body
+
+
+def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of :class:`DecoderSizes` from a configuration that anyone may have written.
+
+    Raises:
+        DataError: a field is missing or no number, or the layer is one that is not computed here.
+    """
+    check_computed(body, source)
+    try:
+        heads, hidden = _whole(body["num_attention_heads"]), _whole(body["hidden_size"])
+        return {
+            "hidden_size": hidden,
+            "intermediate_size": _whole(body["intermediate_size"]),
+            "num_heads": heads,
+            "num_kv_heads": _whole(body.get("num_key_value_heads") or heads),
+            "head_dim": _whole(body.get("head_dim") or hidden // heads),
+            "vocab_size": _whole(body["vocab_size"]),
+            "max_position_embeddings": _positions(body["max_position_embeddings"]),
+            "rms_norm_eps": _epsilon(body["rms_norm_eps"]),
+            "rope": parse_rope(body, 10_000.0, source),
+        }
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise DataError(
+            "the drafter's config.json lacks a field",
+            got=error,
+            source=source,
+            remedy="write the field as the drafter was trained, or fetch or export it again",
+        ) from error
+
+
+def _whole(value: Any) -> int:
+    """Raises: TypeError: no whole number (a text, a truth value, a fraction)."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _epsilon(value: Any) -> float:
+    """Raises: ValueError: no number that a norm can add."""
+    if type(value) not in (int, float) or not 0 <= value < 1:
+        raise ValueError(f"rms_norm_eps {value!r}")
+    return float(value)
+
+
+def _positions(value: Any) -> int:
+    """Raises: ValueError: more than there is memory for tables of."""
+    if _whole(value) > _MOST_POSITIONS:
+        raise ValueError(f"max_position_embeddings {value}, above {_MOST_POSITIONS:,}")
+    return int(value)
+
+
+def check_computed(body: Mapping[str, Any], source: object) -> None:
+    """Refuse a decoder layer of another form than ours; what is absent or null is as ours.
+
+    Raises:
+        DataError: says which field.
+    """
+    problems = [
+        (f"{name} {body[name]!r}", words)
+        for name, value, words in _COMPUTED
+        if body.get(name) is not None and body[name] != value
+    ]
+    wide, own = body.get("target_hidden_size"), body.get("hidden_size")
+    if None not in (wide, own) and wide != own:
+        problems.append((f"target_hidden_size {wide}", f"the drafter's hidden_size {own}"))
+    kinds = body.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) != {"full_attention"}):
+        problems.append((f"layer_types {kinds!r}", "full attention"))
+    if problems:
+        raise DataError(
+            "this drafter's layer is not computed here",
+            got=", ".join(got for got, _ in problems),
+            expected=", ".join(words for _, words in problems),
+            source=source,
+            remedy="run it in the server that it was made for, or train one with vocabforge train-drafter",
+        )
+
+
+def flag(body: Mapping[str, Any], name: str, absent: bool, source: object) -> bool:
+    """A switch of a configuration.
+
+    Raises:
+        DataError: neither true nor false.
+    """
+    value = body.get(name)
+    if value is None:
+        return absent
+    if not isinstance(value, bool):
+        raise DataError(
+            f"the drafter's {name} is neither true nor false",
+            got=repr(value),
+            expected="true or false",
+            source=source,
+        )
+    return value

@@ -1,0 +1,116 @@
+"""What a layout of drafters on disk is, and what it is written from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ...core.artifact import write_artifact
+from ...core.files import atomic_write
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a layout is written from.
+
+    Attributes:
+        drafter: as it is to be written, its head already restricted.
+        target: the target's ``config.json``.
+        shared: the target's embedding and LM head, for layouts that repeat them.
+        target_name: name or path of the target, for layouts that name their verifier.
+        dtype: of the weights written.
+        meta: facts for the manifest. parents: hashes of what it was made from, by role.
+        config: the drafter's recipe with its target's folder, for the record.
+        ranked: ids of the draft vocabulary in rank order; None where only their set is known.
+        server: the reader, where two servers read one layout differently; None takes the layout's default.
+        speculative_tokens: draft tokens a cycle that a layout recommends to its reader.
+        card: text of the model card; None writes none.
+        overwrite: replace what is there.
+        beside: writes further files into the folder, in folders of their own: servers look at the top only.
+    """
+
+    drafter: Drafter
+    target: Mapping[str, Any]
+    shared: TargetTensors
+    target_name: str
+    dtype: torch.dtype
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+    ranked: tuple[int, ...] | None = None
+    server: str | None = None
+    speculative_tokens: int = 5
+    card: str | None = None
+    overwrite: bool = False
+    beside: Callable[[Path], object] | None = None
+
+
+class Layout(Protocol):
+    """What a row of the table ``FORMATS`` names: a class without instances.
+
+    Attributes:
+        NAME: its row. KIND: of the artefact that it writes.
+    """
+
+    NAME: str
+    KIND: str
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """Whether a folder with this ``config.json`` is of the layout, whoever wrote it."""
+        ...
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """Write a folder.
+
+        Raises:
+            MismatchError: a drafter that the layout cannot express.
+        """
+        ...
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """A drafter from a folder of this layout, strictly: no tensor missing, none left over.
+
+        Args:
+            num_layers: of the target.
+
+        Raises:
+            VocabForgeError: damaged, or not of this target's sizes.
+        """
+        ...
+
+
+@contextmanager
+def layout_folder(path: Path, kind: str, export: Export) -> Iterator[Path]:
+    """The folder to fill, model card and ``beside`` written; it takes its name when all is there."""
+    record = {"parents": export.parents, "config": export.config}
+    with write_artifact(path, kind, export.meta, overwrite=export.overwrite, **record) as folder:
+        if export.card is not None:
+            atomic_write(folder / CARD, export.card)
+        if export.beside is not None:
+            export.beside(folder)
+        yield folder
+        _readable(folder)
+
+
+def _readable(folder: Path) -> None:
+    """Give every file the permissions of an ordinary one: safetensors writes for the owner's eyes only, and servers run
+    under other users."""
+    probe = folder / ".permissions"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(mode)

@@ -1,0 +1,140 @@
+"""Numberings of auxiliary layers: ours, and those of the servers' configurations. No other module knows them.
+
+Ours are 0-based layer **outputs**. Servers capture what goes into a layer, so output i is their input i + 1.
+Two places of a ``config.json`` may list layers under one key:
+
+- inside ``eagle_config``: SGLang reads it there only, as outputs, and adds 1 to each (its models of Llama, Qwen and
+  others; its GLM-4 lite model adds 1 only where the list starts with 1);
+- at the top: vLLM and speculators read it there first, as inputs, and add nothing. Where there is none, vLLM takes the
+  list inside ``eagle_config``, as inputs too.
+
+A folder that holds both lists, each in its reader's numbering, means the same layers in every server.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import DataError, MismatchError
+
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+_EAGLE = "eagle_config"
+
+
+@dataclass(frozen=True)
+class LayerReading:
+    """The layers of a folder that anyone may have written.
+
+    Attributes:
+        layers: 0-based outputs.
+        rule: how they were found, in words.
+        other: what the list means in the other numbering, where nothing in the folder decides between the two.
+    """
+
+    layers: tuple[int, ...]
+    rule: str
+    other: tuple[int, ...] | None = None
+
+
+def as_outputs(layers: Iterable[int]) -> list[int]:
+    """Our layers as SGLang lists them, inside ``eagle_config``."""
+    return list(layers)
+
+
+def as_inputs(layers: Iterable[int]) -> list[int]:
+    """Our layers as vLLM and speculators list them, at the top."""
+    return [layer + 1 for layer in layers]
+
+
+def default_layers(num_layers: int) -> tuple[int, ...]:
+    """What every server captures where no list is given: inputs 2, n//2 and n - 3 of a target of n layers."""
+    return (1, num_layers // 2 - 1, num_layers - 4)
+
+
+def speculators_layers(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """The outputs that a configuration of speculators names."""
+    listed = _listed(body.get(LAYER_IDS))
+    return tuple(layer - 1 for layer in listed) if listed else default_layers(num_layers)
+
+
+def read_layers(body: Mapping[str, Any], num_layers: int) -> LayerReading:
+    """The layers of a folder in the serving layout, whoever wrote it.
+
+    1. Lists in both places that say the same, each in its reader's numbering, are certain.
+    2. A list that names the target's layer n can only be inputs, SGLang's that names 0 only outputs.
+    3. A list that is the default in one numbering is read in it: EAGLE-3's own layers.
+    4. Any other list is read in the numbering of its place. ``other`` then holds what else it may mean.
+    5. Without a list it is the servers' default.
+
+    Raises:
+        DataError: no list of layer numbers.
+    """
+    inner, top = _listed(_eagle(body).get(LAYER_IDS)), _listed(body.get(LAYER_IDS))
+    if inner and top and as_inputs(inner) == top:
+        return LayerReading(tuple(inner), "listed in both numberings")
+    listed = inner or top
+    if not listed:
+        return LayerReading(default_layers(num_layers), "not listed: the servers' default")
+    place = f"{_EAGLE}.{LAYER_IDS}" if inner else LAYER_IDS
+    outputs, inputs = tuple(listed), tuple(layer - 1 for layer in listed)
+    contradicted = bool(inner and top)
+    if max(listed) >= num_layers and not contradicted:
+        return LayerReading(inputs, f"{place} reaches layer {num_layers}, so it holds inputs")
+    if inner and min(listed) == 0 and not contradicted:
+        return LayerReading(outputs, f"{place} names layer 0, so it holds outputs")
+    default = default_layers(num_layers)
+    if default in (outputs, inputs):
+        found, other = (outputs, inputs) if default == outputs else (inputs, outputs)
+        rule = f"{place} is the servers' default as {'outputs' if found == outputs else 'inputs'}"
+        return LayerReading(found, rule, other if contradicted else None)
+    if inner:
+        rule = f"{place} read as outputs, as SGLang does"
+        if not top:
+            return LayerReading(outputs, rule, inputs)
+        return LayerReading(outputs, f"{rule}; vLLM reads another list", tuple(layer - 1 for layer in top))
+    return LayerReading(inputs, f"{place} read as inputs, as vLLM does", outputs)
+
+
+def check_expressible(layers: Sequence[int], last: int, *, layout: str, remedy: str) -> None:
+    """Refuse layers that a reader would not capture, or not in the order that ``fc`` was trained for.
+
+    Args:
+        last: the highest output that the layout's readers capture.
+
+    Raises:
+        MismatchError: not ascending, or above ``last``.
+    """
+    ascending = all(low < high for low, high in itertools.pairwise(layers))
+    if not ascending or layers[-1] > last:
+        raise MismatchError(
+            f"{layout} cannot express these auxiliary layers",
+            got=f"outputs of layers {list(layers)} (0-based)",
+            expected=f"ascending, none above {last}: servers capture layers in this order",
+            remedy=remedy,
+        )
+
+
+def _eagle(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = body.get(_EAGLE)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _listed(value: Any) -> list[int] | None:
+    """A list of layer numbers; None where there is none or it is empty.
+
+    Raises:
+        DataError: something else.
+    """
+    if value is None or value == []:
+        return None
+    if not isinstance(value, (list, tuple)) or not all(type(layer) is int for layer in value):
+        raise DataError(
+            "the drafter's auxiliary layers are no list of layer numbers",
+            got=repr(value)[:80],
+            expected=f"{LAYER_IDS}: [2, 16, 29] or the like",
+            remedy="correct config.json",
+        )
+    return list(value)

@@ -1,0 +1,200 @@
+"""The EAGLE-3 layout of the library speculators, which vLLM loads with its verifier named inside: writer and reader.
+
+The same tensors as in the serving layout with the decoder layer under ``layers.0.*``; the input embedding and the LM
+head are always inside. It can say every form of the drafter's norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ...core.errors import DataError
+from ...core.files import atomic_write_json
+from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors
+from ...models.target.load import dtype_name
+from .eagle3 import WEIGHTS, eagle3_only, parameters, token_maps
+from .eagle3_folder import (
+    EMBEDDING,
+    LM_HEAD,
+    FolderTensors,
+    assemble_eagle3,
+    checked_layers,
+    eagle3_config,
+    read_folder,
+    target_ids,
+    without_targets_head,
+)
+from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
+from .interface import Export, layout_folder
+from .layer_ids import LAYER_IDS, LayerReading, as_inputs, check_expressible, speculators_layers
+
+ARCHITECTURE = "Eagle3Speculator"
+VERSION = "0.9.0"  # of the library whose configuration this is
+ALGORITHM = "eagle3"
+_PROPOSAL = "greedy"
+# Switches and what the reader that servers use takes where one is absent.
+_ABSENT = {"norm_before_residual": True, "norm_before_fc": False, "fc_norm": False, "norm_output": False}
+_LAYERS = ("llama", "qwen3")  # the second norms q and k
+
+
+class SpeculatorsEagle3:
+    """A folder that vLLM and speculators load."""
+
+    NAME = "speculators-eagle3"
+    KIND = "export-speculators-eagle3"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """It says so itself."""
+        return "speculators_model_type" in body
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layouts.interface.Layout`.
+
+        Raises:
+            MismatchError: another kind of drafter, or auxiliary layers out of order.
+        """
+        drafter = eagle3_only(export.drafter, "the layout of speculators")
+        config = speculators_config(drafter.config, export)
+        with layout_folder(path, SpeculatorsEagle3.KIND, export) as folder:
+            tensors = speculators_tensors(drafter, export)
+            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+            atomic_write_json(folder / CONFIG, config)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+        """A drafter from the layout, whoever wrote it, strictly.
+
+        A switch that is absent is what vLLM takes it for; an LM head that is absent is the target's rows, as
+        speculators has it.
+
+        Raises:
+            DataError: files missing or damaged; a form that is not computed here.
+            ArtifactError: tensors that are not those of the configuration.
+            MismatchError: it does not fit the target.
+        """
+        config = _read_config(read_config(path), num_layers, path)
+        folder = without_targets_head(read_folder(path), shared)
+        if LM_HEAD not in folder.weights:
+            folder = _with_targets_rows(config, folder, shared, path)
+        return assemble_eagle3(config, folder, shared, path)
+
+
+def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
+    """The layout's tensors; see the module."""
+    tensors = {
+        f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name: tensor
+        for name, tensor in parameters(drafter, export.dtype).items()
+    }
+    tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype).contiguous()
+    if LM_HEAD not in tensors:
+        tensors[LM_HEAD] = export.shared.head.detach().to("cpu", export.dtype, copy=True).contiguous()
+    return tensors | token_maps(drafter, export.meta)
+
+
+def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
+    """The layout's ``config.json``.
+
+    Raises:
+        MismatchError: auxiliary layers out of order.
+    """
+    target = text_part(export.target)
+    check_expressible(
+        config.aux_layers,
+        int(target["num_hidden_layers"]) - 1,
+        layout="the layout of speculators",
+        remedy="train with other drafter.aux_layers, or export --format native",
+    )
+    name = export.target_name
+    return {
+        "architectures": [ARCHITECTURE],
+        "speculators_model_type": ALGORITHM,
+        "speculators_version": VERSION,
+        "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
+        "target_hidden_size": config.hidden_size,
+        LAYER_IDS: as_inputs(config.aux_layers),
+        **{switch: getattr(config, switch) for switch in _ABSENT},
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": dtype_name(export.dtype),
+        "dtype": dtype_name(export.dtype),
+        "transformer_layer_config": _layer_config(config, export.dtype),
+        "speculators_config": {
+            "algorithm": ALGORITHM,
+            "proposal_methods": [
+                {"proposal_type": _PROPOSAL, "speculative_tokens": export.speculative_tokens}
+            ],
+            "default_proposal_method": _PROPOSAL,
+            "verifier": {
+                "name_or_path": str(Path(name).resolve()) if Path(name).is_dir() else name,
+                "architectures": list(export.target.get("architectures") or []),
+            },
+        },
+    }
+
+
+def _layer_config(config: Eagle3Config, dtype: torch.dtype) -> dict[str, Any]:
+    """The decoder layer as Transformers' class of its kind takes it.
+
+    vLLM makes its whole configuration of this part, so the number of auxiliary layers stands in it.
+    """
+    fields = {
+        "model_type": _LAYERS[config.qk_norm],
+        **decoder_fields(config, dtype),
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "use_cache": True,
+        "num_aux_hidden_states": len(config.aux_layers),
+    }
+    if config.qk_norm:
+        fields |= {"use_sliding_window": False, "sliding_window": None, "layer_types": ["full_attention"]}
+    return fields
+
+
+def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
+    source, named = path / CONFIG, body.get("speculators_model_type")
+    layer = body.get("transformer_layer_config")
+    if named != ALGORITHM:
+        raise _not_computed(f"speculators_model_type {named!r}", repr(ALGORITHM), source)
+    if not isinstance(layer, Mapping):
+        raise _not_computed("no transformer_layer_config", "the drafter's decoder layer", source)
+    if (kind := layer.get("model_type", _LAYERS[0])) not in _LAYERS:
+        raise _not_computed(f"a decoder layer of model_type {kind!r}", " or ".join(_LAYERS), source)
+    reading = LayerReading(speculators_layers(body, num_layers), "as speculators and vLLM number them")
+    wide = {"target_hidden_size": body.get("target_hidden_size")}
+    sizes = read_sizes({**layer, **wide}, source)
+    switches = {name: flag(body, name, absent, source) for name, absent in _ABSENT.items()}
+    switches["qk_norm"] = kind == _LAYERS[1]
+    return eagle3_config(
+        sizes | switches, body.get("draft_vocab_size"), checked_layers(reading, path), source
+    )
+
+
+def _not_computed(got: str, expected: str, source: Path) -> DataError:
+    return DataError(
+        "this drafter of speculators is not computed here",
+        got=got,
+        expected=expected,
+        source=source,
+        remedy="run it in the server that it was made for, or train one with vocabforge train-drafter",
+    )
+
+
+def _with_targets_rows(
+    config: Eagle3Config, folder: FolderTensors, shared: TargetTensors, source: Path
+) -> FolderTensors:
+    """The folder with the target's rows of its draft vocabulary as head; unchanged where it scores every token."""
+    ids = target_ids(folder, config, source)
+    if ids is None or config.draft_vocab_size in (None, config.vocab_size):
+        return folder
+    rows = shared.head[ids.to(shared.head.device)].cpu()
+    return FolderTensors({**folder.weights, LM_HEAD: rows}, folder.embedding, folder.d2t, folder.t2d)

@@ -1,0 +1,98 @@
+"""Export formats, and loading a drafter from whichever form a folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core.artifact import MANIFEST, Artifact, model_remedy, open_artifact
+from ..core.errors import DataError, MismatchError
+from ..core.files import read_json
+from ..core.registry import resolve
+from ..corpus.tokenizer.tokenizer import check_fingerprint
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import TargetTensors, check_target
+from ..models.target.fingerprint import target_fingerprint
+from ..models.target.hf import read_target_config
+from ..vocab.subset.subset import load_subset
+from .layouts.interface import Layout
+from .revocab import prune_head
+
+# name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
+FORMATS: dict[str, str] = {
+    "native": "vocabforge.export.layouts.native:Native",
+    "sglang-eagle3": "vocabforge.export.layouts.eagle3:SglangEagle3",
+    "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
+    "eagle": "vocabforge.export.layouts.eagle1:Eagle",
+    "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
+}
+
+
+def layout_of(name: str) -> type[Layout]:
+    """The layout of a name.
+
+    Raises:
+        UsageError: no such layout.
+    """
+    found: type[Layout] = resolve(FORMATS, name, "export format")
+    return found
+
+
+def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Drafter, Artifact | None]:
+    """Load a drafter from a native artefact, one of our exports, or a serving folder made elsewhere.
+
+    Raises:
+        VocabForgeError: nothing loadable, damaged, or made for another target.
+    """
+    layers = int(read_target_config(target_path).get("num_hidden_layers") or 0)
+    layouts = [layout_of(name) for name in FORMATS]
+    if (path / MANIFEST).is_file():
+        artifact = open_artifact(path, tuple(layout.KIND for layout in layouts))
+        check_target(artifact, target_fingerprint(target_path), target=target_path)
+        kind = next(layout for layout in layouts if artifact.kind == layout.KIND)
+        return _checked(kind.read(path, target, layers), layers, path), artifact
+    if (path / "config.json").is_file():
+        body = read_json(path / "config.json", "drafter's config.json", finite=False)
+        for layout in layouts:
+            if isinstance(body, dict) and layout.matches(body):
+                return _checked(layout.read(path, target, layers), layers, path), None
+    hint = path / "drafter"
+    raise DataError(
+        "there is no drafter here",
+        got=path if path.exists() else f"{path} (no such folder)",
+        expected=f"a drafter in one of the layouts {', '.join(FORMATS)}, or a smaller language model of any vocabulary "
+        "in Hugging Face's",
+        remedy=f"give {hint}"
+        if (hint / MANIFEST).is_file()
+        else f"{model_remedy(path)}; or train one with vocabforge train-drafter",
+    )
+
+
+def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
+    if max(drafter.config.aux_layers, default=0) >= layers:
+        raise MismatchError(
+            "the drafter reads layers that the target does not have",
+            got=f"auxiliary layers {list(drafter.config.aux_layers)} (0-based)",
+            expected=f"at most {layers - 1}",
+            source=path,
+            remedy="give the target that it was trained for",
+        )
+    return drafter
+
+
+def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
+    """:func:`~vocabforge.export.revocab.prune_head` with the subset artefact at ``vocab``, tokenizers compared.
+
+    Raises:
+        MismatchError: the subset was made for another tokenizer, or has ids the head does not score.
+    """
+    subset = load_subset(vocab)
+    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    if expected:
+        check_fingerprint(
+            str(expected),
+            subset.fingerprint,
+            expected_from=f"the drafter {artifact.path if artifact else ''}",
+            got_from=f"the draft vocabulary {vocab}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
+    return prune_head(drafter, subset, source=vocab)

@@ -1,0 +1,70 @@
+"""The servers whose reading is known, and a folder read for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ...core.errors import DataError
+from ...core.registry import resolve
+from ...models.checkpoint import checkpoint_files
+from ...vocab.subset.maps import read_fr_spec
+from ..layouts.eagle1_folder import token_map
+from ..layouts.fields import read_config
+from .types import Folder, Reader, Served, ServedTarget
+
+# name -> "module:attr" of a class as in types.Reader; a new server is a file and a row.
+READERS: dict[str, str] = {
+    "sglang": "vocabforge.export.servers.sglang:SglangReader",
+    "vllm": "vocabforge.export.servers.vllm:VllmReader",
+    "speculators": "vocabforge.export.servers.speculators:SpeculatorsReader",
+    "fr-spec": "vocabforge.export.servers.fr_spec:FrSpecReader",
+}
+
+
+def reader_of(name: str) -> type[Reader]:
+    """The reader of a name.
+
+    Raises:
+        UsageError: no such server.
+    """
+    found: type[Reader] = resolve(READERS, name, "server")
+    return found
+
+
+def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
+    """The folder as the server of a name has it; what its reading breaks on is a problem of the folder."""
+    reader = reader_of(name)
+    try:
+        return reader.read(folder, target)
+    except Exception as error:  # noqa: BLE001 (a configuration may hold anything in any place)
+        served = Served(reader.NAME, reader.TITLE, ", ".join(folder.architectures))
+        found = f"cannot be read: {type(error).__name__}: {error}"
+        served.fail("configuration", found[:300], "correct config.json, or export the drafter again")
+        return served
+
+
+def open_folder(path: Path) -> Folder:
+    """Read a drafter's folder as it is: configuration, tensors, token map.
+
+    Raises:
+        DataError: no configuration, weights that cannot be read, or several token maps.
+    """
+    body = read_config(path)
+    tensors: dict[str, Tensor] = {}
+    for file in checkpoint_files(path):
+        try:
+            tensors |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise DataError(
+                "the drafter's weights cannot be read",
+                got=error,
+                source=file,
+                remedy="the file may be cut short: fetch the drafter again, or export it again",
+            ) from error
+    ids = token_map(path)
+    return Folder(path, body, tensors, None if ids is None else torch.from_numpy(read_fr_spec(ids)))

@@ -1,0 +1,254 @@
+"""A drafter's ``config.json`` as servers have it: through transformers' configuration classes, defaults included."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...models.target.load import dtype_name
+from .forward import ROPE_TYPES, ServedSizes
+from .types import Served, ServedTarget
+
+_REMEDY = "export the drafter again: d2t holds offsets, target id = row + d2t[row]"
+
+
+def map_rows(served: Served, d2t: Tensor | None, rows: int, total: int) -> None:
+    """Rows of the head to target ids by stored offsets (R,); what is wrong with them is recorded.
+
+    Args:
+        rows: of the head as the server has it. total: tokens of the target.
+    """
+    if d2t is None:
+        if rows != total:
+            told = f"no d2t: the {rows:,} rows would be proposed as ids 0 to {rows - 1}"
+            served.fail("draft tokens", told, "export the drafter again with its draft vocabulary")
+    elif d2t.dim() != 1 or not len(d2t) or d2t.is_floating_point() or d2t.dtype == torch.bool:
+        told = f"d2t is {dtype_name(d2t.dtype)} of shape {list(d2t.shape)}"
+        served.fail("draft tokens", told, _REMEDY)
+    else:
+        check_ids(served, torch.arange(len(d2t)) + d2t.long(), rows, total)
+
+
+def check_ids(served: Served, ids: Tensor, rows: int, total: int) -> bool:
+    """Whether every row of the head has one target id of its own; they are recorded, or what is wrong with them."""
+    if len(ids) != rows:
+        served.fail("draft tokens", f"{len(ids):,} mapped rows, but {rows:,} of the head", _REMEDY)
+        return False
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= total:
+        stored = ids - torch.arange(len(ids))
+        absolute = bool((stored.diff() > 0).all()) and int(stored.min()) >= 0 and int(stored.max()) < total
+        told = ": d2t holds ids, not offsets" if absolute else ""
+        served.fail(
+            "draft tokens",
+            f"rows map to ids {low} to {high}, beyond 0 to {total - 1}{told}",
+            "subtract arange(R) from d2t" if absolute else _REMEDY,
+        )
+        return False
+    if len(ids.unique()) != len(ids):
+        twice = len(ids) - len(ids.unique())
+        served.fail("draft tokens", f"{twice:,} rows map to ids that other rows have, too", _REMEDY)
+        return False
+    served.target_ids = ids
+    return True
+
+
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps")
+_COUNTS = [field.name for field in dataclasses.fields(ServedSizes) if field.type == "int"]
+_MOST_LAYERS = 1024  # more than any target has
+_CONFIG_REMEDY = "write the field into config.json, or export the drafter again"
+
+
+def configuration(served: Served, body: Mapping[str, Any]) -> Any | None:
+    """The Llama or Qwen3 configuration of a body; None, with a problem recorded, where it does not parse."""
+    from transformers import LlamaConfig, Qwen3Config
+
+    kinds: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+    kind = body.get("model_type")
+    if not isinstance(kind, str) or kind not in kinds:
+        served.fail("configuration", f"model_type {kind!r} is not known", "write model_type llama")
+        return None
+    absent = [name for name in _SIZES if body.get(name) is None]
+    if absent:
+        defaults = kinds[kind]()
+        told = ", ".join(f"{name} {getattr(defaults, name)}" for name in absent)
+        served.fail("configuration", f"fields are absent, so that the defaults hold: {told}", _CONFIG_REMEDY)
+    try:
+        return kinds[kind](**copy.deepcopy(dict(body)))
+    except Exception as error:  # noqa: BLE001 (transformers' validation raises many types)
+        served.fail("configuration", f"transformers refuses it: {_first_line(error)}", _CONFIG_REMEDY)
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:160] or type(error).__name__
+
+
+def eagle3_sizes(
+    served: Served, config: Any, target: ServedTarget, n_aux: int, **flags: Any
+) -> ServedSizes | None:
+    """:func:`sizes_of` an EAGLE-3 folder of the serving layout, as SGLang and vLLM read it alike."""
+    eagle, rows = getattr(config, "eagle_config", None) or {}, getattr(config, "draft_vocab_size", None)
+    return sizes_of(
+        served,
+        config,
+        "eagle3",
+        target,
+        target_hidden=getattr(config, "target_hidden_size", None) or config.hidden_size,
+        head_rows=config.vocab_size if rows is None else rows,
+        n_aux=n_aux,
+        norm_before_fc=bool(eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))),
+        norm_output=bool(getattr(config, "norm_output", False)),
+        **flags,
+    )
+
+
+def sizes_of(
+    served: Served, config: Any, family: Literal["eagle3", "eagle1"], target: ServedTarget, **flags: Any
+) -> ServedSizes | None:
+    """Sizes and flags for the forward pass, held against the target; None, with a problem, if servers compute another.
+
+    Args:
+        flags: fields of ``ServedSizes`` that servers read in their own ways.
+    """
+    rope = dict(getattr(config, "rope_parameters", None) or {})
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    rope.setdefault("rope_theta", 10_000.0)
+    served.facts |= {"rope_theta": rope["rope_theta"], "rope_type": rope["rope_type"]}
+    if rope["rope_type"] not in ROPE_TYPES:
+        served.warn(
+            "configuration",
+            f"RoPE type {rope['rope_type']}: not computed here, so the logits are not compared",
+            "compare the accepted length on the server with vocabforge eval",
+        )
+        return None
+    if config.hidden_act != "silu":
+        served.fail("configuration", f"hidden_act {config.hidden_act}", "only silu is computed by servers")
+        return None
+    sizes = ServedSizes(
+        family=family,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        vocab=config.vocab_size,
+        eps=config.rms_norm_eps,
+        rope=rope,
+        positions=config.max_position_embeddings,
+        layers=config.num_hidden_layers,
+        **flags,
+    )
+    if not _sound(served, sizes):
+        return None
+    _check_sizes(served, sizes, target)
+    return sizes
+
+
+def _sound(served: Served, sizes: ServedSizes) -> bool:
+    """Whether the sizes are numbers that a layer can have; what is allocated for them is then bounded by the file."""
+    wrong = [
+        f"{name} {value!r}" for name in _COUNTS if type(value := getattr(sizes, name)) is not int or value < 1
+    ]
+    if not wrong and sizes.kv_heads > sizes.heads:
+        wrong = [f"{sizes.kv_heads} key/value heads for {sizes.heads} heads"]
+    if not wrong and sizes.n_aux > _MOST_LAYERS:
+        wrong = [f"{sizes.n_aux} target states"]
+    theta = sizes.rope["rope_theta"]
+    if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta < math.inf:
+        wrong.append(f"rope_theta {theta!r}")
+    if wrong:
+        served.fail("configuration", f"no drafter has these sizes: {', '.join(wrong)}"[:300], _CONFIG_REMEDY)
+    return not wrong
+
+
+def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget) -> None:
+    # What servers need equal fails, what only lowers acceptance is a warning.
+    rows, width = target.embedding.shape
+    if sizes.vocab != rows:
+        served.fail(
+            "configuration",
+            f"vocab_size {sizes.vocab:,}, but the target has {rows:,} rows (padding included)",
+            "write the target's vocab_size into config.json",
+        )
+    if sizes.target_hidden != width or sizes.hidden != width:
+        served.fail(
+            "configuration",
+            f"hidden sizes {sizes.hidden:,} (drafter) and {sizes.target_hidden:,} (target, as the folder has it), "
+            f"but the target's is {width:,}",
+            "use the target that the drafter was trained for",
+        )
+    if sizes.heads % sizes.kv_heads:
+        served.fail(
+            "configuration",
+            f"{sizes.heads} heads do not share {sizes.kv_heads} key/value heads evenly",
+            "correct num_attention_heads and num_key_value_heads",
+        )
+    if sizes.layers != 1:
+        served.fail(
+            "configuration",
+            f"{sizes.layers} decoder layers",
+            "write num_hidden_layers 1: drafters of more layers are not compared here",
+        )
+    longest = target.config.get("max_position_embeddings")
+    if longest and sizes.positions < int(longest):
+        served.warn(
+            "configuration",
+            f"max_position_embeddings {sizes.positions:,} is below the target's {int(longest):,}",
+            "serve no longer context than the drafter's, or raise it in config.json if its positions are relative",
+        )
+    theirs = _target_rope(target.config)
+    kind, theta = sizes.rope["rope_type"], float(sizes.rope["rope_theta"])
+    differing = [
+        f"{name} {sizes.rope.get(name)} (target {value})"
+        for name, value in theirs.items()
+        if name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        and sizes.rope.get(name) != value
+    ]
+    if kind != theirs["rope_type"] or theta != float(theirs["rope_theta"]) or differing:
+        told = f"RoPE {kind} with base {theta:,.0f}, the target's is {theirs['rope_type']} with base "
+        told += f"{float(theirs['rope_theta']):,.0f}"
+        served.warn(
+            "configuration",
+            "; ".join([told, *differing]),
+            "only right if it was trained so: compare rope_theta and rope_scaling with the training's",
+        )
+
+
+def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    nested = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = {name: value for name, value in nested.items() if not isinstance(value, Mapping)}
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    if rope.get("rope_theta") is None:
+        rope["rope_theta"] = config.get("rope_theta") or 10_000.0
+    return rope
+
+
+def check_layers(served: Served, inputs: list[int], count: int, *, last: bool) -> tuple[int, ...]:
+    """Layers as outputs from a list of layer *inputs*, with problems where the server could not capture them.
+
+    Args:
+        count: target layers. last: whether the output of the last layer is captured.
+    """
+    outputs = tuple(sorted({layer - 1 for layer in inputs}))
+    most = count - 1 if last else count - 2
+    wrong = [layer for layer in outputs if not 0 <= layer <= most]
+    remedy = "write the layers that the drafter was trained with into config.json (vocabforge export does)"
+    if wrong:
+        served.fail("layers", f"outputs {wrong} of {count} layers cannot be captured (0 to {most})", remedy)
+    if len(outputs) != len(inputs):
+        served.fail("layers", f"layers are listed twice: inputs {inputs}", remedy)
+    elif list(outputs) != [layer - 1 for layer in inputs]:
+        served.fail(
+            "layers",
+            f"inputs {inputs} are not ascending: the states come as {[layer + 1 for layer in outputs]}",
+            "train with ascending drafter.aux_layers, or permute the columns of fc",
+        )
+    return outputs

@@ -1,0 +1,201 @@
+"""Folders as SGLang reads them: ``LlamaForCausalLMEagle3`` and ``LlamaForCausalLMEagle``.
+
+Facts of SGLang 0.5: the list of layers is ``eagle_config.eagle_aux_hidden_state_layer_ids`` only and holds outputs;
+unknown tensors are skipped and missing ones keep what memory held, both without an error; the embedding is always the
+target's, the LM head where ``draft_vocab_size`` is null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
+from .settings import check_ids, check_layers, configuration, eagle3_sizes, map_rows, sizes_of
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, load, slots_of
+
+EAGLE3, EAGLE1 = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
+_LEGACY = {
+    "midlayer": "layers.0",
+    "aux_norm_low": "fc_norm.0",
+    "aux_norm_mid": "fc_norm.1",
+    "aux_norm_high": "fc_norm.2",
+}
+_NOT_MODELLED = re.compile(r"rotary_emb|projector|kv_scale|activation_scale")
+
+
+class SglangReader:
+    """See the module."""
+
+    NAME = "sglang"
+    TITLE = "SGLang"
+    LAYOUT = "sglang-eagle3 (EAGLE-3) or eagle --server sglang (EAGLE-1/2)"
+
+    @staticmethod
+    def matches(folder: Folder) -> bool:
+        """By the architecture."""
+        return any(name in (EAGLE3, EAGLE1) for name in folder.architectures)
+
+    @staticmethod
+    def read(folder: Folder, target: ServedTarget) -> Served:
+        """See :class:`~vocabforge.export.servers.types.Reader`."""
+        family: Literal["eagle3", "eagle1"] = "eagle3" if EAGLE3 in folder.architectures else "eagle1"
+        served = Served(SglangReader.NAME, SglangReader.TITLE, EAGLE3 if family == "eagle3" else EAGLE1)
+        config = configuration(served, folder.body)
+        if config is None:
+            return served
+        return (_eagle3 if family == "eagle3" else _eagle1)(served, folder, config, target)
+
+
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+    eagle = getattr(config, "eagle_config", None) or {}
+    listed = eagle.get(LAYER_IDS)
+    n_aux = getattr(config, "num_aux_hidden_states", None) or (len(listed) if listed else 3)
+    served.layers = check_layers(
+        served, as_inputs(listed or default_layers(target.layers)), target.layers, last=False
+    )
+    served.facts[LAYERS_FROM] = f"eagle_config.{LAYER_IDS} (outputs)" if listed else "the server's default"
+    _check_aux(served, eagle, n_aux)
+    if "draft_vocab_size" not in folder.body:
+        served.fail(
+            "configuration",
+            "draft_vocab_size is absent: SGLang fails at start",
+            "write it; null shares the head",
+        )
+    sizes = eagle3_sizes(
+        served,
+        config,
+        target,
+        n_aux,
+        fc_bias=bool(getattr(config, "bias", False)),
+        fc_norm=bool(getattr(config, "fc_norm", None) or getattr(config, "use_aux_norm", False)),
+    )
+    if sizes is None:
+        return served
+    _check_flags(served, config)
+    slots = slots_of(sizes)
+    loaded = load(served, folder, slots, lambda name: _place_eagle3(name, set(slots)))
+    shared = {EMBEDDING: target.embedding}
+    if getattr(config, "draft_vocab_size", None) is not None:
+        map_rows(served, folder.d2t, sizes.head_rows, len(target.embedding))
+    else:
+        served.facts["LM head"] = "the target's (draft_vocab_size is null)"
+        shared[HEAD] = target.head
+        if folder.d2t is not None:
+            told = (
+                f"d2t of {len(folder.d2t):,} rows beside the target's whole head (draft_vocab_size is null)"
+            )
+            served.fail("draft tokens", told, "write draft_vocab_size, or remove d2t")
+        else:
+            map_rows(served, None, sizes.head_rows, len(target.embedding))
+    conclude(served, sizes, slots, loaded, shared)
+    return served
+
+
+def _place_eagle3(name: str, slots: set[str]) -> KeyPlace:
+    if "d2t" in name:
+        return KeyPlace(None, "not needed: becomes the ids of the head's rows")
+    if "t2d" in name:
+        return KeyPlace(None, "not needed: SGLang does not read it")
+    for old, new in _LEGACY.items():
+        name = name.replace(old, new)
+    place = KeyPlace(name if name in slots else f"model.{name}")
+    if place.slot == EMBEDDING:
+        return KeyPlace(EMBEDDING, "then replaced by the target's")
+    return place
+
+
+def _check_aux(served: Served, eagle: dict[str, Any], n_aux: int) -> None:
+    if not eagle.get("use_aux_hidden_state", True):
+        served.fail(
+            "configuration",
+            "eagle_config.use_aux_hidden_state is false: no layers are captured",
+            "write true",
+        )
+    if served.layers and n_aux != len(served.layers):
+        served.fail(
+            "layers",
+            f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
+            "write eagle_config.eagle_aux_hidden_state_layer_ids, or correct num_aux_hidden_states",
+        )
+    if n_aux == 1:
+        served.fail(
+            "layers",
+            "one state is as wide as what fc gives: SGLang takes it for that, and skips fc",
+            "serve it with vLLM (export --format speculators-eagle3), or train with more drafter.aux_layers",
+        )
+
+
+def _check_flags(served: Served, config: Any) -> None:
+    if getattr(config, "norm_before_residual", False):
+        served.fail(
+            "configuration",
+            "norm_before_residual is true, which SGLang ignores: the residual is the state before its norm",
+            "serve it with vLLM (export --format speculators-eagle3)",
+        )
+    if config.tie_word_embeddings:
+        served.fail(
+            "configuration",
+            "tie_word_embeddings is true: the target's embedding becomes the draft head",
+            "write tie_word_embeddings false",
+        )
+    _check_biases(served, config)
+
+
+def _check_biases(served: Served, config: Any) -> None:
+    named = [name for name in ("attention_bias", "bias") if getattr(config, name, False)]
+    if named:
+        served.fail(
+            "configuration",
+            f"{' and '.join(named)} is true: SGLang gives the attention biases that no tensor here fills",
+            "write false: SGLang serves drafters without attention biases",
+        )
+
+
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+    _check_biases(served, config)
+    option = "--speculative-token-map"
+    return read_eagle1(served, folder, config, target, _place_eagle1, fc_bias=True, map_option=option)
+
+
+def _place_eagle1(name: str) -> KeyPlace:
+    if "lm_head" in name:
+        return KeyPlace(None, "not needed: the LM head is the target's")
+    if _NOT_MODELLED.search(name):
+        return KeyPlace(None, "not needed")
+    slot = f"model.{name}"
+    return KeyPlace(slot, "then replaced by the target's" if slot == EMBEDDING else "")
+
+
+def read_eagle1(
+    served: Served,
+    folder: Folder,
+    config: Any,
+    target: ServedTarget,
+    place: Callable[[str], KeyPlace],
+    *,
+    fc_bias: bool,
+    map_option: str,
+) -> Served:
+    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it.
+
+    Args:
+        place: the server's rule for stored names.
+        fc_bias: whether the server computes a bias of ``fc``.
+        map_option: how the server is given the token map, in words.
+    """
+    width, rows = config.hidden_size, config.vocab_size
+    sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows, fc_bias=fc_bias)
+    if sizes is None:
+        return served
+    slots = slots_of(sizes)
+    loaded = load(served, folder, slots, place)
+    ids, head = folder.token_map, target.head
+    if ids is not None:
+        served.facts["token map"] = f"{len(ids):,} ids, given to the server as {map_option}"
+        if check_ids(served, ids, len(ids), len(target.embedding)):
+            head = head[ids]
+    conclude(served, sizes, slots, loaded, {EMBEDDING: target.embedding, HEAD: head})
+    return served

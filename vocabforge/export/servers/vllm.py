@@ -1,0 +1,221 @@
+"""Folders as vLLM reads them: EAGLE-3 in the serving and the speculators layout, and EAGLE-1/2.
+
+Facts of vLLM 0.33: the list of layers is the top-level ``eagle_aux_hidden_state_layer_ids``, only without it
+``eagle_config``'s; both hold layer inputs, and the layers are sorted. Unknown tensors are an error, missing ones are
+left as memory held them. An embedding or LM head that is absent is the target's, one that is present is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
+from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
+
+EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+EAGLE1 = ("EagleLlamaForCausalLM",)
+PUBLISHED = "LlamaForCausalLM"
+SPECULATORS = "eagle3"
+_IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM"}
+
+
+class VllmReader:
+    """See the module."""
+
+    NAME = "vllm"
+    TITLE = "vLLM"
+    LAYOUT = "sglang-eagle3 or speculators-eagle3 (EAGLE-3), eagle --server vllm (EAGLE-1/2)"
+
+    @staticmethod
+    def matches(folder: Folder) -> bool:
+        """By the architecture, or by the speculators layout's own field."""
+        if folder.body.get("speculators_model_type") == SPECULATORS:
+            return True
+        return _architecture(folder) is not None
+
+    @staticmethod
+    def read(folder: Folder, target: ServedTarget) -> Served:
+        """See :class:`~vocabforge.export.servers.types.Reader`."""
+        served = Served(VllmReader.NAME, VllmReader.TITLE, "")
+        body = folder.body
+        if body.get("speculators_model_type") == SPECULATORS:
+            imported = import_speculators(served, body)
+            if imported is None:
+                return served
+            body = imported
+        imported_as = body["architectures"][0] if body is not folder.body else None
+        served.architecture = imported_as or _architecture(folder) or ""
+        config = configuration(served, body)
+        if config is None:
+            return served
+        read = _eagle1 if served.architecture in EAGLE1 else _eagle3
+        return read(served, folder, config, target)
+
+
+def _architecture(folder: Folder) -> str | None:
+    """The class that vLLM loads the folder with; EAGLE's own folders call themselves a Llama."""
+    named = folder.architectures
+    if PUBLISHED in named and "fc.weight" in folder.tensors:
+        # vLLM puts Eagle or Eagle3 in front, by the method that it is started with.
+        return EAGLE3[1] if any("hidden_norm" in name for name in folder.tensors) else EAGLE1[0]
+    return next((name for name in named if name in (*EAGLE3, *EAGLE1)), None)
+
+
+def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
+    """The flat configuration that vLLM makes of a speculators ``config.json``; None where it refuses.
+
+    Its defaults differ from the layout's own: norm_before_residual is true where it is not written.
+    """
+    try:
+        own = body["speculators_config"]
+        tokens = own["proposal_methods"][0]["speculative_tokens"]
+        verifier = own["verifier"]["name_or_path"]
+    except (KeyError, IndexError, TypeError) as error:
+        served.fail(
+            "configuration",
+            f"speculators_config has no {error}: vLLM refuses the folder",
+            "export --format speculators-eagle3 writes it whole",
+        )
+        return None
+    layer = body.get("transformer_layer_config")
+    kind = layer.get("model_type", "llama") if isinstance(layer, dict) else None
+    if kind not in _IMPORTED:
+        served.fail(
+            "configuration",
+            f"transformer_layer_config of model_type {kind!r}",
+            "vLLM reads llama and qwen3 layers",
+        )
+        return None
+    served.facts |= {"speculative tokens": tokens, "verifier": verifier}
+    flat = copy.deepcopy(layer) | {
+        "model_type": kind,
+        "draft_vocab_size": body.get("draft_vocab_size"),
+        "norm_before_residual": body.get("norm_before_residual", True),
+        "norm_before_fc": body.get("norm_before_fc", False),
+        "fc_norm": body.get("fc_norm", False),
+        "norm_output": body.get("norm_output", False),
+        "architectures": [_IMPORTED[kind]],
+    }
+    for name in ("target_hidden_size", LAYER_IDS):
+        if body.get(name):
+            flat[name] = body[name]
+    if "norm_before_residual" not in body:
+        served.fail(
+            "configuration",
+            "norm_before_residual is absent: vLLM takes true, speculators itself false",
+            "write norm_before_residual as it was trained",
+        )
+    return flat
+
+
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+    eagle = getattr(config, "eagle_config", None) or {}
+    top = getattr(config, LAYER_IDS, None)
+    listed = top or eagle.get(LAYER_IDS)
+    inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
+    served.layers = check_layers(served, inputs, target.layers, last=True)
+    origin = f"the top-level {LAYER_IDS} (inputs)" if top else f"eagle_config.{LAYER_IDS} (taken as inputs)"
+    served.facts[LAYERS_FROM] = origin if listed else "the server's default"
+    nested = eagle.get(LAYER_IDS)
+    n_aux = getattr(config, "num_aux_hidden_states", None) or (len(nested) if nested else 3)
+    if not eagle.get("use_aux_hidden_state", True):
+        served.fail("configuration", "eagle_config.use_aux_hidden_state is false", "write true")
+    if n_aux != len(served.layers):
+        served.fail(
+            "layers",
+            f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
+            "write num_aux_hidden_states beside the decoder's sizes: vLLM counts 3 without it",
+        )
+    sizes = eagle3_sizes(
+        served,
+        config,
+        target,
+        n_aux,
+        norm_before_residual=bool(getattr(config, "norm_before_residual", False)),
+        fc_norm=bool(getattr(config, "fc_norm", False)),
+        qk_norm=served.architecture == _IMPORTED["qwen3"],
+    )
+    if sizes is None:
+        return served
+    if config.attention_bias:
+        served.fail("configuration", "attention_bias is true", "drafters with biases are not compared here")
+    slots = slots_of(sizes)
+    mapped = sizes.head_rows != len(target.embedding)
+    loaded = load(served, folder, slots, lambda name: _place_eagle3(name, set(slots), mapped))
+    filled = loaded[1]
+    shared = {} if own_embedding(served, folder, filled, target) else {EMBEDDING: target.embedding}
+    head = folder.tensors.get("lm_head.weight")
+    if mapped:
+        map_rows(served, folder.d2t, sizes.head_rows, len(target.embedding))
+        if HEAD not in filled:
+            served.fail(
+                "tensors",
+                "no lm_head: vLLM shares the target's, which has more rows than draft_vocab_size",
+                "export the drafter with its own head",
+            )
+    elif HEAD not in filled or is_targets(head, target.head):
+        shared[HEAD] = target.head
+    conclude(served, sizes, slots, loaded, shared)
+    return served
+
+
+def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
+    """Whether the folder's embedding is kept as one of its own; a warning where it is not the target's."""
+    if EMBEDDING not in filled:
+        return False
+    stored = folder.tensors[filled[EMBEDDING]]
+    if is_targets(stored, target.embedding):
+        return False
+    theirs = target.embedding.float().cpu()
+    apart = f"of shape {list(stored.shape)}, not {list(theirs.shape)}"
+    if stored.shape == theirs.shape:
+        apart = f"up to {float((stored.float() - theirs).abs().max()):.2g} apart"
+    served.warn(
+        "tensors",
+        f"{filled[EMBEDDING]} is not the target's ({apart}): {served.title} keeps it",
+        "SGLang and vocabforge take the target's: only right if the drafter was trained with its own",
+    )
+    return True
+
+
+def _place_eagle3(name: str, slots: set[str], mapped: bool) -> KeyPlace:
+    if "t2d" in name:
+        return KeyPlace(None, "not needed: vLLM does not read it")
+    if "d2t" in name:
+        if mapped:
+            return KeyPlace(None, "not needed: becomes the ids of the head's rows")
+        return KeyPlace(None, "d2t with a head of every token", refused=True)
+    if "mask_hidden" in name:
+        return KeyPlace(None, "not needed: for parallel drafting only")
+    slot = name.replace("midlayer.", "layers.0.")
+    if "lm_head" not in slot:
+        slot = f"model.{slot}"
+    if slot.startswith("model.input_norm.") and slot not in slots:
+        return KeyPlace(None, "norm_before_fc is not set")
+    return KeyPlace(slot, "", refused=slot not in slots)
+
+
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+    width, rows = config.hidden_size, config.vocab_size
+    sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows)
+    if sizes is None:
+        return served
+    slots = slots_of(sizes)
+
+    def place(name: str) -> KeyPlace:
+        slot = name if "lm_head" in name else f"model.{name}"
+        return KeyPlace(slot, "", refused=slot not in slots or slot == HEAD)
+
+    loaded = load(served, folder, {name: slot for name, slot in slots.items() if name != HEAD}, place)
+    own = own_embedding(served, folder, loaded[1], target)
+    if folder.token_map is not None:
+        served.facts["token map"] = (
+            "not read: vLLM has no draft vocabulary for EAGLE-1/2; all tokens are scored"
+        )
+    shared = {HEAD: target.head} | ({} if own else {EMBEDDING: target.embedding})
+    conclude(served, sizes, slots, loaded, shared)
+    return served

@@ -1,0 +1,153 @@
+"""The EAGLE-1 and EAGLE-2 drafter; the two differ in the draft tree only, and HASS in its training.
+
+Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024), and "EAGLE-2" (2024).
+``x = fc([e(x_{t+1}) ; f_t])``; one decoder layer without input norm makes of it g, an estimate of the
+target's next hidden state f_{t+1}, which the LM head reads as it is. f_t is the target's last hidden state after its
+final norm. Parameter names follow the serving layout (``fc``, ``layers.0.*``).
+
+One step of the unroll (K = 1) is EAGLE's training; K > 1 feeds the drafter its own g, as in Zhang et al.,
+"Learning Harmonized Representations for Speculative Sampling" (HASS, 2025).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..kv_cache import KVCache, Sight
+from ..rope import RopeSettings
+from ..ttt.attention import TTTState, ttt_attention
+from . import parts
+from .eagle_layers import PlainLayer
+from .parts import OverTarget, RotaryPositions, register_tables, share_target
+
+_TINY = 1e-12
+_SCALE_ROWS = 4096  # embedding rows that its scale is taken from, evenly spread
+
+
+@dataclass(frozen=True)
+class Eagle1Config(parts.DictSizes):
+    """Sizes of an EAGLE-1/2 drafter.
+
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the own head; None shares the target's head, as published.
+        fc_bias: ``fc`` has a bias (SGLang's layout wants one, vLLM's has none).
+    """
+
+    kind: ClassVar[str] = "eagle1"
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    max_position_embeddings: int
+    fc_bias: bool = True
+    rms_norm_eps: float = 1e-5
+    rope: RopeSettings = field(default_factory=RopeSettings)
+
+    def __post_init__(self) -> None:
+        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        parts.refuse(problem or parts.attention_problem(self))
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """None: this kind reads the final hidden states."""
+        return ()
+
+    @classmethod
+    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle1Config:
+        """The target's sizes where ``wishes`` leaves them out."""
+        return cls(**wishes.attention(target))
+
+
+class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
+    """EAGLE-1/2 drafter over a frozen target embedding and either the target's or its own LM head.
+
+    Args:
+        config: sizes.
+        embedding: (V, H) the target's input embedding; shared, never trained, never saved.
+        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
+        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
+
+    Raises:
+        MismatchError: the target's tensors do not have the configured sizes.
+    """
+
+    kind: str = "eagle1"
+    label = "EAGLE-1/2"
+    sizes_type = Eagle1Config
+    reads: Literal["aux", "hidden"] = "hidden"
+    max_steps: int | None = None
+
+    def __init__(
+        self, config: Eagle1Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        share_target(self, config, embedding, target_head, target_ids)
+        self.config = config
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
+        self.layers = nn.ModuleList([PlainLayer(config)])
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        register_tables(self, config)
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start with both inputs of ``fc`` equally strong.
+
+        There is no input norm, and a target's embeddings may be many times smaller than its hidden states: the
+        embedding's half of ``fc`` is scaled by the ratio of their root mean squares. A bias starts at zero, an
+        own head at the target's rows.
+
+        Args:
+            features: (N, H) of real tokens, equal to ``hidden``.
+            hidden: (N, H) target hidden states.
+        """
+        self.init_own_head()
+        some = self.embedding[:: -(-len(self.embedding) // _SCALE_ROWS)].float()
+        ratio = hidden.float().pow(2).mean().sqrt() / some.pow(2).mean().sqrt().clamp(min=_TINY)
+        self.fc.weight[:, : self.config.hidden_size].mul_(ratio)
+        if self.fc.bias is not None:
+            self.fc.bias.zero_()
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """See :class:`.drafter.Drafter`; which keys a row sees is EAGLE-3's rule."""
+        layer, x = self._layer, self._join(ids, g)
+        q, k, v = layer.qkv(x, *self.rotary(position))
+        state.k.append(k)
+        state.v.append(v)
+        return layer.finish(x, ttt_attention(q, state))
+
+    def extend(
+        self,
+        ids: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight,
+    ) -> Tensor:
+        """See :class:`.drafter.CachedDrafter`."""
+        layer, x = self._layer, self._join(ids, g)
+        q, k, v = layer.qkv(x, *self.rotary(position))
+        return layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
+
+    @property
+    def _layer(self) -> PlainLayer:
+        layer = self.layers[0]
+        assert isinstance(layer, PlainLayer)
+        return layer
+
+    def _join(self, ids: Tensor, g: Tensor) -> Tensor:
+        """fc([e(x) ; g]): (B, T), (B, T, H) -> (B, T, H)."""
+        joined = torch.cat([self.embed(ids), g], dim=-1)  # (B, T, 2H)
+        return self.fc(joined.to(self.fc.weight.dtype))

@@ -1,0 +1,181 @@
+"""The EAGLE-3 drafter: one module for training and decoding, so that the two cannot drift apart.
+
+Li et al., "EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test" (2025).
+``g0 = fc([f_low ; f_mid ; f_high])``; one decoder layer whose q, k and v read
+``[norm(e(x)) ; norm(g)]``; its output is the next step's g. Parameter names follow the serving layout
+(``fc``, ``midlayer.*``, ``norm``, ``lm_head``). Drafters of other tools differ in where norms stand; these forms are
+switches of ``Eagle3Config``.
+
+Training (``ttt_step``) and decoding (``extend``) differ only in which keys a row may see; projections,
+norms, rotary positions and the MLP are the same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import MismatchError
+from ..kv_cache import KVCache, Sight
+from ..rope import RopeSettings
+from ..target.hf import default_aux_layers
+from ..ttt.attention import TTTState, ttt_attention
+from . import parts
+from .eagle_layers import MidLayer, RMSNorm
+from .parts import OverTarget, RotaryPositions, register_tables, share_target
+
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Eagle3Config(parts.DictSizes):
+    """Sizes of an EAGLE-3 drafter.
+
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the own head; None shares the target's head.
+        aux_layers: target layers (0-based outputs) that ``fc`` reads.
+        norm_before_residual: the layer's residual is ``hidden_norm(g)``, not g.
+        norm_before_fc: one RMSNorm over all n_aux * H features before ``fc`` (``input_norm``).
+        fc_norm: an RMSNorm over the H features of each layer before ``fc`` (``fc_norm.0`` to ``fc_norm.n-1``).
+        norm_output: the next g is the normed output, which the LM head reads too.
+        qk_norm: q and k of every head are normed before the rotation (``q_norm``, ``k_norm``).
+    """
+
+    kind: ClassVar[str] = "eagle3"
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    aux_layers: tuple[int, ...]
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-5
+    rope: RopeSettings = field(default_factory=RopeSettings)
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self) -> None:
+        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        if problem is None and (not self.aux_layers or min(self.aux_layers) < 0):
+            problem = f"aux_layers {list(self.aux_layers)}"
+        if problem is None and self.norm_before_fc and self.fc_norm:
+            problem = "norm_before_fc and fc_norm exclude each other"
+        parts.refuse(problem or parts.attention_problem(self))
+
+    @classmethod
+    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle3Config:
+        """The target's sizes where ``wishes`` leaves them out.
+
+        Raises:
+            MismatchError: auxiliary layers that the target does not have.
+        """
+        layers = tuple(wishes.aux_layers or default_aux_layers(target.num_layers))
+        if not all(0 <= layer < target.num_layers for layer in layers):
+            raise MismatchError(
+                "the target has no such layers",
+                got=f"drafter.aux_layers {list(layers)} (0-based)",
+                expected=f"0 to {target.num_layers - 1}",
+            )
+        return cls(aux_layers=layers, **wishes.attention(target))
+
+
+class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
+    """EAGLE-3 drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+
+    kind: str = "eagle3"
+    label = "EAGLE-3"
+    sizes_type = Eagle3Config
+    reads: Literal["aux", "hidden"] = "aux"
+    max_steps: int | None = None
+
+    def __init__(
+        self, config: Eagle3Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        share_target(self, config, embedding, target_head, target_ids)
+        self.config = config
+        count, size, eps = len(config.aux_layers), config.hidden_size, config.rms_norm_eps
+        self.fc = nn.Linear(count * size, size, bias=False)
+        if config.norm_before_fc:
+            self.input_norm = RMSNorm(count * size, eps)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(RMSNorm(size, eps) for _ in config.aux_layers)
+        self.midlayer = MidLayer(config)
+        self.norm = RMSNorm(size, eps)
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
+        register_tables(self, config)
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start at the target's scale.
+
+        - an own head takes the target's rows of the same tokens;
+        - the final norm's weight takes the root mean square of the target's hidden states, a dimension at a
+          time, so that the first logits are as large as the target's;
+        - ``fc`` is scaled so that g0 has a root mean square of 1, beside which a fresh layer's output is a
+          perturbation.
+
+        Args:
+            features: (N, n_aux * H) of real tokens.
+            hidden: (N, H) of the same tokens.
+        """
+        self.init_own_head()
+        self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())  # (H,)
+        fused = self.fuse(features.to(self.fc.weight.dtype))
+        self.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """g0 = fc(features), the features normed where the sizes say so: (..., n_aux * H) -> (..., H)."""
+        features = features.to(self.fc.weight.dtype)
+        if self.config.norm_before_fc:
+            features = self.input_norm(features)
+        if self.config.fc_norm:
+            chunks = features.chunk(len(self.fc_norm), dim=-1)  # n_aux of (..., H)
+            features = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks)], dim=-1)
+        return self.fc(features)
+
+    def read(self, g: Tensor) -> Tensor:
+        """What the LM head reads: the final norm of g, which ``norm_output`` has already applied."""
+        return g if self.config.norm_output else self.norm(g)
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """See :class:`.drafter.Drafter`; g is that before the final norm unless ``norm_output``.
+
+        Step k feeds row t the token x_{t+1+k} at rotary position t + k; it sees the step-0 keys s <= t of its
+        document and its own keys of steps 1..k.
+        """
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
+        state.k.append(k)
+        state.v.append(v)
+        return self._finish(residual, ttt_attention(q, state))
+
+    def extend(
+        self,
+        ids: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight,
+    ) -> Tensor:
+        """See :class:`.drafter.CachedDrafter`."""
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
+        return self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
+
+    def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """The next g (B, T, H) from the layer's residual and what its attention gathered (B, h, T, D)."""
+        g = self.midlayer.finish(residual, attended)
+        return self.norm(g) if self.config.norm_output else g

@@ -1,0 +1,155 @@
+"""The layers of the EAGLE drafters; see ``eagle3.py`` and ``eagle1.py`` for how they are put together."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...ops.add_rms_norm import add_rms_norm
+from ...ops.backend import HALVES
+from ..lean.layers import rms_norm
+from ..rope import apply_rope
+
+
+class LayerSizes(Protocol):
+    """The sizes that a layer needs."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+
+class MidLayerSizes(LayerSizes, Protocol):
+    """What EAGLE-3's layer needs beside them; see ``Eagle3Config``."""
+
+    @property
+    def norm_before_residual(self) -> bool: ...
+    @property
+    def qk_norm(self) -> bool: ...
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm, computed in fp32 (Zhang and Sennrich 2019)."""
+
+    small: Tensor
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+        self.register_buffer("small", torch.tensor(eps), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # the fused one is quicker with its backward pass, the other without
+            return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+        if x.is_cuda and x.dtype in HALVES and x.dtype == self.weight.dtype:  # one kernel in place of seven
+            return add_rms_norm(x.reshape(-1, x.shape[-1]), None, self.weight, self.eps)[0].view(x.shape)
+        return rms_norm(x, self.weight, self.small)
+
+
+class Attention(nn.Module):
+    """Projections of the drafter's attention; q, k and v read ``inputs`` features, the output is H.
+
+    ``qk_norm``: every head's q and k pass an RMSNorm over D before the rotation, as in Qwen3.
+    """
+
+    def __init__(self, config: LayerSizes, inputs: int, *, qk_norm: bool = False) -> None:
+        super().__init__()
+        c = config
+        self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
+        self.q_proj = nn.Linear(inputs, c.num_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(inputs, c.num_kv_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(inputs, c.num_kv_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
+        self.qk_norm = qk_norm
+        if qk_norm:
+            self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
+            self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
+
+    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, inputs) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
+        q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
+
+    def output(self, attended: Tensor) -> Tensor:
+        """(B, h, T, D) -> (B, T, H)."""
+        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, hidden: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class MidLayer(nn.Module):
+    """EAGLE-3's decoder layer.
+
+    ``norm_before_residual``: the residual stream starts from the normed g in place of g itself.
+    """
+
+    def __init__(self, config: MidLayerSizes) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(size, eps)
+        self.hidden_norm = RMSNorm(size, eps)
+        self.post_attention_layernorm = RMSNorm(size, eps)
+        self.self_attn = Attention(config, 2 * size, qk_norm=config.qk_norm)
+        self.mlp = MLP(size, config.intermediate_size)
+        self.norm_before_residual = config.norm_before_residual
+
+    def qkv(
+        self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v as :meth:`Attention.qkv` gives them, and the residual (B, T, H) that ``finish`` adds to."""
+        normed = self.hidden_norm(g)
+        x = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # (B, T, 2H)
+        return *self.self_attn.qkv(x, cos, sin), normed if self.norm_before_residual else g
+
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before the final norm."""
+        g = residual + self.self_attn.output(attended)
+        return g + self.mlp(self.post_attention_layernorm(g))
+
+
+class PlainLayer(nn.Module):
+    """EAGLE-1's decoder layer: no norm before the attention."""
+
+    def __init__(self, config: LayerSizes) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.self_attn = Attention(config, size)
+        self.mlp = MLP(size, config.intermediate_size)
+        self.post_attention_layernorm = RMSNorm(size, config.rms_norm_eps)
+
+    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`Attention.qkv`, of x (B, T, H)."""
+        return self.self_attn.qkv(x, cos, sin)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H)."""
+        x = x + self.self_attn.output(attended)
+        return x + self.mlp(self.post_attention_layernorm(x))

@@ -1,0 +1,139 @@
+"""What training and decoding ask of every drafter, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from ..kv_cache import KVCache, Sight
+from ..ttt.attention import TTTState
+
+
+class DrafterSizes(Protocol):
+    """Sizes that every kind's configuration has."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def draft_vocab_size(self) -> int | None: ...
+    @property
+    def aux_layers(self) -> tuple[int, ...]: ...
+    @property
+    def max_position_embeddings(self) -> int: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Drafter(Protocol):
+    """A drafter over a frozen target (all are ``nn.Module``).
+
+    Attributes:
+        kind: its row of the drafter table.
+        label: the kind as people write it.
+        reads: what :meth:`fuse` takes: ``aux`` the concatenated outputs of the auxiliary layers
+            (B, T, n_aux * H), ``hidden`` the target's hidden states after the final norm (B, T, H).
+        config: its sizes.
+        embedding, target_head: (V, H) the target's, frozen and shared; never among the parameters.
+        target_ids: (R,) ascending target ids of the head's rows (0..V-1 over the whole vocabulary).
+    """
+
+    kind: str
+    label: str
+    reads: Literal["aux", "hidden"]
+    config: Any
+    embedding: Tensor
+    target_head: Tensor
+    target_ids: Tensor
+
+    @property
+    def has_own_head(self) -> bool: ...
+    @property
+    def head_weight(self) -> Tensor:
+        """(R, H) or (V, H) rows that score draft tokens."""
+        ...
+
+    @property
+    def positions(self) -> int | None:
+        """How many rotary positions there are now; None where positions are not used."""
+        ...
+
+    @property
+    def max_steps(self) -> int | None:
+        """Most steps of an unroll (Medusa: its heads); None where there is no bound."""
+        ...
+
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/setup.py``."""
+        ...
+
+    def ensure_positions(self, count: int) -> None:
+        """Make room for at least this many positions; nothing where they are not used."""
+        ...
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the first step is fed: (B, T, .) -> (B, T, H)."""
+        ...
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """One step of the unroll for all rows.
+
+        Args:
+            ids: (B, T) tokens fed.
+            g: (B, T, H) hidden states fed: of ``fuse``, later the drafter's own.
+            position: (B, T) rotary positions, already t + k.
+            state: documents, and keys of the earlier steps; this step's are appended, empty for a kind without keys.
+
+        Returns:
+            (B, T, H) the next g.
+        """
+        ...
+
+    def read(self, g: Tensor) -> Tensor:
+        """What the LM head reads: (..., H) -> (..., H)."""
+        ...
+
+    def logits(self, g: Tensor) -> Tensor:
+        """(..., H) -> (..., R or V)."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def buffers(self) -> Iterator[Tensor]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+    def to(self, *args: Any, **kwargs: Any) -> Any: ...
+    def train(self, mode: bool = True) -> Any: ...
+    def eval(self) -> Any: ...
+    def requires_grad_(self, requires_grad: bool = True) -> Any: ...
+
+
+class CachedDrafter(Drafter, Protocol):
+    """A drafter whose next state depends on its path: it decodes a step at a time against a key cache."""
+
+    def extend(
+        self,
+        ids: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight,
+    ) -> Tensor:
+        """One cached step of decoding.
+
+        Args:
+            ids: (B, N) tokens fed.
+            g: (B, N, H) hidden states fed.
+            position: (B, N) rotary positions.
+            cache: one-layer cache; this step's keys go to ``slots``.
+            slots: (N,) int64.
+            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
+
+        Returns:
+            (B, N, H) the next g.
+        """
+        ...

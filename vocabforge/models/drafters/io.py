@@ -1,0 +1,294 @@
+"""Drafters on disk: the native artefact, and the folder kinds that a drafter can be loaded from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ...core.artifact import Artifact, open_artifact, write_artifact
+from ...core.errors import ArtifactError, DataError, MismatchError
+from ...core.files import atomic_write_json, form_errors, read_json
+from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
+from ..target.load import dtype_name, read_target_config
+from .interface import Drafter
+from .registry import DRAFTERS, drafter_class, new_drafter
+
+KIND = "drafter"
+WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
+_COARSE_FIRST = (torch.bfloat16, torch.float16, torch.float32)
+_SMALLEST_HALF = 2.0**-24  # below it fp16 holds nothing
+_MOST_POSITIONS = 1 << 24  # longer than any context
+_ROWS = 8192  # compared at a time
+
+
+@dataclass(frozen=True)
+class TargetTensors:
+    """The target's tensors that a drafter shares.
+
+    Attributes:
+        embedding: (V, H).
+        head: (V, H) LM head.
+    """
+
+    embedding: Tensor
+    head: Tensor
+
+
+def save_drafter(
+    path: Path,
+    drafter: Drafter,
+    meta: Mapping[str, Any],
+    *,
+    parents: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the native artefact: trained tensors under their serving names, plus ``drafter.json``.
+
+    Args:
+        meta: facts about target and training (``target_fingerprint``, ``tokenizer_fingerprint``, ...).
+    """
+    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
+        fill_native(folder, drafter)
+
+
+def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None) -> None:
+    """The files of the native artefact, in the drafter's dtype or another."""
+    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
+    if drafter.has_own_head:
+        tensors[TARGET_IDS] = drafter.target_ids.cpu()
+    save_file(tensors, folder / WEIGHTS)
+    atomic_write_json(folder / CONFIG, {"kind": drafter.kind, **drafter.config.to_dict()})
+
+
+def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
+    """Load a native drafter artefact of any kind onto its target's tensors, for decoding.
+
+    Raises:
+        ArtifactError: damaged or of another kind.
+        MismatchError: the target's tensors do not fit.
+    """
+    sizes, tensors, ids, artifact = _read_native(path)
+    return assemble(sizes, tensors, ids, target, source=path), artifact
+
+
+def load_trainable(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
+    """The same to be trained on: fp32 parameters with gradients, on the target's device.
+
+    Its auxiliary layers are those that the target must give: see :func:`native_sizes`.
+
+    Raises:
+        ArtifactError: damaged or of another kind.
+        MismatchError: the target's tensors do not fit.
+    """
+    sizes, tensors, ids, artifact = _read_native(path)
+    drafter = _filled(sizes, tensors, ids, target, source=path)
+    return drafter.to(target.embedding.device).train().requires_grad_(True), artifact
+
+
+def native_sizes(path: Path) -> Any:
+    """Sizes of a native drafter artefact, without its tensors; ``.kind`` names the kind.
+
+    Raises:
+        ArtifactError: damaged or of another kind.
+    """
+    return _read_sizes(open_artifact(path, KIND))
+
+
+def _read_native(path: Path) -> tuple[Any, dict[str, Tensor], Tensor | None, Artifact]:
+    artifact = open_artifact(path, KIND)
+    sizes = _read_sizes(artifact)
+    with form_errors("the drafter's weights cannot be read", path / WEIGHTS):
+        tensors = load_file(artifact.file(WEIGHTS))
+    ids = tensors.pop(TARGET_IDS, None)
+    return sizes, tensors, ids, artifact
+
+
+def _read_sizes(artifact: Artifact) -> Any:
+    body = read_json(artifact.file(CONFIG), "drafter configuration")
+    with form_errors("the drafter's sizes cannot be read", artifact.path / CONFIG):
+        kind = body.pop("kind", None)
+        if kind not in DRAFTERS:
+            raise ArtifactError(
+                "this kind of drafter is not known",
+                got=kind,
+                expected=", ".join(DRAFTERS),
+                source=artifact.path,
+            )
+        return drafter_class(kind).sizes_type.from_dict(body)
+
+
+def assemble(
+    sizes: Any,
+    tensors: Mapping[str, Tensor],
+    target_ids: Tensor | None,
+    target: TargetTensors,
+    *,
+    source: object,
+) -> Any:
+    """A drafter from its tensors, strictly: every parameter present, none left over, every shape right.
+
+    It takes the target's device and dtype.
+
+    Args:
+        sizes: of any kind; ``sizes.kind`` names it.
+
+    Raises:
+        ArtifactError: a tensor is missing, unknown or of another shape.
+    """
+    drafter = _filled(sizes, tensors, target_ids, target, source=source)
+    return drafter.to(target.embedding).eval().requires_grad_(False)
+
+
+def _filled(
+    sizes: Any,
+    tensors: Mapping[str, Tensor],
+    target_ids: Tensor | None,
+    target: TargetTensors,
+    *,
+    source: object,
+) -> Drafter:
+    _check_stored(sizes, tensors, target_ids, source)
+    drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids)
+    wanted = dict(drafter.named_parameters())
+    if problems := disagreements(tensors, wanted):
+        raise ArtifactError(
+            "the drafter's tensors are not those of its configuration",
+            got="; ".join(problems[:5]),
+            source=source,
+            remedy="the folder was put together from several drafters; export or train it again",
+        )
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(tensors[name])
+    return drafter
+
+
+def _check_stored(
+    sizes: Any, tensors: Mapping[str, Tensor], target_ids: Tensor | None, source: object
+) -> None:
+    """Refuse, before anything of such a size is made, sizes larger than all that is stored; and ids that are none."""
+    most = max((tensor.numel() for tensor in tensors.values()), default=0)
+    names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "draft_vocab_size")
+    wide = [f"{name} {value:,}" for name in names if (value := getattr(sizes, name, None) or 0) > most]
+    if sizes.max_position_embeddings > _MOST_POSITIONS:
+        wide.append(f"max_position_embeddings {sizes.max_position_embeddings:,}")
+    if wide:
+        raise ArtifactError(
+            "the drafter's sizes are larger than its tensors",
+            got=", ".join(wide),
+            expected="no size above a tensor's number of elements",
+            source=source,
+            remedy="the folder is damaged or put together from several drafters; export or train it again",
+        )
+    if target_ids is not None and (
+        target_ids.dtype not in (torch.int64, torch.int32)
+        or target_ids.dim() != 1
+        or not len(target_ids)
+        or len(target_ids.unique()) != len(target_ids)
+        or not 0 <= int(target_ids.min()) <= int(target_ids.max()) < sizes.vocab_size
+    ):
+        raise ArtifactError(
+            "the drafter's target ids are no ids of the vocabulary",
+            got=f"{target_ids.dtype}, {tuple(target_ids.shape)}",
+            expected=f"whole numbers, each once, below {sizes.vocab_size:,}",
+            source=source,
+        )
+
+
+def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -> None:
+    """Refuse a drafter's own input embedding that is not the target's, which every drafter here reads.
+
+    Both may have been rounded: they are compared in the coarsest dtype that holds either of them exactly.
+
+    Args:
+        tensor: (V, H) as the drafter's folder stores it.
+
+    Raises:
+        MismatchError: another shape, or other values.
+    """
+    ours = shared.embedding
+    if tensor.shape != ours.shape:
+        raise MismatchError(
+            "the drafter's own input embedding does not have the target's shape",
+            got=f"shape {tuple(tensor.shape)}",
+            expected=f"shape {tuple(ours.shape)}",
+            source=source,
+            remedy="give the target that it was trained for",
+        )
+    coarse, fine = sorted((_exact_in(tensor), _exact_in(ours)), key=_COARSE_FIRST.index)
+    # fp32 rounds to a half in one way; two halves made from one fp32 tensor may lie a unit in the last place apart.
+    slack = torch.finfo(coarse).eps if fine == torch.float16 != coarse else 0.0
+    rows, worst = 0, 0.0
+    for a, b in zip(tensor.split(_ROWS), ours.cpu().split(_ROWS)):
+        gap = (a.to("cpu", coarse).float() - b.to(coarse).float()).abs()  # (rows, H)
+        near = gap <= slack * b.abs().float() + (
+            _SMALLEST_HALF if slack else 0.0
+        )  # never where it is no number
+        rows += int((~near).any(1).sum())
+        worst = max(worst, float(gap.nan_to_num(torch.inf).max()))
+    if rows:
+        raise MismatchError(
+            "the drafter was trained with an input embedding of its own, and would be run with the target's",
+            got=f"{rows:,} of {len(ours):,} rows differ, by at most {worst:.3g}",
+            expected=f"the target's rows, up to the rounding of {dtype_name(coarse)}",
+            source=source,
+            remedy="give the target that it was trained for; a drafter whose embedding was trained can be run by "
+            "vLLM, which keeps it",
+        )
+
+
+def _exact_in(tensor: Tensor) -> torch.dtype:
+    """The coarsest dtype that holds every value exactly: what a tensor was rounded to, whatever it is kept in."""
+    for dtype in _COARSE_FIRST[:-1]:
+        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in tensor.split(_ROWS)):
+            return dtype
+    return _COARSE_FIRST[-1]
+
+
+def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> TargetTensors:
+    """Only what a drafter shares, on the CPU: an export needs no layer of the target.
+
+    A head that is stored once with the embedding is one tensor with it.
+
+    Raises:
+        DataError: unreadable weights, or none under the usual names.
+    """
+    read_target_config(path)  # says what is missing where there is no model at all
+    stored = read_headers(checkpoint_files(path))
+    embedding = stored.get(EMBEDDING, stored.get(LM_HEAD))
+    head = stored.get(LM_HEAD, embedding)
+    if embedding is None or head is None:
+        raise DataError(
+            "the target has no input embedding",
+            got=f"no {EMBEDDING}",
+            expected="a checkpoint of a supported causal language model",
+            source=path,
+        )
+    wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
+    shared = {name: torch.empty(item.shape, dtype=dtype) for name, item in wanted.items()}
+    fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
+    return TargetTensors(shared[EMBEDDING], shared.get(LM_HEAD, shared[EMBEDDING]))
+
+
+def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
+    """Refuse a drafter made for another target.
+
+    Raises:
+        MismatchError: fingerprints differ.
+    """
+    expected = artifact.meta.get("target_fingerprint")
+    if expected is not None and expected != fingerprint:
+        raise MismatchError(
+            "this drafter was trained for another target",
+            got=f"target {target} with fingerprint {fingerprint[:12]}…",
+            expected=f"fingerprint {str(expected)[:12]}… ({artifact.meta.get('target_name', 'unknown')})",
+            source=artifact.path,
+            remedy="give the target that it was trained for, or train a drafter for this one",
+        )

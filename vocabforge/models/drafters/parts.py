@@ -1,0 +1,342 @@
+"""What drafters of several kinds share: sizes, the target's tensors, rotary tables, attention against a cache.
+
+The classes are mix-ins without state, not modules inside the drafter: those would change the serving names of its
+parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, fields
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import ConfigError, MismatchError
+from ..kv_cache import KVCache, Sight, sight_attention
+from ..rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
+from .eagle_layers import LayerSizes
+from .interface import DrafterSizes
+
+_MOST = 1 << 28  # no size of any model comes near
+
+_Sizes = TypeVar("_Sizes")
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """A target's sizes, as its ``config.json`` gives them; the defaults of every drafter."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int | None
+    vocab_size: int
+    num_layers: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    config: Mapping[str, Any]
+
+    def rope(self) -> RopeSettings:
+        """Raises: DataError: a rotary embedding that is not computed."""
+        return parse_rope(self.config, 10_000.0, "the target's config.json")
+
+
+@dataclass(frozen=True)
+class SizeWishes:
+    """What a user sets of a drafter's sizes; None takes the target's.
+
+    Attributes:
+        draft_vocab_size: R, rows of an own head; None shares the target's head.
+        aux_layers: target layers (0-based outputs); of kinds that read them.
+        medusa_heads: of Medusa; None is 5.
+    """
+
+    draft_vocab_size: int | None = None
+    aux_layers: tuple[int, ...] | None = None
+    intermediate_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    medusa_heads: int | None = None
+
+    def attention(self, target: TargetSizes) -> dict[str, Any]:
+        """The fields of a drafter with one decoder layer."""
+        heads = self.num_heads or target.num_heads
+        return {
+            "hidden_size": target.hidden_size,
+            "intermediate_size": self.intermediate_size or target.intermediate_size,
+            "num_heads": heads,
+            "num_kv_heads": self.num_kv_heads or target.num_kv_heads,
+            "head_dim": target.head_dim or target.hidden_size // heads,
+            "vocab_size": target.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "max_position_embeddings": target.max_position_embeddings,
+            # A smaller one would vanish in bf16 next to fresh norms.
+            "rms_norm_eps": max(target.rms_norm_eps, 1e-6),
+            "rope": target.rope(),
+        }
+
+
+def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
+    """Sizes from a target's ``config.json`` (its text part, where it has several).
+
+    Raises:
+        MismatchError: a size is missing.
+    """
+    body = config if "hidden_size" in config else config.get("text_config") or config
+    try:
+        heads = int(body["num_attention_heads"])
+        return TargetSizes(
+            hidden_size=int(body["hidden_size"]),
+            intermediate_size=int(body["intermediate_size"]),
+            num_heads=heads,
+            num_kv_heads=int(body.get("num_key_value_heads") or heads),
+            head_dim=int(body["head_dim"]) if body.get("head_dim") else None,
+            vocab_size=int(body["vocab_size"]),
+            num_layers=int(body["num_hidden_layers"]),
+            max_position_embeddings=int(body.get("max_position_embeddings") or 2048),
+            rms_norm_eps=float(body.get("rms_norm_eps") or 1e-5),
+            config=body,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MismatchError(
+            "the target's config.json lacks a size that a drafter needs",
+            got=f"no usable {error}",
+            remedy="give a causal language model's folder",
+        ) from error
+
+
+def size_problem(sizes: DrafterSizes, *names: str) -> str | None:
+    """The first thing wrong with a drafter's sizes, or None.
+
+    Args:
+        names: fields that must be 1 or more, beside those that every kind has.
+    """
+    names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
+    small = [f"{name} {getattr(sizes, name)}" for name in names if getattr(sizes, name) < 1]
+    if small:
+        return ", ".join(small)
+    rows = sizes.draft_vocab_size
+    if rows is not None and not 1 <= rows <= sizes.vocab_size:
+        return f"draft_vocab_size {rows} is not within 1 to vocab_size {sizes.vocab_size}"
+    return None
+
+
+def attention_problem(sizes: LayerSizes) -> str | None:
+    """The first thing wrong with the sizes of an attention, or None."""
+    if sizes.num_heads % sizes.num_kv_heads:
+        return f"num_heads {sizes.num_heads} is no multiple of num_kv_heads {sizes.num_kv_heads}"
+    if sizes.head_dim % 2:
+        return f"head_dim {sizes.head_dim} is odd, and rotary positions need pairs"
+    return None
+
+
+def refuse(problem: str | None) -> None:
+    """Raises: ConfigError: there is a problem."""
+    if problem is not None:
+        raise ConfigError(
+            "the drafter's sizes do not go together",
+            got=problem,
+            remedy="change these sizes: the section drafter of a recipe, the configuration of a folder",
+        )
+
+
+class DictSizes:
+    """Mix-in of a kind's sizes, a dataclass: to a dictionary and back."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
+        """Sizes from what ``to_dict`` and JSON made of them, strictly.
+
+        Raises:
+            ConfigError: a key is missing or unknown, or the sizes do not go together.
+        """
+        body = dict(values)
+        try:
+            _check_types(cls, body)
+            if "aux_layers" in body:
+                body["aux_layers"] = tuple(body["aux_layers"])
+            if "rope" in body:
+                _check_types(RopeSettings, body["rope"])
+                body["rope"] = RopeSettings(**body["rope"])
+                if body["rope"].kind not in ROPE_TYPES:
+                    raise TypeError(f"rope.kind {body['rope'].kind!r}")
+            return cls(**body)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                "the drafter's configuration is incomplete or has unknown keys",
+                got=error,
+                expected=", ".join(one.name for one in fields(cast(Any, cls))),
+            ) from error
+
+
+def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
+    """Raises: TypeError: a value is not of its field's type, or no size that anything has."""
+    for field in fields(sizes_type):
+        value: Any = body.get(field.name)
+        kind = str(field.type)
+        if field.name not in body or (value is None and "None" in kind):
+            continue
+        if kind.startswith("int"):
+            fits = type(value) is int and 0 < value <= _MOST
+        elif kind.startswith("tuple[int"):
+            fits = isinstance(value, (list, tuple)) and all(
+                type(one) is int and 0 <= one <= _MOST for one in value
+            )
+        elif kind.startswith("float"):
+            fits = type(value) in (int, float) and 0 <= value < math.inf
+        else:
+            fits = kind != "bool" or type(value) is bool
+        if not fits:
+            raise TypeError(f"{field.name} {value!r}"[:120])
+
+
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor | Sight
+) -> Tensor:
+    """Attention of one decoding step against a one-layer cache, which takes the step's keys.
+
+    Args:
+        q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
+        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
+
+    Returns:
+        (B, h, N, D).
+    """
+    keys, values = cache.write(0, k, v, slots)
+    if isinstance(mask, Sight):
+        return sight_attention(q.transpose(1, 2), keys, values, mask).transpose(1, 2)
+    view = mask.shape[-1]
+    mask = mask if mask.dim() == 2 else mask.unsqueeze(1)
+    return F.scaled_dot_product_attention(
+        q, keys[:, :, :view], values[:, :, :view], attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+_READY_POSITIONS = 131_072
+
+
+class OverTarget:
+    """Mix-in of a drafter over a frozen target, read by the target's LM head or by its own (``lm_head``)."""
+
+    config: Any
+    embedding: Tensor
+    target_head: Tensor
+    target_ids: Tensor
+    lm_head: nn.Linear
+
+    @property
+    def has_own_head(self) -> bool:
+        return self.config.draft_vocab_size is not None
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The rows that score draft tokens: (R, H) or (V, H)."""
+        return self.lm_head.weight if self.has_own_head else self.target_head
+
+    @torch.no_grad()
+    def init_own_head(self) -> None:
+        """An own LM head takes the target's rows of the same tokens."""
+        if self.has_own_head:
+            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's hidden states as they are: (..., H)."""
+        return features
+
+    def read(self, g: Tensor) -> Tensor:
+        """The LM head reads g itself."""
+        return g
+
+    def logits(self, g: Tensor) -> Tensor:
+        """(..., H) -> (..., R or V) draft logits."""
+        return F.linear(self.read(g), self.head_weight)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, H)."""
+        return F.embedding(ids, self.embedding)
+
+
+class RotaryPositions:
+    """Mix-in of a drafter with rotary positions: tables ``cos`` and ``sin`` (P, D), see :func:`register_tables`."""
+
+    config: Any
+    cos: Tensor
+    sin: Tensor
+
+    @property
+    def positions(self) -> int:
+        """Length of the rotary tables."""
+        return int(self.cos.shape[0])
+
+    def ensure_positions(self, count: int) -> None:
+        """Lengthen the rotary tables to at least ``count`` positions.
+
+        Padding rows and deep trees reach past the target's context, and a drafter may have been trained for a
+        shorter context than it decodes in. What was made keeps its values.
+        """
+        if count > self.positions:
+            # A table made in inference mode could not be used in training again.
+            with torch.inference_mode(False):
+                cos, sin = rope_tables(self.config.rope, self.config.head_dim, count)
+                self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
+
+    def rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin (B, 1, T, D) of positions (B, T)."""
+        return self.cos[position][:, None], self.sin[position][:, None]
+
+
+def share_target(
+    drafter: nn.Module, sizes: DrafterSizes, embedding: Tensor, head: Tensor, target_ids: Tensor | None
+) -> None:
+    """Register the target's tensors, and the own head's ids, as buffers that are neither trained nor saved.
+
+    Args:
+        embedding: (V, H).
+        head: (V, H).
+        target_ids: (R,) ascending target ids of the own head's rows; needed where R is below V.
+
+    Raises:
+        MismatchError: other shapes.
+    """
+    expected = (sizes.vocab_size, sizes.hidden_size)
+    for name, tensor in (("input embedding", embedding), ("LM head", head)):
+        if tuple(tensor.shape) != expected:
+            raise MismatchError(
+                f"the target's {name} does not fit the drafter",
+                got=f"shape {tuple(tensor.shape)}",
+                expected=f"shape {expected}",
+                remedy="use the target that the drafter was trained for",
+            )
+    rows = sizes.draft_vocab_size
+    if rows is not None and rows != sizes.vocab_size and (target_ids is None or len(target_ids) != rows):
+        raise MismatchError(
+            "the drafter's own head has no matching list of target ids",
+            got="none" if target_ids is None else f"{len(target_ids)} ids",
+            expected=f"{rows} ids",
+        )
+    if target_ids is None:
+        target_ids = torch.arange(rows or sizes.vocab_size)
+    drafter.register_buffer("embedding", embedding.detach(), persistent=False)
+    drafter.register_buffer("target_head", head.detach(), persistent=False)
+    drafter.register_buffer("target_ids", target_ids, persistent=False)
+
+
+def register_tables(drafter: nn.Module, sizes: Any) -> None:
+    """Register rotary tables ``cos`` and ``sin`` (P, D), fp32, neither trained nor saved.
+
+    P is the positions that the sizes admit or 131,072: tables of what some configurations admit would take gigabytes,
+    and ``ensure_positions`` makes more where they are read.
+    """
+    cos, sin = rope_tables(sizes.rope, sizes.head_dim, min(sizes.max_position_embeddings, _READY_POSITIONS))
+    drafter.register_buffer("cos", cos, persistent=False)
+    drafter.register_buffer("sin", sin, persistent=False)

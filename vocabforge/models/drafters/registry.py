@@ -1,0 +1,90 @@
+"""The table of drafters, and making one for a target."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ...core.errors import ConfigError, MismatchError
+from ...core.registry import resolve
+from .interface import Drafter
+from .parts import SizeWishes, read_target_sizes
+
+# name -> "module:attr" of a class with .kind (the name) and .sizes_type (its sizes, with from_dict, from_target)
+DRAFTERS: dict[str, str] = {
+    "eagle3": "vocabforge.models.drafters.eagle3:Eagle3Drafter",
+    "eagle1": "vocabforge.models.drafters.eagle1:Eagle1Drafter",
+    "medusa": "vocabforge.models.drafters.medusa:MedusaDrafter",
+}
+
+
+def drafter_class(kind: str) -> Any:
+    """The class of a kind.
+
+    Raises:
+        UsageError: no such kind; names those that there are.
+    """
+    return resolve(DRAFTERS, kind, "kind of drafter")
+
+
+def drafter_sizes(kind: str, target: Mapping[str, Any], **wishes: Any) -> Any:
+    """Sizes of a drafter: the target's where nothing else is wished.
+
+    Args:
+        target: the target's ``config.json``.
+        wishes: fields of :class:`~vocabforge.models.drafters.parts.SizeWishes`; None leaves one out.
+
+    Raises:
+        MismatchError: the target's configuration lacks a size, or has no such auxiliary layers.
+        ConfigError: the sizes do not go together, or this kind does not have one that is wished.
+    """
+    sizes_type = drafter_class(kind).sizes_type
+    given = _given(kind, wishes)
+    return sizes_type.from_target(read_target_sizes(target), SizeWishes(**given))
+
+
+def check_wishes(sizes: Any, wishes: Mapping[str, Any], *, source: object) -> None:
+    """Refuse wishes that a trained drafter's sizes do not fulfil; None wishes nothing.
+
+    Raises:
+        MismatchError: a size differs.
+        ConfigError: this kind does not have a size that is wished.
+    """
+    for name, wish in _given(sizes.kind, wishes).items():
+        if getattr(sizes, name) != wish:
+            raise MismatchError(
+                f"the drafter to start from has another drafter.{name}",
+                got=wish,
+                expected=getattr(sizes, name),
+                source=source,
+                remedy=f"leave drafter.{name} out: a trained drafter keeps its sizes",
+            )
+
+
+def _given(kind: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in wishes.items() if value is not None}
+    known = {field.name for field in dataclasses.fields(drafter_class(kind).sizes_type)}
+    foreign = [name for name in given if name not in known]
+    if foreign:
+        overrides = " ".join(f"drafter.{name}=null" for name in foreign)
+        raise ConfigError(
+            "this kind of drafter does not have these sizes",
+            got=", ".join(f"drafter.{name}" for name in foreign),
+            expected=f"drafter.kind={kind} without them",
+            remedy=f"leave them out; over a recipe that has them: {overrides}",
+        )
+    return given
+
+
+def new_drafter(
+    kind: str, sizes: Any, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+) -> Drafter:
+    """A fresh drafter; see the classes.
+
+    Raises:
+        MismatchError: the target's tensors, or the ids, do not fit the sizes.
+    """
+    return drafter_class(kind)(sizes, embedding, target_head, target_ids)

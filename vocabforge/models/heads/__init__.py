@@ -1,0 +1,1 @@
+"""Draft heads: full, static, ranker, low-rank, router, scheduled, context, hybrid."""

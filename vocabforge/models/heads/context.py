@@ -1,0 +1,106 @@
+"""Heads over the tokens of the request's own text: the context head (NanoSpec) and the hybrid head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ...core.errors import UsageError
+from .core import ContextTail, CoreAndTail, RankerTail, ranked_ids
+from .exact import refuse_options
+from .interface import DraftHead, HeadBase, HeadOptions, HeadSizes
+from .low_rank import as_scorer, check_shortlist, new_scorer
+from .scorer import LowRankScorer
+
+MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in all
+LEAST_CONTEXT = 256
+DEFAULT_TAIL = 512  # of a hybrid head
+
+
+class HybridHead(CoreAndTail):
+    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
+        tail: what is scored beside it.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "hybrid"
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer | None:
+        """A ranker's scorer; without a rank, nothing: the tail is the text then."""
+        return None if sizes.rank is None else new_scorer(sizes)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        if module is None:
+            refuse_options(cls.KIND, options, ("ranked", "context"))
+            ranked = ranked_ids(cls.KIND, options.ranked)
+            return cls(base, ranked, text_tail(base, ranked, options.context), options.ops)
+        refuse_options(cls.KIND, options, ("ranked", "shortlist", "rows", "fp8"))
+        check_shortlist(options.shortlist, len(base.embedding))
+        ranked, size = ranked_ids(cls.KIND, options.ranked), options.shortlist or DEFAULT_TAIL
+        tail = RankerTail(base, as_scorer(module), size, options.rows == "shared", bool(options.fp8))
+        return cls(base, ranked, tail, options.ops)
+
+
+class ContextHead(CoreAndTail):
+    """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
+        context: tokens of the text, those met last.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "context"
+
+    def __init__(
+        self, base: HeadBase, ranked: Sequence[int], context: int | None = None, ops: bool | None = None
+    ) -> None:
+        super().__init__(base, ranked, text_tail(base, ranked, context), ops)
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("ranked", "context"))
+        return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)
+
+
+def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
+    """The request's own text as a tail of ``size`` tokens; None takes :func:`default_context`.
+
+    Raises:
+        UsageError: see :func:`check_context`.
+    """
+    vocab_size = len(base.embedding)
+    size = default_context(len(ranked), vocab_size) if size is None else size
+    check_context(size, vocab_size)
+    return ContextTail(size)
+
+
+def default_context(core: int, vocab_size: int) -> int:
+    """Tokens of the text where nothing is asked for: what the core leaves of ``MOST_TOKENS``, but some."""
+    return min(max(MOST_TOKENS - core, LEAST_CONTEXT), vocab_size)
+
+
+def check_context(size: int, vocab_size: int) -> None:
+    """Refuse a context that is empty or larger than the vocabulary.
+
+    Raises:
+        UsageError: ``size`` is outside 1 to ``vocab_size``.
+    """
+    if not 1 <= size <= vocab_size:
+        raise UsageError(
+            "the context of a draft head does not suit the vocabulary",
+            got=f"{size:,} tokens of the text",
+            expected=f"1 to {vocab_size:,}",
+        )

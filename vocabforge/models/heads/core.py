@@ -1,0 +1,290 @@
+"""A hot core of head rows with a tail that changes: what context and hybrid heads are made of.
+
+The core is one dense product over a slab of rows; the tail gathers a few rows a group (a request, or a row),
+in static shapes. A tail names head rows that the core does not have, so no token is scored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import MismatchError, UsageError
+from ...ops.draft_topk import draft_topk
+from ...ops.indexed_logits import indexed_logits
+from ...ops.ordering import top_set
+from . import on_ops as head_ops
+from .exact import answer, masked, requests_of
+from .interface import DraftState, HeadBase
+from .low_rank import scorer_rows
+from .on_ops import of_rows
+from .scorer import LowRankScorer, Selector
+
+
+class HotCore(nn.Module):
+    """Head rows that are always scored.
+
+    Args:
+        base: the exact head.
+        rows: (C,) int64 head rows, ascending.
+
+    Attributes:
+        weight: (C, H) a slab of their own.
+        rows: (C,) int32 ascending.
+        outside: (R - C,) int32 the other head rows, ascending.
+        inside: bool (R,), by head row.
+        others: (V + 1,) int32 the head row of each id that is not inside, -1 for all others; the last place
+            is -1 and stands for ids that are none.
+    """
+
+    weight: Tensor
+    rows: Tensor
+    outside: Tensor
+    inside: Tensor
+    others: Tensor
+
+    def __init__(self, base: HeadBase, rows: Tensor) -> None:
+        super().__init__()
+        self.size = len(rows)
+        device = base.target_ids.device
+        inside = torch.zeros(len(base.target_ids), dtype=torch.bool, device=device)
+        inside[rows] = True
+        known = max(len(base.embedding), int(base.target_ids[-1]) + 1)
+        others = torch.full((known + 1,), -1, dtype=torch.int32, device=device)
+        others[base.target_ids] = torch.arange(len(base.target_ids), dtype=torch.int32, device=device)
+        others[base.target_ids[rows]] = -1
+        parts = {"weight": base.weight.detach()[rows], "rows": rows.int(), "inside": inside, "others": others}
+        parts["outside"] = (~inside).nonzero()[:, 0].int()
+        for name, tensor in parts.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+
+class Tail(Protocol):
+    """Head rows beside the core.
+
+    Attributes:
+        context_size: see ``DraftHead.context_size``.
+        fills: it gives as many tokens as are asked for; else the core must.
+    """
+
+    context_size: int
+    fills: bool
+
+    def over(self, core: HotCore, ops: bool) -> None:
+        """The core that it will stand beside, and whether ``rows`` is to use the ops."""
+        ...
+
+    def rows(
+        self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
+    ) -> Tensor:
+        """(G, T) int head rows outside the core, once each, -1 for padding.
+
+        Group g has the N / G hidden rows (N, H) from g * N / G on. With ``fills`` core and tail have at least k
+        tokens. ``alone``: rows share only what belongs to their request, nothing of each other's.
+        """
+        ...
+
+
+class ContextTail:
+    """The tokens of each request's own text."""
+
+    fills = False
+
+    def __init__(self, size: int) -> None:
+        self.context_size = size
+
+    def over(self, core: HotCore, ops: bool) -> None:
+        """One indexing, static as it is."""
+
+    def rows(
+        self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
+    ) -> Tensor:
+        if state is None or state.context is None:
+            raise UsageError(
+                "this draft head reads the tokens of the request's text, and this way of drafting does not tell them",
+                expected="a proposer that tells a head the text's tokens",
+            )
+        # Padding, -1, and ids that are none fall on the last place.
+        return core.others[state.context.clamp(max=len(core.others) - 1)]  # (B, C)
+
+
+class RankerTail(nn.Module):
+    """The best tokens outside the core by a low-rank scorer.
+
+    On the ops, own tails are selected from a copy of the scorer's rows outside the core: (R - C) * d' weights more.
+    A shared tail is selected in plain operations in both forms: it needs every row's normaliser, core included.
+
+    Args:
+        base: the exact head.
+        scorer: the trained ranker.
+        size: tokens.
+        shared: the rows of a request share one tail, of the tokens that are likeliest in any of them; else each
+            row has its own.
+        fp8: see ``HeadOptions.fp8``.
+    """
+
+    fills = True
+    context_size = 0
+
+    def __init__(
+        self, base: HeadBase, scorer: LowRankScorer, size: int, shared: bool, fp8: bool = False
+    ) -> None:
+        super().__init__()
+        self.scorer, self.size, self.shared = scorer, size, shared
+        self._fp8 = fp8
+        self._all = Selector(scorer_rows(base, scorer), fp8=fp8, ops=False)
+        self._outside: Selector | None = None
+
+    def over(self, core: HotCore, ops: bool) -> None:
+        if ops and not self.shared:
+            rows = self._all.original[core.outside]
+            self._outside = Selector(rows, fp8=self._fp8, ops=True)
+
+    def rows(
+        self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
+    ) -> Tensor:
+        projected = self.scorer.project(hidden)
+        count = min(max(self.size, k - core.size), len(core.outside))
+        if self._outside is not None and len(hidden) <= head_ops.MOST_ROWS:
+            return core.outside[self._outside.select(projected, count)]  # (N, T)
+        scores = self._all.scores(projected)  # (N, R)
+        if self.shared and not alone:
+            scores = scores.log_softmax(-1)  # so that rows can be compared
+            scores = scores.view(requests_of(state), -1, scores.shape[-1]).amax(1)  # (B, R)
+        return top_set(scores.masked_fill(core.inside, float("-inf")), count)
+
+
+class CoreAndTail(nn.Module):
+    """A head that scores a core and a tail; see ``DraftHead`` for what it answers.
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the core, in rank order; those without a head row are dropped.
+        tail: what is scored beside it.
+        ops: see ``HeadOptions.ops``.
+
+    Raises:
+        MismatchError: the exact head has a row for none of them.
+    """
+
+    by_step, static_shapes = False, True
+
+    weight: Tensor
+    target_ids: Tensor
+
+    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
+        super().__init__()
+        self.register_buffer("weight", base.weight.detach(), persistent=False)
+        self.register_buffer("target_ids", base.target_ids, persistent=False)
+        self.on_ops = head_ops.chosen(base.weight, ops)
+        self.core, self.tail = HotCore(base, rows_of(base, ranked)[0].sort().values), tail
+        tail.over(self.core, self.on_ops)
+        self.size, self.core_size = len(base.target_ids), self.core.size
+        self.context_size = tail.context_size
+        self.tail_size = tail.size if isinstance(tail, RankerTail) else None
+
+    def scored(self, step: int) -> int:
+        return min(self.core_size + self.context_size + (self.tail_size or 0), self.size)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
+        return answer(*self._scored(hidden, k, state), k)
+
+    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        spare, tail = self._spare_and_tail(hidden, k, state)
+        parts = [F.linear(hidden, self.core.weight).float()]
+        rows = [self.core.rows]
+        if len(spare):
+            parts.append(F.linear(hidden, self.weight[spare]).float())
+            rows.append(spare)
+        if len(tail) == len(hidden) > 1:
+            parts.append(indexed_logits(hidden, self.weight, tail))
+            columns = torch.cat([*(part.expand(len(tail), -1) for part in rows), tail], -1)  # (N, C)
+        else:
+            logits, union = head_ops.shared_logits(hidden, self.weight, tail, len(tail), distinct=True)
+            parts.append(logits)
+            columns = torch.cat([*rows, union])  # (C,)
+        return draft_topk(torch.cat(parts, -1), k, ids=columns, target_ids=self.target_ids)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        logits, ids = self._scored(hidden, k, state)
+        ids, order = ids.sort(dim=-1, stable=True)
+        return logits.gather(-1, order.expand(len(logits), -1)), ids
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        tail = self.tail.rows(self.core, hidden, 1, state, alone=True)  # (G, T)
+        size = len(self.core.inside)
+        inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column takes the padding
+        inside.scatter_(-1, torch.where(tail < 0, size, tail).long(), True)
+        logits = F.linear(hidden, self.weight).float()
+        return masked(logits, of_rows(inside[:, :size], len(logits)))
+
+    def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        """Logits (N, C) fp32 and their ids, (C,) or (N, C), the core first, then the tail."""
+        spare, tail = self._spare_and_tail(hidden, k, state)
+        places = tail.clamp(min=0)
+        grouped = hidden.reshape(len(tail), -1, hidden.shape[-1])  # (G, N / G, H)
+        beside = torch.bmm(grouped, self.weight[places].transpose(1, 2)).float()
+        beside = beside.masked_fill((tail < 0)[:, None], float("-inf")).flatten(0, 1)
+        always = [F.linear(hidden, self.core.weight).float()]
+        if len(spare):
+            always.append(F.linear(hidden, self.weight[spare]).float())
+        logits = torch.cat([*always, beside], -1)
+        rows = torch.cat([self.core.rows, spare]).expand(len(tail), -1)
+        ids = self.target_ids[torch.cat([rows, places], -1)]  # (G, C)
+        return logits, ids[0] if len(tail) == 1 else of_rows(ids, len(logits))
+
+    def _spare_and_tail(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        """Head rows beside the core: such that every hidden row has (n,), and the tail (G, T) without them.
+
+        A text may be too short for k tokens; where the core is smaller than that, the lowest ids outside it join it.
+        """
+        tail = self.tail.rows(self.core, hidden, k, state)
+        spare = self.core.outside[: 0 if self.tail.fills else max(0, k - self.core.size)]
+        if len(spare):
+            tail = tail.masked_fill(
+                tail <= spare[-1], -1
+            )  # all rows up to it outside of the core are spare ones
+        return spare, tail
+
+
+def rows_of(base: HeadBase, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Head rows of target ids.
+
+    Returns:
+        the rows (n,) int64 of those ids that have one, in their order, and bool (len(ids),) which they are.
+
+    Raises:
+        MismatchError: none of them has.
+    """
+    wanted = torch.tensor(ids, dtype=torch.int64, device=base.target_ids.device)
+    places = torch.searchsorted(base.target_ids, wanted).clamp(max=len(base.target_ids) - 1)
+    known = base.target_ids[places] == wanted
+    if not bool(known.any()):
+        raise MismatchError(
+            "the exact head scores no token of this draft vocabulary",
+            got=f"{len(ids):,} ids, none of them with a row",
+            expected="some ids of the head's own",
+        )
+    return places[known], known
+
+
+def ranked_ids(kind: str, ranked: Sequence[int] | None) -> Sequence[int]:
+    """The vocabulary that a kind is made over.
+
+    Raises:
+        UsageError: none was given.
+    """
+    if not ranked:
+        raise UsageError(
+            f"a {kind} head is made over a draft vocabulary",
+            got="none",
+            expected="token ids in rank order",
+            remedy="give a subset artefact with --vocab",
+        )
+    return ranked

@@ -1,0 +1,174 @@
+"""The exact heads, full and static, and what all heads share: normalisation, order, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import MismatchError, UsageError
+from ...ops.draft_topk import draft_topk
+from ...ops.ordering import topk_by_id, topk_lowest_id
+from . import on_ops as head_ops
+from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
+
+
+class FullHead(nn.Module):
+    """The whole LM head. A module, so that its weight is a constant of compiled passes.
+
+    Args:
+        weight: (V, H).
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "full"
+    context_size, by_step, static_shapes = 0, False, True
+
+    weight: Tensor
+    target_ids: Tensor
+
+    def __init__(self, weight: Tensor, ops: bool | None = None) -> None:
+        super().__init__()
+        self.on_ops = head_ops.chosen(weight, ops)
+        self.register_buffer("weight", weight.detach(), persistent=False)
+        self.register_buffer("target_ids", full_ids(weight), persistent=False)
+        self.size = int(weight.shape[0])
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ())
+        if len(base.weight) != len(base.embedding):
+            raise MismatchError(
+                "this drafter's head does not score the whole vocabulary",
+                got=f"{len(base.weight):,} rows of {len(base.embedding):,}",
+                expected="a static head over them",
+            )
+        return cls(base.weight, options.ops)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        logits = F.linear(hidden, self.weight)
+        if self.on_ops and k <= head_ops.MOST_K:
+            return draft_topk(logits, k)
+        values, places = topk_lowest_id(logits := logits.float(), k)
+        return normalised(values, logits), places
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return F.linear(hidden, self.weight).float(), self.target_ids  # (N, V), (V,)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return F.linear(hidden, self.weight).float().log_softmax(-1)
+
+
+class StaticHead(nn.Module):
+    """A fixed subset of head rows (FR-Spec, VocabTrim, EAGLE-3's reduced vocabulary).
+
+    Args:
+        weight: (R, H), row j scores ``target_ids[j]``.
+        target_ids: (R,) int64, ascending (so that ties go to the lower target id).
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "static"
+    context_size, by_step, static_shapes = 0, False, True
+
+    target_ids: Tensor
+
+    def __init__(self, weight: Tensor, target_ids: Tensor, ops: bool | None = None) -> None:
+        super().__init__()
+        self._inner = FullHead(weight, ops)
+        self.register_buffer("target_ids", target_ids, persistent=False)
+        self.size = int(weight.shape[0])
+
+    @property
+    def weight(self) -> Tensor:
+        """(R, H)."""
+        return self._inner.weight
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ())
+        return cls(base.weight, base.target_ids, options.ops)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self._inner.on_ops and k <= head_ops.MOST_K:
+            return draft_topk(F.linear(hidden, self.weight), k, target_ids=self.target_ids)
+        logprobs, rows = self._inner.topk(hidden, k)
+        return logprobs, self.target_ids[rows]
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.scores(hidden, k)[0], self.target_ids
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._inner.log_probs(hidden)
+
+
+def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Top-k of scores (N, C) fp32, normalised over their columns, whose ids are (C,) or (N, C) in any order.
+
+    This is what ``DraftHead.topk`` makes of ``DraftHead.scores``.
+    """
+    values, chosen = topk_by_id(logits, ids, k)
+    return normalised(values, logits), chosen
+
+
+def normalised(values: Tensor, logits: Tensor) -> Tensor:
+    """Log-probabilities of some of the logits (N, C).
+
+    One above 0, by rounding, would let a child's score exceed its parent's; so would NaN of a damaged state.
+    """
+    found = (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
+    return found.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+
+
+def requests_of(state: DraftState | None) -> int:
+    """Requests that the rows belong to."""
+    return 1 if state is None else state.requests
+
+
+def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
+    """Dense log-probabilities (N, R) over shortlists, bool (N, R)."""
+    return logits.masked_fill(~shortlist, float("-inf")).log_softmax(-1)
+
+
+def check_width(what: str, width: int, base: HeadBase) -> None:
+    """Refuse a trained part that reads hidden states of another size than the drafter's.
+
+    Raises:
+        MismatchError: ``width`` is not H.
+    """
+    if width != base.weight.shape[1]:
+        raise MismatchError(
+            f"the {what} does not fit the drafter",
+            got=f"hidden size {width}",
+            expected=f"hidden size {base.weight.shape[1]}",
+        )
+
+
+def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> None:
+    """An option without meaning for a kind is a mistake, not to be ignored.
+
+    Raises:
+        UsageError: an option is set that is not among ``known``.
+    """
+    given: dict[str, Any] = {name: value for name, value in vars(options).items() if value is not None}
+    unknown = [name for name in given if name not in (*known, "ops")]  # how, not what: of every kind
+    if unknown:
+        raise UsageError(
+            f"a {kind} head has no such setting",
+            got=", ".join(f"{name} {_short(given[name])}" for name in unknown),
+            expected=", ".join(known) or "none",
+        )
+
+
+def _short(value: object) -> str:
+    return f"{len(value):,} values" if isinstance(value, tuple) and len(value) > 8 else str(value)

@@ -1,0 +1,244 @@
+"""What draft heads are made of and asked: the drafting state, the rows below a head, sizes and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class DraftState:
+    """What the drafter was fed in the step whose output the head scores; one row a hidden row.
+
+    Attributes:
+        step: draft step t, from 0: the step that proposes draft token t + 1.
+        tokens: (N,) int64 tokens fed (the last committed token at step 0).
+        previous: (N, H) hidden states fed: ``fuse(features)`` at step 0, the drafter's own g before the final
+            norm later.
+        requests: B requests that the N rows belong to: N / B rows of each, one request after the other. Nothing
+            is shared between requests.
+        context: (B, C) int64 distinct tokens of each request's text, padded with -1; None where no head asks
+            for it (``DraftHead.context_size``).
+        prepared: what :class:`PreparesSteps` computed of this step ahead; None where it was not asked to.
+    """
+
+    step: int
+    tokens: Tensor
+    previous: Tensor
+    requests: int = 1
+    context: Tensor | None = None
+    prepared: Any = None
+
+    def part(self, rows: slice) -> DraftState:
+        """Some of the rows of one request."""
+        return DraftState(self.step, self.tokens[rows], self.previous[rows], 1, self.context)
+
+    def of_requests(self, first: int, last: int) -> DraftState:
+        """The rows of the requests from ``first`` to before ``last``; nothing of them is prepared."""
+        each = len(self.tokens) // self.requests
+        rows = slice(first * each, last * each)
+        context = None if self.context is None else self.context[first:last]
+        return DraftState(self.step, self.tokens[rows], self.previous[rows], last - first, context)
+
+
+@dataclass(frozen=True)
+class HeadBase:
+    """The exact head that a draft head answers for.
+
+    Attributes:
+        weight: (R, H) rows of the drafter's head, its own or the target's (R = V).
+        target_ids: (R,) int64 ascending target ids of the rows.
+        embedding: (V, H) the target's input embedding.
+    """
+
+    weight: Tensor
+    target_ids: Tensor
+    embedding: Tensor
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """Sizes of a trainable draft head; those that a kind does not have are None.
+
+    Attributes:
+        hidden_size: H.
+        vocab_size: ids that the head knows: rows of the target's LM head; for a router ids of the tokenizer.
+        rank: d' of a ranker or a low-rank head.
+        clusters: M of a router.
+        width, depth: hidden layers of a router's MLP.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    rank: int | None = None
+    clusters: int | None = None
+    width: int | None = None
+    depth: int | None = None
+
+    def to_dict(self) -> dict[str, int | None]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: object) -> HeadSizes:
+        """Read back what :meth:`to_dict` wrote.
+
+        Raises:
+            ArtifactError: a size is missing, unknown or no positive number.
+        """
+        names = {field.name for field in fields(cls)}
+        bad = sorted(names ^ set(values)) or [
+            name
+            for name, value in values.items()
+            if not (value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0))
+        ]
+        if bad or None in (values.get("hidden_size"), values.get("vocab_size")):
+            raise ArtifactError(
+                "the draft head's sizes cannot be read",
+                got=dict(values),
+                expected=f"{', '.join(names)}: null or a positive number, hidden_size and vocab_size never null",
+                source=source,
+            )
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """How a head is used; None takes the kind's default.
+
+    Attributes:
+        shortlist: candidates a ranker hands to the LM head (2048), or the tail of a hybrid head (512).
+        budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps.
+        rows: ``own``: each row of a draft step keeps its own shortlist (a ranker's default); ``shared``: one
+            union for all of them in a request (a router's default).
+        ranked: target ids of a draft vocabulary in rank order: all that a scheduled head scores, the hot core of
+            a context or hybrid head.
+        schedule: B(0), B(1), ...: draft step t of a scheduled head may use the first B(t) ids of ``ranked``.
+        context: tokens of the request's text that a context head reads, or a hybrid one without a ranker.
+        fp8: a ranker's scorer is read in 8 bits a weight (float8_e4m3fn, one scale a token), half the bytes of
+            bf16; candidates change a little, logits do not.
+        ops: ``topk`` on the ops (vocabforge/ops), in the form that a CUDA graph can capture; None: where the
+            weights are on a CUDA device.
+    """
+
+    shortlist: int | None = None
+    budgets: tuple[int, ...] | None = None
+    rows: Literal["own", "shared"] | None = None
+    ranked: tuple[int, ...] | None = None
+    schedule: tuple[int, ...] | None = None
+    context: int | None = None
+    fp8: bool | None = None
+    ops: bool | None = None
+
+
+class DraftHead(Protocol):
+    """For N hidden rows, the top-k log-probabilities and target ids.
+
+    Attributes:
+        size: tokens it can propose.
+        target_ids: (size,) int64 ascending ids of those tokens.
+        context_size: most tokens C of the request's own text that it reads from ``DraftState.context``; 0: none.
+        by_step: its answer depends on ``DraftState.step``, so rows of several steps need a call each.
+
+    A head with ``static_shapes`` true answers :meth:`topk` with operations whose shapes depend on the shapes of what
+    it is asked alone, and without reading a tensor on the host: it can be compiled or captured. Its tensors are
+    buffers of a module then, whose addresses stay. On the ops that holds for up to 64 tokens, and up to 64 rows of a
+    request; a ranker or a router that is asked for more takes the plain form.
+    """
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def context_size(self) -> int: ...
+    @property
+    def by_step(self) -> bool: ...
+    @property
+    def target_ids(self) -> Tensor: ...
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The k best tokens of each row, best first, ties to the lower id.
+
+        A shortlist of fewer than k tokens is widened (a ranker takes k candidates, a router opens further
+        clusters in the order of their scores), so that every answer is a token with a probability.
+
+        Args:
+            hidden: (N, H) normed hidden rows of one draft step.
+            k: at most ``size``.
+            state: what was fed in this step; some kinds need it.
+
+        Returns:
+            log-probabilities (N, k) fp32, normalised over the row's shortlist, and target ids (N, k) int64.
+        """
+        ...
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """What :meth:`topk` chooses from: logits over the rows' shortlists.
+
+        Returns:
+            logits (N, C) fp32, -inf for what is not in the row's shortlist, at least k of them finite; and their
+            target ids, ascending, (C,) where the rows share them or (N, C). An id stands once in a row, but for
+            padding, which is -inf.
+        """
+        ...
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        """The same, plain and dense: (N, H) -> (N, size) fp32, -inf outside a row's shortlist.
+
+        Each row is a draft step of its own: nothing is shared between rows. The reference of :meth:`topk`,
+        and what reports read.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparesSteps(Protocol):
+    """A head that can begin with what the drafter is fed, before the drafter's own pass."""
+
+    def prepare(self, state: DraftState) -> DraftState:
+        """The same state with ``prepared`` filled; on a GPU its work runs beside what is launched next.
+
+        The state goes to :meth:`DraftHead.topk` once, in the same stream and the same capture.
+        """
+        ...
+
+
+@runtime_checkable
+class ScoresSome(Protocol):
+    """A head that scores fewer tokens than it can propose."""
+
+    def scored(self, step: int) -> int:
+        """Tokens that get a logit at draft step ``step``, for one row; a router's mean over its clusters."""
+        ...
+
+
+class DraftHeadKind(Protocol):
+    """What a row of the table ``HEADS`` names: a head's class.
+
+    Attributes:
+        KIND: its name in the table.
+    """
+
+    KIND: str
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> nn.Module | None:
+        """The trainable part with fresh weights; None where a kind has none.
+
+        Its parameters are what an artefact holds, and ``head_sizes``, a ``HeadSizes``, what it is made from again.
+        """
+        ...
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        """A head over ``base``."""
+        ...
+
+
+def full_ids(weight: Tensor) -> Tensor:
+    """(V,) ids of a head that has a row for every id."""
+    return torch.arange(weight.shape[0], device=weight.device)

@@ -1,0 +1,251 @@
+"""Trained draft heads on disk: the artefact ``draft-head``, bound to its drafter, target and tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ...core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
+from ...core.errors import ArtifactError, DataError, MismatchError
+from ...core.files import atomic_write_json, form_errors, read_json, sha256_file
+from ...core.registry import resolve
+from ..checkpoint import INDEX, checkpoint_files, disagreements
+from ..drafters.io import WEIGHTS as DRAFTER_WEIGHTS
+from .interface import HeadSizes
+from .registry import HEADS
+from .router import Router
+from .scorer import LowRankScorer
+
+KIND = "draft-head"
+WEIGHTS, CONFIG, ASSIGNMENT = "head.safetensors", "head.json", "assignment"
+_DRAFTER_FILES = (DRAFTER_WEIGHTS, "model.safetensors")
+
+
+@dataclass(frozen=True)
+class HeadOwner:
+    """What a draft head belongs to.
+
+    Attributes:
+        drafter: :func:`drafter_digest` of the drafter whose states it reads.
+        target: the target's fingerprint.
+        tokenizer: the tokenizer's fingerprint.
+    """
+
+    drafter: str
+    target: str
+    tokenizer: str
+
+    def to_meta(self) -> dict[str, str]:
+        return {
+            "drafter_digest": self.drafter,
+            "target_fingerprint": self.target,
+            "tokenizer_fingerprint": self.tokenizer,
+        }
+
+
+@dataclass(frozen=True)
+class LoadedHead:
+    """A draft head read back.
+
+    Attributes:
+        kind: its row of ``models.heads.HEADS``: ``ranker``, ``low-rank``, ``router``, …
+        module: its weights, frozen.
+        artifact: where they came from; its meta may hold ``shortlist`` or ``budgets`` to start from.
+    """
+
+    kind: str
+    module: nn.Module
+    artifact: Artifact
+
+
+def drafter_digest(path: Path) -> str:
+    """Which drafter a folder holds: the SHA-256 of its weight file, whatever the facts beside it.
+
+    Of weights in shards it is the SHA-256 over the shards' own, in the order of their names.
+
+    Args:
+        path: a native drafter, an export, or a folder in a serving layout.
+
+    Raises:
+        DataError: no weights there.
+    """
+    for name in _DRAFTER_FILES:
+        if not (path / name).is_file():
+            continue
+        if (path / MANIFEST).is_file():
+            entry = open_artifact(path, verify=False).manifest["files"].get(name)
+            if entry is not None:
+                return str(entry["sha256"])
+        return sha256_file(path / name)
+    if (path / INDEX).is_file():
+        shards = "".join(sha256_file(file) for file in checkpoint_files(path))
+        return hashlib.sha256(shards.encode()).hexdigest()
+    raise DataError("there is no drafter here", got=path, expected=" or ".join(_DRAFTER_FILES))
+
+
+def sizes_of(module: nn.Module) -> HeadSizes:
+    """Sizes of a trained part; one of another kind than ours says them itself (``head_sizes``)."""
+    found = getattr(module, "head_sizes", None)
+    if isinstance(found, HeadSizes):
+        return found
+    if isinstance(module, Router):
+        return HeadSizes(
+            module.hidden_size,
+            module.vocab_size,
+            clusters=module.clusters,
+            width=module.width,
+            depth=module.depth,
+        )
+    assert isinstance(module, LowRankScorer)
+    return HeadSizes(module.down.in_features, module.vocab.out_features, rank=module.rank)
+
+
+def save_head(
+    path: Path,
+    kind: str,
+    module: nn.Module,
+    owner: HeadOwner,
+    meta: Mapping[str, Any] | None = None,
+    *,
+    parents: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the artefact: parameters, a router's clusters, sizes.
+
+    Args:
+        kind: a trainable row of ``models.heads.HEADS``.
+        meta: further facts: how it was trained, ``shortlist`` or ``budgets`` that decoding starts from.
+    """
+    tensors = {name: p.detach().cpu().contiguous() for name, p in module.named_parameters()}
+    if isinstance(module, Router):
+        tensors[ASSIGNMENT] = module.assignment.to("cpu", torch.int32)
+    sizes = sizes_of(module).to_dict()
+    body = {"kind": kind, "sizes": sizes}
+    with write_artifact(
+        path,
+        KIND,
+        {"head": kind, **owner.to_meta(), **dict(meta or {})},
+        parents=parents,
+        config=config,
+        overwrite=overwrite,
+    ) as folder:
+        save_file(tensors, folder / WEIGHTS)
+        atomic_write_json(folder / CONFIG, body)
+
+
+def load_head(
+    path: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> LoadedHead:
+    """Read a draft head, strictly: every parameter present, none left over, every shape right.
+
+    Args:
+        dtype: of the parameters; None keeps the stored one.
+
+    Raises:
+        ArtifactError: damaged, of another kind, or with tensors that are not those of its sizes.
+    """
+    artifact = open_artifact(path, KIND)
+    body = read_json(artifact.file(CONFIG), "draft head's sizes")
+    kind = body.get("kind") if isinstance(body, dict) else None
+    if not isinstance(kind, str) or kind not in HEADS or kind != artifact.meta.get("head"):
+        raise ArtifactError(
+            "this kind of draft head is not known", got=kind, expected=", ".join(HEADS), source=path
+        )
+    with form_errors("the draft head's sizes cannot be read", artifact.path / CONFIG):
+        sizes = HeadSizes.from_dict(body.get("sizes") or {}, source=artifact.path / CONFIG)
+    try:
+        tensors = load_file(artifact.file(WEIGHTS))
+    except SafetensorError as error:
+        raise ArtifactError(
+            "the draft head's weights cannot be read",
+            got=error,
+            source=path,
+            remedy="train it again with train-drafter or train-router",
+        ) from error
+    module = resolve(HEADS, kind, "draft head").new_module(sizes)
+    if module is None:
+        raise ArtifactError(
+            "this kind of draft head has nothing to load",
+            got=kind,
+            expected="a kind with weights: a ranker, a low-rank head or a router",
+            source=path,
+        )
+    _fill(module, tensors, path)
+    return LoadedHead(kind, module.to(device, dtype).eval().requires_grad_(False), artifact)
+
+
+def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    wanted: dict[str, Tensor] = dict(module.named_parameters())
+    if isinstance(module, Router):
+        wanted[ASSIGNMENT] = module.assignment
+    problems = disagreements(tensors, wanted)
+    if not problems and isinstance(module, Router):
+        low, high = int(tensors[ASSIGNMENT].min()), int(tensors[ASSIGNMENT].max())
+        if low < 0 or high >= module.clusters:
+            problems.append(f"clusters {low} to {high} of {module.clusters}")
+    if problems:
+        raise ArtifactError(
+            "the draft head's tensors are not those of its sizes",
+            got="; ".join(problems[:5]),
+            source=path,
+            remedy="train it again with train-drafter or train-router",
+        )
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(tensors[name])
+
+
+def owner_of(artifact: Artifact) -> HeadOwner:
+    """What a draft head was made for.
+
+    Raises:
+        ArtifactError: the artefact does not say.
+    """
+    meta = artifact.meta
+    try:
+        return HeadOwner(
+            *(str(meta[k]) for k in ("drafter_digest", "target_fingerprint", "tokenizer_fingerprint"))
+        )
+    except KeyError as error:
+        raise ArtifactError(
+            "the draft head does not say what it belongs to",
+            got=f"no {error}",
+            expected="drafter_digest, target_fingerprint and tokenizer_fingerprint",
+            source=artifact.path,
+            remedy="train it again with train-drafter or train-router",
+        ) from error
+
+
+def check_owner(artifact: Artifact, found: HeadOwner, *, drafter: object) -> None:
+    """Refuse a draft head that was trained for something else: it would only lower acceptance, in silence.
+
+    Args:
+        found: what it is to be used with.
+        drafter: where that drafter is, for the message.
+
+    Raises:
+        MismatchError: another drafter, target or tokenizer.
+    """
+    made = owner_of(artifact)
+    for what, expected, got, remedy in (
+        ("target", made.target, found.target, "give the target that it was trained for"),
+        ("tokenizer", made.tokenizer, found.tokenizer, "give the tokenizer that it was trained with"),
+        ("drafter", made.drafter, found.drafter, "train it again on this drafter, or give its own drafter"),
+    ):
+        if expected != got:
+            raise MismatchError(
+                f"this draft head belongs to another {what}",
+                got=f"{what} {got[:12]}… ({drafter})" if what == "drafter" else f"{what} {got[:12]}…",
+                expected=f"{what} {expected[:12]}…",
+                source=artifact.path,
+                remedy=remedy,
+            )

@@ -1,0 +1,218 @@
+"""Heads over a low-rank scorer: SpecVocab's ranker and SlimSpec's low-rank head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import ConfigError, MismatchError, UsageError
+from ...ops.draft_topk import draft_topk
+from ...ops.indexed_logits import indexed_logits
+from ...ops.ordering import top_set
+from . import on_ops as head_ops
+from .exact import StaticHead, answer, check_width, masked, refuse_options, requests_of
+from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .on_ops import of_rows
+from .scorer import LowRankScorer, Selector
+
+DEFAULT_SHORTLIST = 2048
+
+
+class RankerHead(nn.Module):
+    """SpecVocab: a low-rank scorer names candidates, the exact head decides among them.
+
+    Args:
+        base: the exact head; with fewer rows than V, candidates come from its rows.
+        scorer: the trained ranker.
+        shortlist: candidates a row, at most R.
+        rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step of a request.
+        fp8, ops: see ``HeadOptions``.
+    """
+
+    KIND = "ranker"
+    context_size, by_step = 0, False
+
+    weight: Tensor
+    target_ids: Tensor
+
+    def __init__(
+        self,
+        base: HeadBase,
+        scorer: LowRankScorer,
+        shortlist: int = DEFAULT_SHORTLIST,
+        rows: str = "own",
+        *,
+        fp8: bool = False,
+        ops: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if shortlist < 1:
+            raise UsageError(
+                "a ranker needs candidates", got=f"a shortlist of {shortlist}", expected="1 or more"
+            )
+        self.scorer = scorer
+        self.register_buffer("weight", base.weight.detach(), persistent=False)
+        self.register_buffer("target_ids", base.target_ids, persistent=False)
+        self.size = int(base.weight.shape[0])
+        self.shortlist = min(shortlist, self.size)
+        self.shared, self.fp8 = rows == "shared", fp8
+        self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
+        self._selector = Selector(scorer_rows(base, scorer), fp8=fp8, ops=self.on_ops)
+
+    def scored(self, step: int) -> int:
+        return self.shortlist
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
+        return new_scorer(sizes)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8"))
+        if (
+            options.shortlist != DEFAULT_SHORTLIST
+        ):  # configurations carry it without anyone having asked for it
+            check_shortlist(options.shortlist, len(base.embedding))
+        return cls(
+            base,
+            as_scorer(module),
+            options.shortlist or DEFAULT_SHORTLIST,
+            options.rows or "own",
+            fp8=bool(options.fp8),
+            ops=options.ops,
+        )
+
+    def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
+        """Head rows (N, max(shortlist, k)) int64 of each row's candidates, ascending."""
+        return top_set(self._selector.scores(self.scorer.project(hidden)), max(self.shortlist, k))
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(
+                lambda some, state: self._topk_on_ops(some, k, requests_of(state)), hidden, state
+            )
+        return answer(*self.scores(hidden, k, state), k)
+
+    def _topk_on_ops(self, hidden: Tensor, k: int, requests: int) -> tuple[Tensor, Tensor]:
+        rows = self._selector.select(self.scorer.project(hidden), max(self.shortlist, k))  # (N, n)
+        if self.shared and len(hidden) > 1:
+            logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests)
+        else:
+            logits = indexed_logits(hidden, self.weight, rows)
+        return draft_topk(logits, k, ids=rows, target_ids=self.target_ids)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        own = self.candidates(hidden, k)
+        union = own[0] if len(own) == 1 else own.unique()  # of all requests: one product for them all
+        logits = F.linear(hidden, self.weight[union]).float()  # (N, C)
+        if len(own) == 1:
+            return logits, self.target_ids[union]
+        places = torch.searchsorted(union, own)  # (N, k)
+        if not self.shared:
+            return logits.gather(-1, places), self.target_ids[own]
+        requests = requests_of(state)
+        if requests > 1:
+            inside = torch.zeros(requests, len(union), dtype=torch.bool, device=logits.device)
+            inside.scatter_(-1, places.view(requests, -1), True)
+            logits = logits.masked_fill(~of_rows(inside, len(logits)), float("-inf"))
+        return logits, self.target_ids[union]
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        logits = F.linear(hidden, self.weight).float()
+        mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, self.candidates(hidden), True)
+        return masked(logits, mask)
+
+
+class LowRankHead(nn.Module):
+    """SlimSpec: the scorer's softmax is the draft distribution; full support, no gather.
+
+    Args:
+        base: names the tokens that may be proposed; its weight is not read.
+        scorer: the trained scorer.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "low-rank"
+    context_size, by_step, static_shapes = 0, False, True
+
+    def __init__(self, base: HeadBase, scorer: LowRankScorer, ops: bool | None = None) -> None:
+        super().__init__()
+        self.scorer = scorer
+        self._inner = StaticHead(scorer_rows(base, scorer), base.target_ids, ops)
+        self.size = self._inner.size
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self._inner.target_ids
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
+        return new_scorer(sizes)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ())
+        return cls(base, as_scorer(module), options.ops)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.topk(self.scorer.project(hidden), k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.scores(self.scorer.project(hidden), k)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._inner.log_probs(self.scorer.project(hidden))
+
+
+def check_shortlist(shortlist: int | None, vocab_size: int, *, source: object = None) -> None:
+    """Refuse more candidates than the vocabulary has; None asks for nothing.
+
+    Raises:
+        UsageError: ``shortlist`` is above ``vocab_size``.
+    """
+    if shortlist is not None and shortlist > vocab_size:
+        raise UsageError(
+            "the ranker's shortlist is larger than the vocabulary",
+            got=f"a shortlist of {shortlist:,}",
+            expected=f"at most {vocab_size:,}, and fewer to save anything",
+            source=source,
+        )
+
+
+def new_scorer(sizes: HeadSizes) -> LowRankScorer:
+    """A scorer with fresh weights.
+
+    Raises:
+        ConfigError: no rank.
+    """
+    if sizes.rank is None:
+        raise ConfigError(
+            "a low-rank scorer has no size without its rank", got=sizes.to_dict(), expected="rank: 1 or more"
+        )
+    return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank)
+
+
+def as_scorer(module: nn.Module | None) -> LowRankScorer:
+    """The trained part of a kind that has a scorer."""
+    assert isinstance(module, LowRankScorer)
+    return module
+
+
+def scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:
+    """W_vocab's rows (R, d') of the base's tokens.
+
+    Raises:
+        MismatchError: the scorer reads another hidden size, or does not score every token of the base.
+    """
+    check_width("low-rank scorer", scorer.down.in_features, base)
+    weight, ids = scorer.head_weight, base.target_ids
+    if len(weight) == len(ids):
+        return weight
+    if int(ids[-1]) >= len(weight):
+        raise MismatchError(
+            "the draft head does not score every token of the drafter's head",
+            got=f"{len(weight):,} scores for ids up to {int(ids[-1]):,}",
+            expected="a draft head that was trained for this target",
+        )
+    return weight[ids]

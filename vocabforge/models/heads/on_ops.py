@@ -1,0 +1,86 @@
+"""Draft heads on the ops: static shapes and no host reads, so that a CUDA graph can capture them.
+
+Which form a head's ``topk`` takes is decided here alone (:func:`chosen`). On a GPU it is this one: a host read would
+stop the stream, and no graph could be captured. On a CPU it is the plain one: a union whose size is read on the host
+gathers and multiplies fewer rows than one of the most rows that there could be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...ops.distinct_rows import distinct_rows
+from ...ops.draft_topk import MOST_K
+from ...ops.ranker_select import MOST_ROWS, MOST_VOCAB
+from ...ops.union_logits import union_logits
+from .interface import DraftState
+
+__all__ = ["MOST_K", "MOST_ROWS", "Answer", "chosen", "fits", "in_parts", "of_rows", "shared_logits"]
+
+_STEP = 8  # the width of a head that the ops take is a multiple of it
+
+Answer = tuple[Tensor, Tensor]
+
+
+def chosen(weight: Tensor, asked: bool | None) -> bool:
+    """Whether a head over this weight (R, H) answers on the ops; ``asked``: see ``HeadOptions.ops``."""
+    wanted = weight.is_cuda if asked is None else asked
+    return wanted and weight.shape[1] % _STEP == 0 and len(weight) <= MOST_VOCAB
+
+
+def fits(hidden: Tensor, k: int, requests: int) -> bool:
+    """Whether the ops take as many tokens, and the rows (N, H) of one request at once."""
+    return k <= MOST_K and len(hidden) <= MOST_ROWS * requests
+
+
+def in_parts(
+    ask: Callable[[Tensor, DraftState | None], Answer], hidden: Tensor, state: DraftState | None
+) -> Answer:
+    """Ask about rows (N, H) in parts that the ops take: a few requests a call, each whole."""
+    if len(hidden) <= MOST_ROWS or state is None:
+        return ask(hidden, state)
+    each = len(hidden) // state.requests
+    count = MOST_ROWS // each
+    parts = [
+        ask(hidden[first * each : last * each], state.of_requests(first, last))
+        for first in range(0, state.requests, count)
+        for last in (min(first + count, state.requests),)
+    ]
+    return torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts])
+
+
+def shared_logits(
+    hidden: Tensor, weight: Tensor, rows: Tensor, groups: int, *, distinct: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Logits of head rows that groups of hidden rows share: one product over the union of all of them.
+
+    Args:
+        hidden: (N, H), N / G rows of each group, one group after the other.
+        weight: (R, H).
+        rows: (n, T) int, n / G lists of each group, -1 for padding; they may name a row more than once.
+        groups: G.
+        distinct: no row stands twice in ``rows``.
+
+    Returns:
+        logits (N, C) fp32, -inf outside a row's group, and the columns' head rows (C,) int, -1 for none.
+    """
+    if distinct and len(rows) == 1:
+        return union_logits(hidden, weight, rows[0]), rows[0]
+    union, count, places = distinct_rows(rows, len(weight))  # (C,), (1,), (n, T)
+    logits = union_logits(hidden, weight, union, count=count)
+    if groups > 1:
+        columns = len(union)
+        inside = torch.zeros(groups, columns + 1, dtype=torch.bool, device=logits.device)
+        places = torch.where(places < 0, columns, places).long()  # padding falls on the last column
+        inside.scatter_(1, places.view(groups, -1), True)
+        logits = logits.masked_fill(~of_rows(inside[:, :columns], len(logits)), float("-inf"))
+    return logits, union
+
+
+def of_rows(values: Tensor, rows: int) -> Tensor:
+    """What groups (G, C) share, for each of their rows: (N, C), N / G rows of each."""
+    groups, columns = values.shape
+    return values[:, None].expand(-1, rows // groups, -1).reshape(rows, columns)

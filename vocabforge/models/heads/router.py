@@ -1,0 +1,401 @@
+"""The router (DynaSpec) and the head over it: a shortlist of vocabulary clusters that changes from step to step.
+
+``[e(x_t) ; h_{t-1}]`` -> MLP -> one score a cluster. The router reads what the drafter is *fed* in a step, not what
+the step makes, so it can run beside the drafter's layer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import ConfigError, MismatchError, UsageError
+from ...ops.cluster_logits import cluster_logits, tiles_bound
+from ...ops.draft_topk import draft_topk
+from . import on_ops as head_ops
+from .exact import answer, check_width, masked, refuse_options, requests_of
+from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .on_ops import of_rows
+
+DEFAULT_TOP_N = 10
+_EPS = 1e-12  # far below the mean square of any embedding
+
+
+def default_width(hidden_size: int) -> int:
+    """Width of the hidden layers, our choice: d / 4."""
+    return max(1, hidden_size // 4)
+
+
+class Router(nn.Module):
+    """MLP 2d -> width -> M with SiLU; DynaSpec leaves depth, width and activation open: our choice.
+
+    Both inputs are divided by their root mean square, without a learned scale (our choice): embeddings and
+    hidden states of different targets, and of step 0 and later steps, differ a hundredfold in scale.
+
+    Args:
+        hidden_size: d.
+        assignment: (V,) cluster 0 .. M - 1 of each id, as in a ``clusters`` artefact.
+        clusters: M.
+        width: of the hidden layers; None is d / 4.
+        depth: hidden layers.
+    """
+
+    assignment: Tensor
+
+    def __init__(
+        self, hidden_size: int, assignment: Tensor, clusters: int, width: int | None = None, depth: int = 1
+    ) -> None:
+        super().__init__()
+        width = width or default_width(hidden_size)
+        sizes = [2 * hidden_size, *[width] * depth]
+        self.hidden_size, self.clusters, self.width, self.depth = hidden_size, clusters, width, depth
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        self.out = nn.Linear(width, clusters)
+        self.register_buffer("assignment", assignment.to(torch.int64), persistent=False)
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that are in a cluster."""
+        return int(self.assignment.shape[0])
+
+    @torch.no_grad()
+    def init(self, seed: int, positives: float) -> None:
+        """Fresh weights from a stream of their own; the last bias starts at the labels' base rate.
+
+        Args:
+            positives: clusters that a label names, at most (top-n).
+        """
+        stream = torch.Generator().manual_seed(seed)
+        for layer in (*self.layers, self.out):
+            assert isinstance(layer, nn.Linear)
+            bound = 1.0 / math.sqrt(layer.in_features)
+            layer.weight.copy_(torch.empty(layer.weight.shape).uniform_(-bound, bound, generator=stream))
+            layer.bias.zero_()
+        share = min(0.5, positives / self.clusters)
+        self.out.bias.fill_(math.log(share / (1.0 - share)))
+
+    def forward(self, embedded: Tensor, previous: Tensor) -> Tensor:
+        """Scores (logits) of the clusters.
+
+        Args:
+            embedded: (N, d) e(x_t) of the tokens fed.
+            previous: (N, d) hidden states fed.
+
+        Returns:
+            (N, M).
+        """
+        size = (self.hidden_size,)
+        both = [F.rms_norm(part.float(), size, eps=_EPS) for part in (embedded, previous)]
+        x = torch.cat(both, dim=-1).to(self.out.weight.dtype)  # (N, 2d)
+        for layer in self.layers:
+            x = F.silu(layer(x))
+        return self.out(x)
+
+
+def cluster_rows(assignment: Tensor, target_ids: Tensor) -> Tensor:
+    """(R',) cluster of each head row that has one: rows with an id in a cluster, a prefix of the R rows.
+
+    Args:
+        assignment: (V,) cluster of each id; padded ids of the LM head (V and above) have none.
+        target_ids: (R,) ascending ids of the rows.
+
+    Raises:
+        MismatchError: no row has a cluster.
+    """
+    known = int((target_ids < len(assignment)).sum())
+    if not known:
+        raise MismatchError(
+            "no token of the draft vocabulary is in a cluster",
+            got=f"ids from {int(target_ids[0]) if len(target_ids) else 'none'}",
+            expected=f"ids below {len(assignment):,}",
+        )
+    return assignment[target_ids[:known]]
+
+
+def top_clusters(scores: Tensor, sizes: Tensor, budget: int, k: int) -> Tensor:
+    """The ``budget`` best clusters of each row, and further ones in order until k tokens are in them.
+
+    Args:
+        scores: (N, M) fp32; ties to the lower cluster.
+        sizes: (M,) int64 tokens that each cluster can give.
+        budget: clusters wanted.
+        k: tokens needed, at most ``sizes.sum()``.
+
+    Returns:
+        bool (N, M).
+    """
+    return first_clusters(*ranked_clusters(scores, sizes), budget, k)
+
+
+def ranked_clusters(scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """What :func:`top_clusters` knows before it is told how many.
+
+    Returns:
+        clusters (N, M) int64 of each row, best first, and the tokens (N, M) int64 in better clusters than each.
+    """
+    order = scores.sort(dim=-1, descending=True, stable=True).indices  # (N, M)
+    ordered = sizes[order]
+    return order, ordered.cumsum(-1) - ordered
+
+
+def first_clusters(order: Tensor, before: Tensor, budget: int, k: int) -> Tensor:
+    """The rest of :func:`top_clusters`: bool (N, M)."""
+    place = torch.arange(order.shape[-1], device=order.device)
+    take = (place < budget) | (before < k)
+    return torch.zeros_like(take).scatter_(-1, order, take)
+
+
+def most_clusters(sizes: Sequence[int], budget: int, k: int) -> int:
+    """Most clusters that :func:`top_clusters` opens for a row, whatever its scores: the smallest ones come first."""
+    needed, tokens = 0, 0
+    for size in sorted(sizes):
+        if tokens >= k:
+            break
+        needed, tokens = needed + 1, tokens + size
+    return max(budget, needed)
+
+
+@dataclass
+class _Ranking:
+    """The clusters in the order of their scores, as ``router.ranked_clusters`` says.
+
+    Attributes:
+        fed: what the scores were made of.
+        stream: a side stream that computes them; None: they are there.
+    """
+
+    order: Tensor
+    before: Tensor
+    fed: DraftState
+    stream: torch.cuda.Stream | None
+
+    def join(self) -> tuple[Tensor, Tensor]:
+        """Clusters (N, M) and tokens before them (N, M), for the current stream."""
+        # The tensors need no further note of the other stream: what was fed is held until here, and the side stream
+        # begins every step by waiting for the current one, so that it never writes over what is still read.
+        if self.stream is not None:
+            torch.cuda.current_stream(self.order.device).wait_stream(self.stream)
+        return self.order, self.before
+
+
+class ClusterSlabs(nn.Module):
+    """A copy of head rows, sorted by cluster: the rows of a cluster are one slab.
+
+    Args:
+        weight: (R', H).
+        target_ids: (R',) int64.
+        cluster: (R',) int64 cluster of each row.
+        clusters: M.
+
+    Attributes:
+        weight, target_ids: the same, sorted.
+        offsets: (M + 1,) int32 where each slab begins; the last is R'.
+        sizes: M, rows of each, on the host.
+    """
+
+    weight: Tensor
+    target_ids: Tensor
+    offsets: Tensor
+
+    def __init__(self, weight: Tensor, target_ids: Tensor, cluster: Tensor, clusters: int) -> None:
+        super().__init__()
+        order, sizes = cluster.argsort(stable=True), cluster.bincount(minlength=clusters)
+        self.register_buffer("weight", weight.detach()[order], persistent=False)
+        self.register_buffer("target_ids", target_ids[order], persistent=False)
+        self.register_buffer("offsets", F.pad(sizes.cumsum(0), (1, 0)).int(), persistent=False)
+        self.sizes: list[int] = sizes.tolist()
+        self._tiles: dict[tuple[int, int, int], int] = {}
+
+    def most_tiles(self, rows: int, budget: int, k: int) -> int:
+        """Most tiles that ``rows`` hidden rows can open with a budget, ``k`` tokens of each needed."""
+        key = (rows, budget, k)
+        if key not in self._tiles:
+            clusters = min(rows * most_clusters(self.sizes, budget, k), len(self.sizes))
+            self._tiles[key] = tiles_bound(self.sizes, clusters)
+        return self._tiles[key]
+
+
+class RouterHead(nn.Module):
+    """DynaSpec: the shortlist is the union of the tokens of the best clusters.
+
+    On the ops it reads a copy of the head, sorted by cluster: R' * H weights more on the device (1 GiB for 128k
+    rows of 4,096 in bf16), shared by :meth:`with_budgets`.
+
+    Args:
+        base: the exact head; rows whose id is in no cluster (padding of the LM head) are never proposed.
+        router: the trained router.
+        budgets: clusters at draft step 0, 1, ...; the last holds for deeper steps.
+        rows: one ``shared`` union for the rows of a step of a request, or their ``own``.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "router"
+    context_size = 0
+
+    target_ids: Tensor
+    cluster: Tensor
+    _weight: Tensor
+    _embedding: Tensor
+    _sizes: Tensor
+
+    def __init__(
+        self,
+        base: HeadBase,
+        router: Router,
+        budgets: Sequence[int],
+        rows: str = "shared",
+        ops: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if not budgets or min(budgets) < 1:
+            raise UsageError(
+                "a router needs a budget of clusters", got=list(budgets), expected="1 or more a step"
+            )
+        check_budgets(budgets, router.clusters)
+        check_width("router", router.hidden_size, base)
+        self.base, self.router, self.budgets = base, router, tuple(budgets)
+        self.shared = rows == "shared"
+        self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
+        cluster = cluster_rows(router.assignment, base.target_ids)  # (R',)
+        self.size = len(cluster)
+        self.register_buffer("cluster", cluster, persistent=False)
+        self.register_buffer("_weight", base.weight.detach()[: self.size], persistent=False)
+        self.register_buffer("target_ids", base.target_ids[: self.size], persistent=False)
+        self.register_buffer("_embedding", base.embedding.detach(), persistent=False)
+        self.register_buffer("_sizes", cluster.bincount(minlength=router.clusters), persistent=False)  # (M,)
+        self._slabs = (
+            ClusterSlabs(self._weight, self.target_ids, cluster, router.clusters) if self.on_ops else None
+        )
+        self._side: torch.cuda.Stream | None = None
+
+    def scored(self, step: int) -> int:
+        budget = self.budgets[min(step, len(self.budgets) - 1)]
+        return min(round(budget * self.size / self.router.clusters), self.size)
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> Router:
+        if sizes.clusters is None:
+            raise ConfigError(
+                "a router has no size without its number of clusters",
+                got=sizes.to_dict(),
+                expected="clusters: 1 or more",
+            )
+        blank = torch.arange(sizes.vocab_size) % sizes.clusters
+        return Router(sizes.hidden_size, blank, sizes.clusters, sizes.width, sizes.depth or 1)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("budgets", "rows"))
+        assert isinstance(module, Router)
+        budgets = options.budgets or default_budgets(module.clusters)
+        return cls(base, module, budgets, options.rows or "shared", options.ops)
+
+    def with_budgets(self, budgets: Sequence[int]) -> RouterHead:
+        """The same head with other budgets."""
+        found = RouterHead(self.base, self.router, budgets, "shared" if self.shared else "own", ops=False)
+        found.on_ops = found.static_shapes = self.on_ops
+        found._slabs = self._slabs
+        return found
+
+    @property
+    def by_step(self) -> bool:
+        """Whether the budget changes from step to step."""
+        return len(set(self.budgets)) > 1
+
+    def prepare(self, state: DraftState) -> DraftState:
+        """Score the clusters ahead: on a GPU beside what is launched next, in a stream of its own."""
+        if len(state.tokens) > head_ops.MOST_ROWS:  # asked in parts, which score for themselves
+            return state
+        if not state.tokens.is_cuda:
+            return replace(state, prepared=_Ranking(*self._ranked(state), state, None))
+        if self._side is None:
+            self._side = torch.cuda.Stream(state.tokens.device)
+        self._side.wait_stream(torch.cuda.current_stream(state.tokens.device))
+        with torch.cuda.stream(self._side):
+            ranking = _Ranking(*self._ranked(state), state, self._side)
+        return replace(state, prepared=ranking)
+
+    def cluster_scores(self, state: DraftState | None) -> Tensor:
+        """(N, M) fp32 scores of the clusters."""
+        if state is None:
+            raise UsageError(
+                "a router reads what the drafter is fed, and this way of drafting does not tell it",
+                expected="a proposer that tells a head the tokens and hidden states of every step",
+            )
+        return self.router(F.embedding(state.tokens, self._embedding), state.previous).float()
+
+    def clusters(self, state: DraftState | None, k: int = 1) -> Tensor:
+        """bool (N, M): the clusters each row opens."""
+        prepared = None if state is None else state.prepared
+        ranked = prepared.join() if isinstance(prepared, _Ranking) else self._ranked(state)
+        return first_clusters(*ranked, self._budget(state), k)
+
+    def _ranked(self, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        return ranked_clusters(self.cluster_scores(state), self._sizes)
+
+    def _budget(self, state: DraftState | None) -> int:
+        assert state is not None
+        return self.budgets[min(state.step, len(self.budgets) - 1)]
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
+        return answer(*self.scores(hidden, k, state), k)
+
+    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        opened, slabs = self.clusters(state, k), self._slabs  # (N, M)
+        assert slabs is not None
+        if self.shared:
+            opened = of_rows(opened.view(requests_of(state), -1, opened.shape[-1]).any(1), len(hidden))
+        logits, rows = cluster_logits(
+            hidden,
+            slabs.weight,
+            slabs.offsets,
+            opened,
+            most_tiles=slabs.most_tiles(len(hidden), self._budget(state), k),
+        )
+        return draft_topk(logits, k, ids=rows, target_ids=slabs.target_ids)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        opened = self.clusters(state, k)  # (N, M)
+        requests = requests_of(state)
+        if self.shared:
+            opened = opened.view(requests, -1, opened.shape[-1]).any(1)  # (B, M)
+        union = opened.any(0)[self.cluster].nonzero()[:, 0]  # (C,) ascending
+        logits = F.linear(hidden, self._weight[union]).float()
+        if len(opened) > 1:  # one row or one request is the union itself
+            inside = of_rows(opened[:, self.cluster[union]], len(logits))
+            logits = logits.masked_fill(~inside, float("-inf"))
+        return logits, self.target_ids[union]
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        opened = self.clusters(state)
+        logits = F.linear(hidden, self._weight).float()
+        return masked(logits, opened[:, self.cluster])
+
+
+def check_budgets(budgets: Sequence[int], clusters: int, *, source: object = None) -> None:
+    """Refuse a budget of more clusters than there are: it would score the whole vocabulary unsaid.
+
+    Raises:
+        UsageError: a budget is above ``clusters``.
+    """
+    if max(budgets) > clusters:
+        raise UsageError(
+            "the budget of clusters is larger than the router's number of clusters",
+            got=f"{max(budgets):,} clusters",
+            expected=f"at most {clusters:,}, and fewer for a shortlist",
+            source=source,
+            remedy=f"a quarter of them is --budget {default_budgets(clusters)[0]}",
+        )
+
+
+def default_budgets(clusters: int) -> tuple[int, ...]:
+    """Clusters a step where nothing is asked for, our choice: a quarter of them at every step."""
+    return (max(1, -(-clusters // 4)),)

@@ -1,0 +1,99 @@
+"""The scheduled head (PA-FR): at draft step t only the first B(t) tokens of a ranked vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...ops.draft_topk import draft_topk
+from . import on_ops as head_ops
+from .core import ranked_ids, rows_of
+from .exact import answer, refuse_options
+from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+
+
+class ScheduledHead(nn.Module):
+    """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted
+    (PA-FR).
+
+    The rows lie in rank order, so that every step reads a slice of one slab, without a gather.
+
+    Args:
+        base: the exact head.
+        ranked: target ids in rank order; those without a head row are dropped.
+        schedule: B(0), B(1), ...: step t may use the first B(t) of ``ranked``, and at least one; the last holds
+            for deeper steps. Empty: all of them at every step.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "scheduled"
+    context_size, by_step, static_shapes = 0, True, True
+
+    target_ids: Tensor
+    _slab: Tensor
+    _ids: Tensor
+
+    def __init__(
+        self,
+        base: HeadBase,
+        ranked: Sequence[int],
+        schedule: Sequence[int] = (),
+        ops: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.on_ops = head_ops.chosen(base.weight, ops)
+        rows, known = rows_of(base, ranked)
+        self.size = len(rows)
+        before = known.cumsum(0).tolist()
+        self.sizes = tuple(max(1, before[min(n, len(before)) - 1]) for n in schedule) or (self.size,)
+        self.register_buffer("_slab", base.weight.detach()[rows], persistent=False)  # in rank order
+        self.register_buffer("_ids", base.target_ids[rows], persistent=False)
+        self._orders: dict[int, Tensor] = {}
+        self.register_buffer("target_ids", self._ids[self._order(self.size)], persistent=False)
+
+    def scored(self, step: int) -> int:
+        return self.sizes[min(step, len(self.sizes) - 1)]
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("ranked", "schedule"))
+        return cls(base, ranked_ids(cls.KIND, options.ranked), options.schedule or (), options.ops)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        count = self._count(state, k)
+        if self.on_ops and k <= head_ops.MOST_K:
+            logits = F.linear(hidden, self._slab[:count])
+            return draft_topk(logits, k, target_ids=self._ids[:count])
+        return answer(self._logits(hidden, count), self._ids[:count], k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        count = self._count(state, k)
+        order = self._order(count)
+        return self._logits(hidden, count)[:, order], self._ids[order]
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        logits = self._logits(hidden, self.size)
+        logits[:, self._count(state, 1) :] = float("-inf")
+        return logits[:, self._order(self.size)].log_softmax(-1)
+
+    def _logits(self, hidden: Tensor, count: int) -> Tensor:
+        """(N, count) fp32 logits of the first tokens, in rank order."""
+        return F.linear(hidden, self._slab[:count]).float()
+
+    def _count(self, state: DraftState | None, k: int) -> int:
+        step = 0 if state is None else min(state.step, len(self.sizes) - 1)
+        return max(self.sizes[step], k)
+
+    def _order(self, count: int) -> Tensor:
+        """Places in rank order of the first tokens, by ascending id."""
+        if count not in self._orders:
+            with torch.inference_mode(False):  # kept for calls in both modes
+                self._orders[count] = self._ids[:count].argsort()
+        return self._orders[count]

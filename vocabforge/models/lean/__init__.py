@@ -1,0 +1,1 @@
+"""The decoder model that decoding runs."""

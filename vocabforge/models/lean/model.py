@@ -1,0 +1,304 @@
+"""The lean decoder model: a Hugging Face causal LM without Hugging Face's per-call cost.
+
+One class serves every family of ``lean_config.FAMILIES``. All shapes are static and nothing reads a tensor's value on
+the host, so a forward pass can be captured in a CUDA graph. Over a target that Hugging Face has loaded, the weights are
+held once: each fused lean matrix is filled, and Hugging Face's parameters become views of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.errors import DataError, MismatchError
+from .. import checkpoint
+from ..checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
+from ..kv_cache import KVCache, Sight
+from ..rope import inverse_frequencies, rope_at
+from ..target.hf import HFTarget
+from ..target.load import read_target_config
+from .config import LeanConfig
+from .layers import LeanLayer, StepInputs, fits_ops, frozen, rms_norm, sum_and_norm
+
+
+class LeanOutput(NamedTuple):
+    """``hidden`` (B, T, H) after the final norm; ``aux`` (B, T, n * H) layer outputs, or None."""
+
+    hidden: Tensor
+    aux: Tensor | None
+
+
+class LeanModel(nn.Module):
+    """A decoder for inference: no dropout, no gradients. Make one with ``load_target``.
+
+    Run it under ``torch.inference_mode()``: nothing needs a gradient, and calls are cheaper.
+    """
+
+    inverse: Tensor
+    eps: Tensor
+
+    def __init__(
+        self,
+        config: LeanConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        own_lm_head: bool | None = None,
+    ) -> None:
+        """Allocate uninitialised tensors; ``own_lm_head`` overrides ``config.tie_word_embeddings``."""
+        super().__init__()
+        self.config = config
+        device = torch.device(device)
+        shape = (config.vocab_size, config.hidden_size)
+        self.embedding = frozen(torch.empty(shape, dtype=dtype, device=device))
+        own = not config.tie_word_embeddings if own_lm_head is None else own_lm_head
+        self.lm_head = frozen(torch.empty(shape, dtype=dtype, device=device)) if own else None
+        self.layers = nn.ModuleList(LeanLayer(config, s, dtype, device) for s in config.sliding_layers)
+        self.norm = frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
+        inverse = inverse_frequencies(config.rope, config.head_dim)
+        self.register_buffer("inverse", inverse.to(device), persistent=False)
+        self.register_buffer("eps", torch.tensor(config.rms_norm_eps, device=device), persistent=False)
+        self.eval()
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """(V, H); the embedding itself where the two are tied."""
+        return self.embedding if self.lm_head is None else self.lm_head
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
+        """A cache of this model's sizes, dtype and device."""
+        c = self.config
+        return KVCache(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype, self.device)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(B, T) ids -> (B, T, H) input embeddings."""
+        return F.embedding(ids, self.embedding)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., H) hidden states after the final norm -> (..., V)."""
+        return F.linear(hidden, self.lm_head_weight)
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight,
+        window_mask: Tensor | None = None,
+        aux_layers: tuple[int, ...] = (),
+        layers: range | None = None,
+        x: Tensor | None = None,
+    ) -> LeanOutput:
+        """Run T tokens of B sequences against the cache, writing their keys and values to it.
+
+        Args:
+            ids: (B, T) int64.
+            positions: (B, T) int64 rotary positions.
+            cache: from ``new_cache``.
+            slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each must be below ``view``.
+            mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row
+                without any visible slot gives finite nonsense, so padding rows do no harm. Or a ``Sight`` of the
+                whole cache, which knows of windows itself.
+            window_mask: the same for the layers with a sliding window; None where there are none, or
+                where all ``view`` slots lie within the window.
+            aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
+            layers: run these layers only; the final norm follows whichever is last.
+            x: (B, T, H) what the first of ``layers`` reads, where that is not the embedding of ``ids``.
+        """
+        config = self.config
+        if (
+            window_mask is None
+            and config.sliding_window is not None
+            and isinstance(mask, Tensor)
+            and mask.shape[-1] > config.sliding_window
+        ):
+            raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
+        cos, sin = rope_at(positions.unsqueeze(2), self.inverse, self.dtype)  # (B, T, 1, D)
+        bias = mask if isinstance(mask, Sight) else self._additive(mask)
+        window_bias = bias if window_mask is None else self._additive(window_mask)
+        step = StepInputs(self.eps, cos, sin, cache, slots, bias, window_bias)
+        x = self.embed(ids) if x is None else x
+        x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
+        run = layers or range(len(self.layers))
+        if isinstance(bias, Sight) and fits_ops(config):
+            hidden, outputs = self._on_ops(x, run, step, bias, aux_layers)
+        else:
+            hidden, outputs = self._stack(x, run, step, aux_layers)
+        aux = torch.cat([outputs[index] for index in aux_layers], -1) if aux_layers else None
+        shape = ids.shape
+        return LeanOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
+
+    def _stack(
+        self, x: Tensor, layers: range, step: StepInputs, wanted: tuple[int, ...]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """(B * T, H) embeddings -> hidden states after the final norm, and the outputs of the wanted layers."""
+        outputs: dict[int, Tensor] = {}
+        stack = self._layers()
+        for index in layers:
+            x = stack[index].forward(x, index, step)
+            if index in wanted:
+                outputs[index] = x
+        return rms_norm(x, self.norm, self.eps), outputs
+
+    def _on_ops(
+        self, x: Tensor, layers: range, step: StepInputs, sight: Sight, wanted: tuple[int, ...]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """:meth:`_stack` in few kernels: what a block adds is added by the norm that follows it."""
+        outputs: dict[int, Tensor] = {}
+        stack = self._layers()
+        change: Tensor | None = None
+        for index in layers:
+            change, x = stack[index].on_ops(change, x, index, step, sight)
+            if index in wanted:
+                outputs[index] = x = x + change
+                change = None
+        return sum_and_norm(change, x, self.norm, self.config.rms_norm_eps)[0], outputs
+
+    def _layers(self) -> list[LeanLayer]:
+        return cast("list[LeanLayer]", list(self.layers))
+
+    def _additive(self, mask: Tensor) -> Tensor:
+        """0 where visible, else the lowest finite number.
+
+        Attention would turn a boolean mask into an additive one in every layer. Finite, because a row that
+        sees nothing would otherwise be NaN.
+        """
+        bias = torch.zeros_like(mask, dtype=self.dtype).masked_fill_(~mask, torch.finfo(self.dtype).min)
+        return bias if mask.dim() == 2 else bias.unsqueeze(1)  # (B, 1, T, view)
+
+    def checkpoint_views(self) -> dict[str, tuple[Tensor, ...]]:
+        """Hugging Face tensor name -> the parts of a parameter that it fills, each a copy of it."""
+        views: dict[str, tuple[Tensor, ...]] = {
+            checkpoint.EMBEDDING: (self.embedding.data,),
+            checkpoint.FINAL_NORM: (self.norm.data,),
+        }
+        if self.lm_head is not None:
+            views[checkpoint.LM_HEAD] = (self.lm_head.data,)
+        for index, layer in enumerate(self._layers()):
+            prefix = f"model.layers.{index}."
+            views |= {prefix + name: parts for name, parts in layer.checkpoint_views().items()}
+        return views
+
+
+def load_target(
+    path: Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> LeanModel:
+    """Load a Hugging Face model folder (``config.json`` and safetensors) as a lean decoder.
+
+    Tied models: a checkpoint with only one of embedding and LM head shares it. With both, they are shared
+    if equal and kept apart if not, as transformers does since version 5.
+
+    Raises:
+        DataError: unsupported architecture or feature; missing, truncated or packed weight files.
+        MismatchError: the tensors are not those of the configuration.
+    """
+    read_target_config(path)  # says that there is no model, where there is none
+    config = LeanConfig.from_hf_config(path)
+    stored = checkpoint.read_headers(checkpoint.checkpoint_files(path))
+    tied = config.tie_word_embeddings
+    if tied and checkpoint.EMBEDDING not in stored and checkpoint.LM_HEAD in stored:
+        stored[checkpoint.EMBEDDING] = stored.pop(checkpoint.LM_HEAD)
+    own_lm_head = not tied or checkpoint.LM_HEAD in stored
+    plan = LeanModel(config, dtype=dtype, device="meta", own_lm_head=own_lm_head).checkpoint_views()
+    checkpoint.check_headers(stored, {name: tuple(parts[0].shape) for name, parts in plan.items()}, path)
+    model = LeanModel(config, dtype=dtype, device=device, own_lm_head=own_lm_head)
+    checkpoint.fill(stored, model.checkpoint_views())
+    if tied and model.lm_head is not None and torch.equal(model.lm_head, model.embedding):
+        model.lm_head = None
+    return model
+
+
+@torch.no_grad()
+def share_target(target: HFTarget) -> LeanModel:
+    """A lean decoder that shares the memory of a loaded target's weights (norms of single heads are copied).
+
+    One layer at a time is held twice while it is made. The target gives the same results afterwards.
+
+    Raises:
+        DataError: the lean decoder does not compute this architecture, or the target's weights are spread over
+            processes or devices, or of several dtypes.
+        MismatchError: the target's tensors are not those of its configuration.
+    """
+    parameters = dict(target.model.named_parameters())  # a tied LM head is named once, as the embedding
+    _check_whole(parameters, target.source)
+    config = LeanConfig.from_hf_config(
+        target.source
+        if isinstance(target.source, Path)
+        else {"architectures": [type(target.model).__name__], **_known(target.model.config.to_dict())}
+    )
+    weight = target.embedding
+    model = LeanModel(config, dtype=weight.dtype, device="meta", own_lm_head=LM_HEAD in parameters)
+    _check_names(model, parameters, target.source)
+    with torch.inference_mode(False):  # training reads these tensors too
+        model.embedding = frozen(parameters[EMBEDDING].data)
+        model.norm = frozen(parameters[FINAL_NORM].data)
+        if model.lm_head is not None:
+            model.lm_head = frozen(parameters[LM_HEAD].data)
+        inverse = inverse_frequencies(config.rope, config.head_dim)
+        model.inverse = inverse.to(weight.device)
+        model.eps = torch.tensor(config.rms_norm_eps, device=weight.device)
+        for index, layer in enumerate(model._layers()):
+            for name, parameter in list(layer.named_parameters()):
+                empty = torch.empty(parameter.shape, dtype=weight.dtype, device=weight.device)
+                layer.register_parameter(name, frozen(empty))
+            for name, parts in layer.checkpoint_views().items():
+                theirs = parameters[f"model.layers.{index}.{name}"]
+                for part in parts:
+                    part.copy_(theirs.data)
+                if len(parts) == 1:
+                    theirs.data = parts[0]
+    return model
+
+
+def _known(config: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _check_whole(parameters: Mapping[str, Tensor], source: object) -> None:
+    """Refuse weights that lie in several places; Hugging Face's hooks move them, the lean decoder does not."""
+    from torch.distributed.tensor import DTensor
+
+    problem = None
+    devices = sorted({str(tensor.device) for tensor in parameters.values()})
+    dtypes = sorted({str(tensor.dtype) for tensor in parameters.values()})
+    if any(isinstance(tensor, DTensor) for tensor in parameters.values()):
+        problem = "weights divided over processes (tensor parallelism)"
+    elif len(devices) > 1 or devices == ["meta"]:
+        problem = f"weights on {', '.join(devices)}"
+    elif len(dtypes) > 1:
+        problem = f"weights in {', '.join(dtypes)}"
+    if problem is not None:
+        raise DataError(
+            "the lean decoder needs the whole target on one device, in one dtype",
+            got=problem,
+            source=source,
+            remedy="load the target on one device, in one dtype",
+        )
+
+
+def _check_names(model: LeanModel, parameters: Mapping[str, Tensor], source: object) -> None:
+    wanted = {name: tuple(parts[0].shape) for name, parts in model.checkpoint_views().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+    if wanted != found:
+        different = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+        raise MismatchError(
+            "the loaded target's tensors are not those of its configuration",
+            got=f"{len(different)} differ, first: {', '.join(different[:3])}",
+            expected=f"{len(wanted)} tensors",
+            source=source,
+        )

@@ -1,0 +1,1 @@
+"""The target as training sees it."""

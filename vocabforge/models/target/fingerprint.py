@@ -1,0 +1,104 @@
+"""A target's fingerprint: cheap to take, equal for copies of a model however they are sharded."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...core.errors import DataError, VocabForgeError
+from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files
+from ..rope import parse_rope
+from .load import read_target_config
+
+_SAMPLED_ROWS = 16  # spread over the tensor, the first and the last among them
+# Keys of config.json that change what the weights compute, whatever they are called in other files of the folder.
+_FIELDS = (
+    "architectures",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "hidden_act",
+    "hidden_activation",
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "sliding_window",
+    "use_sliding_window",
+    "layer_types",
+    "partial_rotary_factor",
+    "attention_multiplier",
+    "residual_multiplier",
+    "embedding_multiplier",
+    "logits_scaling",
+    "logit_scale",
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "query_pre_attn_scalar",
+)
+
+
+def target_fingerprint(path: Path) -> str:
+    """Hash of the settings that a forward pass reads and of rows spread over every tensor.
+
+    Every tensor, biases too, because fine-tuning may touch few of them (adapters merged into the attention alone).
+    Rows are hashed in fp32, so an exact change of dtype keeps the fingerprint; so does a stored copy of a tied LM
+    head, and another spelling of the rotary settings. A change of single rows in between goes unnoticed.
+
+    Raises:
+        DataError: no readable safetensors file.
+    """
+    config = read_target_config(path)
+    facts = [[key, config.get(key)] for key in _FIELDS if config.get(key) is not None]
+    digest = hashlib.sha256(json.dumps([facts, _rotary(config)], sort_keys=True, default=str).encode())
+    rows: dict[str, bytes] = {}
+    for file in checkpoint_files(path):
+        try:
+            with safe_open(file, framework="pt") as handle:
+                for name in handle.keys():  # noqa: SIM118 (not a mapping)
+                    rows[name] = _sample(handle.get_slice(name))
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                "a weight file of the target cannot be read",
+                got=error,
+                source=file,
+                remedy="the file may be truncated; fetch it again",
+            ) from error
+    if rows.get(LM_HEAD) == rows.get(EMBEDDING):
+        rows.pop(LM_HEAD, None)
+    if not rows:
+        raise DataError(
+            "there are no weights here", got=f"no tensor in {path}", remedy="fetch the checkpoint again"
+        )
+    for name in sorted(rows):
+        digest.update(name.encode())
+        digest.update(rows[name])
+    return digest.hexdigest()
+
+
+def _rotary(config: dict[str, Any]) -> Any:
+    """The rotary settings in one spelling; as they stand where they are not known."""
+    try:
+        return dataclasses.asdict(parse_rope(config, 10_000.0, "config.json"))
+    except VocabForgeError:
+        return [config.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters")]
+
+
+def _sample(part: Any) -> bytes:
+    """Rows spread over a tensor, in fp32; small ones whole."""
+    shape = part.get_shape()
+    if len(shape) < 2 or shape[0] <= _SAMPLED_ROWS:
+        tensor = part[:] if shape else part[...]
+    else:
+        last = shape[0] - 1
+        places = sorted({round(at * last / (_SAMPLED_ROWS - 1)) for at in range(_SAMPLED_ROWS)})
+        tensor = torch.cat([part[at : at + 1] for at in places])
+    return repr(shape).encode() + tensor.to(torch.float32).contiguous().numpy().tobytes()

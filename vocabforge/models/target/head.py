@@ -1,0 +1,73 @@
+"""A target without its layers: what training from a cache of captured states needs of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..drafters.io import load_target_tensors
+from .hf import default_aux_layers, refuse_logit_settings
+from .load import read_target_config
+
+
+@dataclass(frozen=True)
+class TargetHead:
+    """Embedding and LM head of a target; it computes logits, never hidden states.
+
+    Attributes:
+        embedding: (V, H).
+        head_weight: (V, H) LM head.
+        aux_layers: decoder layers (0-based outputs) that the cached features are of.
+    """
+
+    embedding: Tensor
+    head_weight: Tensor
+    aux_layers: tuple[int, ...]
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        aux_layers: tuple[int, ...] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> TargetHead:
+        """Load two tensors of a Hugging Face folder; a 70B target costs as much as its vocabulary.
+
+        Raises:
+            DataError: unreadable weights, or a configuration that changes logits after the LM head.
+        """
+        config = read_target_config(path)
+        refuse_logit_settings(config, str(config.get("architectures")), path)
+        tensors = load_target_tensors(path, dtype)
+        tied = tensors.head is tensors.embedding or torch.equal(tensors.head, tensors.embedding)
+        head = tensors.head.to(device)
+        embedding = head if tied else tensors.embedding.to(device)
+        layers = aux_layers or default_aux_layers(int(config["num_hidden_layers"]))
+        return cls(embedding, head, tuple(layers))
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.head_weight.shape[1])
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the LM head, padding rows included."""
+        return int(self.head_weight.shape[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head_weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.head_weight.device
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., H) -> (..., V)."""
+        return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)

@@ -1,0 +1,194 @@
+"""The rows of a target's LM head, read from its safetensors files block by block, never the whole model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import safe_open
+
+from ...core.errors import DataError, MismatchError
+from ..checkpoint import EMBEDDING, FLOATS, LM_HEAD, StoredTensor, checkpoint_files, read_headers
+from .load import read_target_config
+
+Rows = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+# Names under which decoders of the transformers library store their matrices, the usual ones first.
+HEADS = (
+    LM_HEAD,
+    "language_model.lm_head.weight",
+    "model.language_model.lm_head.weight",
+    "output.weight",
+    "embed_out.weight",
+)
+EMBEDDINGS = (
+    EMBEDDING,
+    "model.language_model.embed_tokens.weight",
+    "language_model.model.embed_tokens.weight",
+    "model.text_model.embed_tokens.weight",
+    "transformer.wte.weight",
+    "wte.weight",
+    "transformer.word_embeddings.weight",
+    "word_embeddings.weight",
+    "gpt_neox.embed_in.weight",
+    "model.decoder.embed_tokens.weight",
+    "backbone.embeddings.weight",
+)
+_DIGEST_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRows:
+    """Rows of an LM head that stays on the disk: the file is memory-mapped, and read where it is asked for.
+
+    Attributes:
+        shape: (V_head, d); V_head counts padded rows.
+        dtype: how the rows are stored: ``F32``, ``BF16``, ``F16`` or ``F64``.
+        source: the file.
+        name: the tensor's name there.
+        tied: the head is the input embedding.
+    """
+
+    shape: tuple[int, int]
+    dtype: str
+    source: Path
+    name: str
+    tied: bool
+    _slice: Any = field(repr=False)
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Rows [start, stop) as (stop - start, d) float32, a copy."""
+        part: torch.Tensor = self._slice[start:stop]
+        return part.to(torch.float32, copy=True).contiguous().numpy()
+
+    def at(self, ids: Ids) -> Rows:
+        """Rows of token ids, in their order, as (n, d) float32; quick where ids follow one another."""
+        out = np.empty((len(ids), self.shape[1]), dtype=np.float32)
+        for start, stop in _runs(ids):
+            first = int(ids[start])
+            out[start:stop] = self.rows(first, first + stop - start)
+        return out
+
+    def digest(self, count: int) -> str:
+        """Hex SHA-256 of the first ``count`` rows in float32, and of their shape.
+
+        Equal for copies of a head whatever its files, its dtype (where the change was exact) and its padding.
+        """
+        state = digest_start(count, self.shape[1])
+        for start in range(0, count, _DIGEST_ROWS):
+            block = self.rows(start, min(start + _DIGEST_ROWS, count))
+            state.update(block.reshape(-1).view(np.uint8))
+        return state.hexdigest()
+
+
+def digest_start(count: int, width: int) -> Any:
+    """A SHA-256 that has taken the shape; the rows follow in float32."""
+    return hashlib.sha256(f"head rows {count} x {width}\n".encode())
+
+
+def open_head(path: Path) -> HeadRows:
+    """The LM head of a Hugging Face folder: one file or shards, tied to the embedding or not.
+
+    A stored head is taken whether or not the configuration ties it, as transformers does.
+
+    Raises:
+        DataError: no model, no safetensors, a damaged file; no head; a head in parts, packed or quantised.
+    """
+    config = read_target_config(path)
+    stored = read_headers(checkpoint_files(path))
+    found = [name for name in HEADS if name in stored]
+    tied = not found
+    if not found:
+        _refuse_foreign_head(stored, path)
+        if not _says_tied(config, path):
+            raise DataError(
+                "the checkpoint has no LM head",
+                got=f"none of {', '.join(HEADS)}, and the configuration does not tie it to the embedding",
+                source=path,
+                remedy="use the checkpoint of the causal language model, or correct tie_word_embeddings",
+            )
+        found = [name for name in EMBEDDINGS if name in stored]
+    if len(found) != 1:
+        what = "embedding, which is its LM head," if tied else "LM head"
+        raise DataError(
+            f"the checkpoint's {what} cannot be told",
+            got=", ".join(found) or "no tensor of a known name",
+            expected=f"one of {', '.join(EMBEDDINGS if tied else HEADS)}",
+            source=path,
+        )
+    item = stored[found[0]]
+    _check_plain(item)
+    handle = safe_open(str(item.file), framework="pt", device="cpu")
+    rows, width = item.shape
+    return HeadRows((rows, width), item.dtype, item.file, item.name, tied, handle.get_slice(item.name))
+
+
+def check_head_fits(head: HeadRows, vocab_size: int, *, tokenizer: object) -> int:
+    """Number of padded rows: those beyond the tokenizer's highest id.
+
+    Raises:
+        MismatchError: the tokenizer has ids without a row.
+    """
+    if head.shape[0] < vocab_size:
+        raise MismatchError(
+            "the LM head has fewer rows than the tokenizer has ids",
+            got=f"{head.shape[0]:,} rows in {head.name} of {head.source}",
+            expected=f"at least {vocab_size:,}, the ids of {tokenizer}",
+            remedy="give the target's own tokenizer with --tokenizer",
+        )
+    return head.shape[0] - vocab_size
+
+
+def _runs(ids: Ids) -> Iterator[tuple[int, int]]:
+    """Index ranges over which ids grow by one."""
+    if not len(ids):
+        return
+    edges = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
+    yield from pairwise(edges)
+
+
+def _says_tied(config: Mapping[str, Any], path: Path) -> bool:
+    """What the configuration says of tying; where it is silent, its architecture's default."""
+    for values in (config, config.get("text_config")):
+        if isinstance(values, Mapping) and isinstance(values.get("tie_word_embeddings"), bool):
+            return bool(values["tie_word_embeddings"])
+    from transformers import AutoConfig
+
+    try:
+        known = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except Exception:  # noqa: BLE001 (an architecture that transformers does not know has no default)
+        return False
+    return bool(getattr(known, "tie_word_embeddings", False))
+
+
+def _refuse_foreign_head(stored: Mapping[str, StoredTensor], path: Path) -> None:
+    """Name what stands where the head should be: several parts, or packed weights."""
+    prefixes = tuple(name.removesuffix("weight") for name in HEADS)
+    parts = sorted(name for name in stored if name.startswith(prefixes) and not name.endswith(".bias"))
+    if parts:
+        raise DataError(
+            "the LM head is not stored as one plain matrix",
+            got=", ".join(f"{name} {stored[name].dtype} {stored[name].shape}" for name in parts[:5]),
+            expected=f"one of {', '.join(HEADS)}",
+            source=path,
+            remedy="dequantise or join the head and save it as one floating-point matrix",
+        )
+
+
+def _check_plain(item: StoredTensor) -> None:
+    if item.dtype not in FLOATS or len(item.shape) != 2 or 0 in item.shape:
+        raise DataError(
+            "the LM head is packed, quantised or no matrix",
+            got=f"{item.name} {item.dtype} {item.shape}",
+            expected=f"(V, d) in one of {', '.join(FLOATS)}",
+            source=item.file,
+            remedy="dequantise the checkpoint to floating point and save it again",
+        )

@@ -1,0 +1,384 @@
+"""The target as training sees it: any Hugging Face causal LM, giving features and hidden states.
+
+Decoding uses the lean model (``lean.py``); tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import DataError, MismatchError, UsageError
+from .documents import document_spans, gather, plan_passes, restarts, scatter
+from .load import Placement, load_causal_lm, read_target_config, whole_weight
+
+__all__ = [
+    "HFTarget",
+    "TargetStates",
+    "check_row_length",
+    "check_tokenizer_fits",
+    "default_aux_layers",
+    "read_target_config",
+]
+
+
+@dataclass(frozen=True)
+class TargetStates:
+    """What one pass of the target leaves for the drafter.
+
+    Attributes:
+        features: (B, T, n_aux * H) outputs of the auxiliary layers, concatenated.
+        hidden: (B, T, H) hidden states after the final norm, as the LM head reads them.
+    """
+
+    features: Tensor
+    hidden: Tensor
+
+
+def default_aux_layers(num_layers: int) -> tuple[int, ...]:
+    """EAGLE-3's auxiliary layers (0-based outputs): 1, n//2 - 1, n - 4.
+
+    Below 8 layers that rule repeats or reverses layers, so shallow targets take layer 1, the middle one and
+    the last but one, and those of fewer than 5 layers all but the last: servers cannot read the last layer's
+    output, and capture a layer once.
+    """
+    if num_layers >= 8:
+        return (1, num_layers // 2 - 1, num_layers - 4)
+    if num_layers >= 5:
+        return (1, num_layers // 2, num_layers - 2)
+    return tuple(range(max(num_layers - 1, 1)))
+
+
+class HFTarget:
+    """A frozen Hugging Face causal LM.
+
+    Args:
+        model: the loaded model.
+        aux_layers: decoder layers (0-based) whose outputs are the features.
+        source: where it was loaded from, for error messages.
+        placement: where it was put; None is one device, the model's.
+
+    Attributes:
+        device: where ``embedding``, ``head_weight`` and captured states are given.
+        spread: weights may lie elsewhere (a device map, or tensor parallelism).
+
+    Raises:
+        DataError: the model has no list of decoder layers, its logits are not ``head(hidden)``, or its layers'
+            outputs are not what it reports under their numbers.
+        MismatchError: an auxiliary layer that the model has not.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        aux_layers: Sequence[int] | None = None,
+        source: object = None,
+        *,
+        placement: Placement | None = None,
+    ) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.source = source
+        self.backbone: nn.Module = model.get_decoder()
+        self.head: Any = model.get_output_embeddings()
+        layers = getattr(self.backbone, "layers", None)
+        if layers is None or self.head is None:
+            raise DataError(
+                "the target has no decoder layers or no LM head where they were looked for",
+                got=type(model).__name__,
+                expected="a causal language model with .layers and output embeddings",
+                source=source,
+            )
+        self.aux_layers = tuple(aux_layers) if aux_layers else default_aux_layers(len(layers))
+        bad = [i for i in self.aux_layers if not 0 <= i < len(layers)]
+        if bad:
+            raise MismatchError(
+                "the target has no such layers",
+                got=f"auxiliary layers {bad}",
+                expected=f"0 to {len(layers) - 1}",
+                source=source,
+            )
+        self._layers: Any = layers
+        self.device = placement.device if placement is not None else self.head.weight.device
+        self.tensor_parallel = placement is not None and placement.tp_plan is not None
+        self.spread = placement is not None and placement.spread
+        embedding = model.get_input_embeddings()
+        if self.spread:
+            tied = self.head.weight is embedding.weight
+            self._head_weight = whole_weight(self.head, self.device)
+            self._embedding = self._head_weight if tied else whole_weight(embedding, self.device)
+        else:
+            self._head_weight, self._embedding = self.head.weight, embedding.weight
+        check_target(self)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        aux_layers: Sequence[int] | None = None,
+        dtype: torch.dtype | str = torch.float32,
+        device: torch.device | str = "cpu",
+        device_map: str | Mapping[str, Any] | None = None,
+        tp_plan: str | None = None,
+    ) -> HFTarget:
+        """Load a local Hugging Face folder; remote code stays off.
+
+        Args:
+            dtype: a dtype or its name; ``auto`` is the checkpoint's own on CUDA and fp32 on a CPU.
+            device: where the target goes; with the next two, where the trainer wants its tensors.
+            device_map: Hugging Face's placement of layers over several devices of this process (``auto``).
+            tp_plan: ``auto`` shards every layer over all launched processes, one a GPU; then every process must
+                capture the same rows (``OnlineCapture`` sees to it).
+
+        Raises:
+            DataError: the folder holds no loadable model.
+            UsageError: a placement that does not suit how the processes were launched.
+        """
+        placement = Placement(torch.device(device), device_map, tp_plan)
+        return cls(load_causal_lm(path, dtype, placement), aux_layers, source=path, placement=placement)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self._head_weight.shape[1])
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the LM head, padding rows included."""
+        return int(self._head_weight.shape[0])
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return len(self._layers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and hidden states."""
+        return self._head_weight.dtype
+
+    @property
+    def embedding(self) -> Tensor:
+        """Input embedding weight (V, H)."""
+        return self._embedding
+
+    @property
+    def head_weight(self) -> Tensor:
+        """LM head weight (V, H)."""
+        return self._head_weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., H) -> (..., V)."""
+        return F.linear(hidden.to(self._head_weight.dtype), self._head_weight)
+
+    @torch.no_grad()
+    def capture(self, input_ids: Tensor, position: Tensor, document: Tensor) -> TargetStates:
+        """One look at packed rows; a token attends only to its own document.
+
+        Documents are taken out of their rows and go through the target in few causal passes without any mask
+        (``document_passes``): memory grows with the tokens, never with T squared. In exact arithmetic that is what
+        a mask over the packed row gives; in fp32 the two agree to rounding (tested at 1e-5). The passes depend on
+        the rows given, so a row captured alone always gives the same bits. States of padding are zeros. The target
+        computes in its own dtype, whatever autocast says.
+
+        Args:
+            input_ids: (B, T) token ids.
+            position: (B, T) positions, restarting at 0 in each document.
+            document: (B, T) document number in its row, 0 for padding.
+
+        Raises:
+            DataError: positions that do not restart at 0 in each document.
+        """
+        spans = document_spans(document)
+        if not restarts(position, spans):
+            raise DataError(
+                "positions of packed rows must run 0, 1, 2, … in each document",
+                got="positions that begin or step otherwise",
+                source=self.source,
+                remedy="prepare the data again",
+            )
+        shape, home = input_ids.shape, input_ids.device
+        features = torch.zeros(*shape, len(self.aux_layers) * self.hidden_size, dtype=self.dtype, device=home)
+        hidden = torch.zeros(*shape, self.hidden_size, dtype=self.dtype, device=home)
+        for group in plan_passes(spans):
+            kept, last = self.forward(gather(input_ids, group), self.aux_layers)
+            fused = torch.cat([kept[i].to(home) for i in self.aux_layers], dim=-1)  # (G, L, n_aux * H)
+            scatter(features, fused, group)
+            scatter(hidden, last.to(home), group)
+        return TargetStates(features, hidden)
+
+    def forward(self, input_ids: Tensor, layers: Iterable[int]) -> tuple[dict[int, Tensor], Tensor]:
+        """Causal pass over (B, T) ids: outputs of ``layers`` and the states behind the final norm, (B, T, H)."""
+        kept: dict[int, Tensor] = {}
+
+        def keep(index: int) -> Any:
+            def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+                kept[index] = output[0] if isinstance(output, tuple) else output
+
+            return hook
+
+        handles = [self._layers[i].register_forward_hook(keep(i)) for i in set(layers)]
+        try:
+            with torch.autocast(self.device.type, enabled=False):
+                output = self.backbone(input_ids=input_ids.to(self.device), use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return kept, output.last_hidden_state
+
+
+def check_tokenizer_fits(
+    tokenizer_size: int,
+    rows: int,
+    *,
+    tokenizer: object,
+    target: object,
+    role: str = "target",
+    option: str = "--tokenizer",
+) -> None:
+    """Refuse a tokenizer with ids beyond the target's rows; more rows than ids (padding) are normal.
+
+    Args:
+        target: the model's folder; ``role`` says what it is where it is another model.
+        option: that names a tokenizer for it.
+
+    Raises:
+        MismatchError: the tokenizer's highest id has no row.
+    """
+    if tokenizer_size > rows:
+        raise MismatchError(
+            f"the tokenizer does not match the {role}",
+            got=f"{tokenizer_size:,} token ids in {tokenizer}",
+            expected=f"at most {rows:,}, the rows of the LM head of {target}",
+            remedy=f"give the {role}'s own tokenizer with {option}",
+        )
+
+
+def check_row_length(config: Mapping[str, Any], length: int, *, source: object) -> None:
+    """Refuse rows that the target's context, or its sliding window, does not hold.
+
+    Args:
+        config: the target's ``config.json``.
+        length: T, tokens of a packed row.
+
+    Raises:
+        UsageError: ``length`` is beyond the context or the window.
+    """
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    limits = {"context": config.get("max_position_embeddings"), "sliding window": window}
+    for name, limit in limits.items():
+        if limit is not None and length > int(limit):
+            raise UsageError(
+                f"data.sequence_length is longer than the target's {name}",
+                got=length,
+                expected=f"at most {limit}",
+                source=source,
+            )
+
+
+# Settings of Hugging Face configurations that change logits after the LM head, unless they are None or 1.
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+_FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+_TOKENS = 8
+
+
+def refuse_logit_settings(config: Mapping[str, Any], kind: str, source: object) -> None:
+    """Refuse a softcap or scale by its setting; a softcap hardly shows on small logits.
+
+    Raises:
+        DataError: such a setting is on.
+    """
+    named = [f"{key} {config[key]}" for key in _LOGIT_SETTINGS if config.get(key) not in (None, 1)]
+    if named:
+        raise _changed_logits(f"{kind}: {', '.join(named)}", source)
+
+
+@torch.no_grad()
+def check_target(target: HFTarget) -> None:
+    """Hold the target's own logits and layer outputs against what training will take for them.
+
+    Raises:
+        DataError: logits that are not LM head weight x hidden states (softcaps, scales, a bias), or auxiliary
+            layers whose outputs are not what the model itself reports under their numbers.
+    """
+    refuse_logit_settings(vars(target.model.config), type(target.model).__name__, target.source)
+    ids = torch.arange(min(_TOKENS, target.vocab_size), device=target.device)[None]  # (1, n)
+    with torch.autocast(target.device.type, enabled=False):
+        whole = target.model(input_ids=ids, use_cache=False, output_hidden_states=True)
+        kept, hidden = target.forward(ids, target.aux_layers)
+        _check_head(target, whole.logits, hidden)
+        _check_layers(target, whole.hidden_states, kept, hidden)
+
+
+def _check_head(target: HFTarget, whole: Tensor, hidden: Tensor) -> None:
+    weight = target.head_weight
+    ours = F.linear(hidden.to(weight), weight)
+    if not close(ours, whole):
+        difference = float((ours - whole.to(ours)).abs().max())
+        raise _changed_logits(f"{type(target.model).__name__}: up to {difference:.3g} apart", target.source)
+
+
+def _changed_logits(got: str, source: object) -> DataError:
+    return DataError(
+        "this target changes its logits after the LM head, which is not supported",
+        got=got,
+        expected="logits = LM head weight x hidden states",
+        source=source,
+    )
+
+
+def _check_layers(
+    target: HFTarget, reported: tuple[Tensor, ...] | None, kept: Mapping[int, Tensor], hidden: Tensor
+) -> None:
+    """``hidden_states[i + 1]`` is the output of layer i; after the last layer it is behind the final norm."""
+    count = target.num_layers
+    problem = None
+    if reported is None or len(reported) != count + 1:
+        problem = f"{0 if reported is None else len(reported)} hidden states of {count} layers"
+    else:
+        wrong = [i for i in kept if not _is_output(target, i, kept[i], reported[i + 1], hidden)]
+        if wrong:
+            problem = f"layer {wrong[0]}'s output is not hidden_states[{wrong[0] + 1}]"
+    if problem is not None:
+        raise DataError(
+            "the target's layers cannot be told apart safely",
+            got=f"{type(target.model).__name__}: {problem}",
+            expected="hidden_states[i + 1] = output of layer i (0-based)",
+            source=target.source,
+        )
+
+
+def _is_output(target: HFTarget, index: int, output: Tensor, reported: Tensor, hidden: Tensor) -> bool:
+    if index < target.num_layers - 1:
+        return close(output, reported)
+    return close(final_norm(target, output), hidden) or close(output, hidden)
+
+
+def final_norm(target: HFTarget, states: Tensor) -> Tensor:
+    """The norm between the last layer and the LM head, applied to (..., H).
+
+    Raises:
+        DataError: the model has none under the usual names.
+    """
+    for name in _FINAL_NORMS:
+        norm = getattr(target.backbone, name, None)
+        if norm is not None:
+            return norm(states).to(states.device)
+    raise DataError(
+        "the target has no final norm where it was looked for",
+        got=type(target.model).__name__,
+        expected=" or ".join(_FINAL_NORMS),
+        source=target.source,
+    )
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Equal but for rounding of the coarser dtype, measured against the largest number."""
+    limit = 1e-2 if min(one.element_size(), other.element_size()) < 4 else 1e-3
+    other = other.to(one.device).float()
+    return bool((one.float() - other).abs().max() <= limit * other.abs().max())

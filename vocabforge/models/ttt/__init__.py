@@ -1,0 +1,1 @@
+"""Attention of the training-time test."""

@@ -1,0 +1,121 @@
+"""Attention of the training-time test: causal step-0 keys and a row's own later keys.
+
+Query t of step n sees the step-0 keys s <= t of its document and its own keys of steps 1..n (Li et al.
+2025, "EAGLE-3"; docs/methods.md, The training-time test).
+``eager`` is the reference and holds all (T, T) weights; ``merged`` (any device) and ``flex`` (CUDA) work in blocks
+and merge the causal part with the row's own keys by log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...core.errors import ConfigError
+from ..device import has_triton
+from ..target.documents import document_mask
+from .merged import Documents
+
+# The smallest head that flex attention's kernel takes.
+FLEX_HEAD_DIM = 16
+# Up to this length a CPU is quicker with all weights at once.
+EAGER_LENGTH = 64
+
+
+@dataclass
+class TTTState:
+    """What an unroll has made so far.
+
+    Attributes:
+        document: (B, T) document number in its row, 0 for padding.
+        attention: ``auto``, ``eager``, ``merged`` or ``flex``.
+        k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
+        documents: where the documents lie, found at the first step that asks for it.
+    """
+
+    document: Tensor
+    attention: str = "auto"
+    k: list[Tensor] = field(default_factory=list)
+    v: list[Tensor] = field(default_factory=list)
+    documents: Documents | None = None
+
+
+def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
+    """Attention over the step-0 keys s <= t of a row's document and the row's own keys of later steps.
+
+    Under autocast the newest q, k and v are cast to its type, as in torch's own attention.
+
+    Args:
+        q: (B, h, T, D) queries of the newest step, whose keys are already in ``state``.
+
+    Returns:
+        (B, h, T, D).
+
+    Raises:
+        ConfigError: an attention that does not exist, or ``flex`` where there is no CUDA.
+        DataError: a document that lies in two places of a row (``merged`` and ``flex``).
+    """
+    kind = choose_attention(state.attention, q.device, *q.shape[2:])
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, state.k[-1], state.v[-1] = q.to(dtype), state.k[-1].to(dtype), state.v[-1].to(dtype)
+    if kind == "eager":
+        return _eager(q, state)
+    if state.documents is None:
+        state.documents = Documents.find(state.document)
+    if kind == "merged":
+        from .merged import merged_attention
+
+        return merged_attention(q, state.k, state.v, state.documents)
+    from .flex import flex_attention
+
+    return flex_attention(q, state.k, state.v, state.documents)
+
+
+def choose_attention(asked: str, device: torch.device, length: int, head_dim: int) -> str:
+    """The implementation for rows of ``length`` tokens: ``eager``, ``merged`` or ``flex``.
+
+    Raises:
+        ConfigError: there is none of that name, or ``flex`` off CUDA.
+    """
+    if asked == "auto":
+        if device.type == "cuda":
+            return "flex" if head_dim >= FLEX_HEAD_DIM and has_triton() else "merged"
+        return "eager" if length <= EAGER_LENGTH else "merged"
+    if asked not in ("eager", "merged", "flex"):
+        raise ConfigError("there is no such attention", got=asked, expected="auto, eager, merged or flex")
+    if asked == "flex" and device.type != "cuda":
+        raise ConfigError(
+            "flex attention trains on CUDA only",
+            got=f"device {device.type}",
+            source="memory.attention",
+            remedy="use memory.attention: merged (or auto)",
+        )
+    return asked
+
+
+def _eager(q: Tensor, state: TTTState) -> Tensor:
+    """The reference: all (T, T + n - 1) weights at once."""
+    visible = document_mask(state.document)
+    group = q.shape[1] // state.k[0].shape[1]
+    if len(state.k) == 1:  # no diagonal part yet: plain attention, which has a fused kernel
+        return F.scaled_dot_product_attention(
+            q, state.k[0], state.v[0], attn_mask=visible, enable_gqa=group > 1
+        )
+    k = [key.repeat_interleave(group, dim=1) for key in state.k]
+    v = [value.repeat_interleave(group, dim=1) for value in state.v]
+    q = q * q.shape[-1] ** -0.5
+    length = k[0].shape[2]
+    hidden = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, torch.finfo(q.dtype).min)
+    causal = q @ k[0].transpose(-1, -2) + hidden  # (B, h, T, T)
+    diagonal = [(q * key).sum(-1, keepdim=True) for key in k[1:]]  # each (B, h, T, 1)
+    precise = torch.promote_types(q.dtype, torch.float32)
+    weights = torch.cat([causal, *diagonal], dim=-1).to(precise).softmax(-1).to(q.dtype)
+    shared, *own = weights.split([length] + [1] * len(diagonal), dim=-1)  # (B, h, T, T), (B, h, T, 1) each
+    attended = shared @ v[0]
+    for weight, value in zip(own, v[1:]):
+        attended = attended + weight * value
+    return attended

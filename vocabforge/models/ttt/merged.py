@@ -1,0 +1,344 @@
+"""TTT attention in blocks: each document's causal part and a row's own keys, merged by log-sum-exp.
+
+With s_tj the scaled score of query t and step-0 key j, and d_ti that of its own key of step i::
+
+    L_c = log sum_j exp s_tj        O_c = sum_j exp(s_tj - L_c) v_j          (causal part, a flash kernel)
+    L   = log(exp L_c + sum_i exp d_ti)
+    O   = exp(L_c - L) O_c + sum_i exp(d_ti - L) v_ti
+
+The weights of all keys are exp(score - L). A flash kernel's backward pass makes them again from the L that it is
+given and subtracts delta = dO . O from every dO . v. Given the merged L and O, it therefore gives the causal part of
+the merged gradient, and O_c and L_c need not be kept. The own keys follow the same rule::
+
+    w_i = exp(d_i - L),  dv_i = w_i dO,  dd_i = w_i (dO . v_i - delta),  dq += dd_i k_i,  dk_i = dd_i q
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ...core.errors import DataError
+from ..target.documents import runs_of
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The same stretch of tokens in neighbouring rows.
+
+    Attributes:
+        rows, tokens: slices of B and T.
+        padding: the tokens see themselves only, otherwise all of the segment before them.
+    """
+
+    rows: slice
+    tokens: slice
+    padding: bool
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents of packed rows.
+
+    Attributes:
+        first: int64 (B, T) first token that a token sees; the visible ones are ``first[t] .. t``.
+        segments: the same as slices; they cover every token once.
+        cache: what an implementation keeps for the later steps of an unroll.
+    """
+
+    first: Tensor
+    segments: tuple[Segment, ...]
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, document: Tensor) -> Documents:
+        """From document numbers (B, T), 0 for padding.
+
+        Raises:
+            DataError: a document's tokens are not one stretch of its row.
+        """
+        numbers = document.cpu().numpy()
+        rows = [list(runs_of(row)) for row in numbers]
+        for index, runs in enumerate(rows):
+            seen = [number for _, _, number in runs if number != 0]
+            if len(seen) != len(set(seen)):
+                twice = next(number for number in seen if seen.count(number) > 1)
+                raise DataError(
+                    "a packed row holds a document in two places",
+                    got=f"document {twice} of row {index}",
+                    expected="each document in one stretch of tokens",
+                    remedy="use memory.attention: eager, or pack each document in one piece",
+                )
+        segments, first = [], np.empty(numbers.shape, np.int64)
+        same = 0
+        for index, runs in enumerate(rows):
+            for a, b, number in runs:
+                first[index, a:b] = a if number else np.arange(a, b)
+            # Neighbouring rows that are cut in the same places go together.
+            shape = [(a, b, number != 0) for a, b, number in runs]
+            last = index + 1 == len(rows)
+            if last or shape != [(a, b, number != 0) for a, b, number in rows[index + 1]]:
+                segments += [Segment(slice(same, index + 1), slice(a, b), not real) for a, b, real in shape]
+                same = index + 1
+        return cls(torch.from_numpy(first).to(document.device), tuple(segments))
+
+
+_QUERIES, _KEYS = 256, 1024  # a block of scores
+
+
+def causal_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, h, S, D) queries over (B, kv, S, D) keys -> out (B, h, S, D), lse (B, h, S) in fp32 (fp64 for fp64)."""
+    if q.device.type == "cpu" and has_cpu_kernel():
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
+        return out, lse
+    return blocks_forward(q, k, v)
+
+
+def causal_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv for weights exp(score - lse) and the output ``out``."""
+    if q.device.type == "cpu" and has_cpu_kernel():
+        run = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        dq, dk, dv = run(grad.contiguous(), q, k, v, out, lse, 0.0, True)
+        return dq, dk, dv
+    return blocks_backward(grad, q, k, v, out, lse)
+
+
+@functools.cache
+def has_cpu_kernel() -> bool:
+    """Whether this torch has the CPU flash kernel, and it does what is relied on here.
+
+    It is not public: it must give the log-sum-exp, take grouped heads, and in its backward pass use the ``out``
+    and ``lse`` that it is given. Small random rows against the blocks below decide.
+    """
+    try:
+        forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            generator = torch.Generator().manual_seed(0)
+            q, grad = (torch.randn(1, 4, 7, 8, generator=generator) for _ in range(2))
+            k, v = (torch.randn(1, 2, 7, 8, generator=generator) for _ in range(2))
+            out, lse = forward(q, k, v, 0.0, True)
+            expected = blocks_forward(q, k, v)
+            if not _close((out, lse), expected):
+                return False
+            out, lse = expected[0] * 0.5, expected[1] + 0.7  # as if there were further keys
+            found = backward(grad, q, k, v, out, lse, 0.0, True)
+            return _close(found, blocks_backward(grad, q, k, v, out, lse))
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+
+
+def _close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> bool:
+    return all(a.shape == b.shape and torch.allclose(a, b, atol=1e-4) for a, b in zip(found, expected))
+
+
+def blocks_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`causal_forward` with block after block of scores (Milakov and Gimelshein 2018; Dao 2022)."""
+    precise = torch.promote_types(q.dtype, torch.float32)
+    grouped = q.unflatten(1, (k.shape[1], -1))  # (B, kv, g, S, D)
+    out, lse = torch.empty_like(grouped), torch.empty(grouped.shape[:-1], dtype=precise, device=q.device)
+    for rows in _blocks(q.shape[2], _QUERIES):
+        query = grouped[:, :, :, rows].to(precise)
+        highest = torch.full(query.shape[:-1], -torch.inf, dtype=precise, device=q.device)
+        total, summed = torch.zeros_like(highest), torch.zeros_like(query)
+        for keys in _blocks(rows.stop, _KEYS):
+            score = _scores(query, k, rows, keys)
+            new = torch.maximum(highest, score.amax(-1))
+            weight = (score - new[..., None]).exp_()
+            shrink = (highest - new).exp()
+            total = total * shrink + weight.sum(-1)
+            summed = summed * shrink[..., None] + weight @ v[:, :, None, keys].to(precise)
+            highest = new
+        out[:, :, :, rows] = (summed / total[..., None]).to(q.dtype)
+        lse[:, :, :, rows] = highest + total.log()
+    return out.flatten(1, 2), lse.flatten(1, 2)
+
+
+def blocks_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`causal_backward` with block after block of scores."""
+    precise = torch.promote_types(q.dtype, torch.float32)
+    heads = (k.shape[1], -1)
+    scale = q.shape[-1] ** -0.5
+    delta = (grad.to(precise) * out).sum(-1).unflatten(1, heads)  # (B, kv, g, S)
+    grouped, wide, log_sum = (x.unflatten(1, heads) for x in (q, grad, lse))
+    dq = torch.empty_like(grouped)
+    dk, dv = torch.zeros_like(k, dtype=precise), torch.zeros_like(v, dtype=precise)
+    for rows in _blocks(q.shape[2], _QUERIES):
+        query, above = grouped[:, :, :, rows].to(precise), wide[:, :, :, rows].to(precise)
+        part = torch.zeros_like(query)
+        for keys in _blocks(rows.stop, _KEYS):
+            weight = (_scores(query, k, rows, keys) - log_sum[:, :, :, rows, None]).exp_()
+            dv[:, :, keys] += (weight.transpose(-1, -2) @ above).sum(2)
+            slope = above @ v[:, :, None, keys].to(precise).transpose(-1, -2)
+            slope = slope.sub_(delta[:, :, :, rows, None]).mul_(weight).mul_(scale)
+            part += slope @ k[:, :, None, keys].to(precise)
+            dk[:, :, keys] += (slope.transpose(-1, -2) @ query).sum(2)
+        dq[:, :, :, rows] = part.to(q.dtype)
+    return dq.flatten(1, 2), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _blocks(stop: int, size: int) -> Iterator[slice]:
+    for at in range(0, stop, size):
+        yield slice(at, min(stop, at + size))
+
+
+def _scores(query: Tensor, k: Tensor, rows: slice, keys: slice) -> Tensor:
+    """Scaled scores (B, kv, g, queries, keys) of one block, -inf where a key lies after its query."""
+    score = query @ k[:, :, None, keys].to(query.dtype).transpose(-1, -2)
+    score *= query.shape[-1] ** -0.5
+    if keys.stop > rows.start + 1:
+        t = torch.arange(rows.start, rows.stop, device=query.device)[:, None]
+        s = torch.arange(keys.start, keys.stop, device=query.device)[None]
+        score.masked_fill_(s > t, -torch.inf)
+    return score
+
+
+def merged_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents) -> Tensor:
+    """TTT attention that holds no (T, T) weights.
+
+    Args:
+        q: (B, h, T, D).
+        k, v: one (B, kv, T, D) pair a step; the first holds the causal keys.
+
+    Returns:
+        (B, h, T, D) in q's type; scores, weights and sums are fp32 (fp64 for fp64).
+    """
+    return _Merged.apply(q, documents, *k, *v)
+
+
+class _Merged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, documents: Documents, *kv: Tensor) -> Tensor:
+        k, v = kv[: len(kv) // 2], kv[len(kv) // 2 :]
+        with torch.autocast(q.device.type, enabled=False):
+            out, lse = _causal(q, k[0], v[0], documents)
+            out, lse = merge(q, out, lse, k[1:], v[1:])
+        ctx.documents = documents
+        ctx.save_for_backward(q, out, lse, *kv)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, out, lse, *kv = ctx.saved_tensors
+        k, v = kv[: len(kv) // 2], kv[len(kv) // 2 :]
+        with torch.autocast(q.device.type, enabled=False):
+            dq, dk, dv = _causal_backward(grad, q, k[0], v[0], out, lse, ctx.documents)
+            own = own_keys_backward(grad, q, lse, _delta(grad, out), k[1:], v[1:])
+            if k[1:]:
+                dq = dq + own[0]
+        return (dq, None, dk, *own[1], dv, *own[2])
+
+
+def merge(
+    q: Tensor, out: Tensor, lse: Tensor, k: Sequence[Tensor], v: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Add a row's own keys to attention over other keys.
+
+    Args:
+        q: (B, h, T, D).
+        out, lse: (B, h, T, D) and (B, h, T) of the other keys.
+        k, v: (B, kv, T, D) each.
+
+    Returns:
+        out in q's type and lse over all keys.
+    """
+    if not k:
+        return out, lse
+    dots = [own_scores(q, key) for key in k]  # (B, h, T) each
+    total = torch.stack([lse, *dots]).logsumexp(0)
+    merged = (lse - total).exp()[..., None] * out  # fp32, whatever out is
+    for dot, value in zip(dots, v):
+        weight = _grouped((dot - total).exp()[..., None], value)  # (B, kv, g, T, 1)
+        _grouped(merged, value).add_(weight * value[:, :, None])
+    return merged.to(q.dtype), total
+
+
+def own_scores(q: Tensor, k: Tensor) -> Tensor:
+    """q_t . k_t / sqrt(D) for each row: (B, h, T, D), (B, kv, T, D) -> (B, h, T)."""
+    precise = torch.promote_types(q.dtype, torch.float32)
+    dots = (_grouped(q, k).to(precise) * k[:, :, None].to(precise)).sum(-1)  # (B, kv, g, T)
+    return dots.flatten(1, 2) * q.shape[-1] ** -0.5
+
+
+def own_keys_backward(
+    grad: Tensor, q: Tensor, lse: Tensor, delta: Tensor, k: Sequence[Tensor], v: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Gradients of a row's own keys: dq (B, h, T, D), one dk and one dv (B, kv, T, D) for each of them.
+
+    Args:
+        grad: (B, h, T, D) of the merged output.
+        lse, delta: (B, h, T) of the merged output.
+    """
+    precise = torch.promote_types(q.dtype, torch.float32)
+    scale = q.shape[-1] ** -0.5
+    dq = torch.zeros_like(q, dtype=precise)
+    dk, dv = [], []
+    wide = grad.to(precise)
+    for key, value in zip(k, v):
+        weight = (own_scores(q, key) - lse).exp()  # (B, h, T)
+        by_value = (_grouped(wide, value) * value[:, :, None]).sum(-1).flatten(1, 2)
+        slope = _grouped((weight * (by_value - delta) * scale)[..., None], key)  # (B, kv, g, T, 1)
+        _grouped(dq, key).add_(slope * key[:, :, None])
+        dk.append((slope * _grouped(q, key)).sum(2).to(key.dtype))
+        dv.append((_grouped(weight[..., None], value) * _grouped(wide, value)).sum(2).to(value.dtype))
+    return dq.to(q.dtype), dk, dv
+
+
+def _grouped(x: Tensor, k: Tensor) -> Tensor:
+    """A view of (B, h, T, .) as (B, kv, h / kv, T, .): query heads beside their key head."""
+    return x.unflatten(1, (k.shape[1], x.shape[1] // k.shape[1]))
+
+
+def _delta(grad: Tensor, out: Tensor) -> Tensor:
+    precise = torch.promote_types(out.dtype, torch.float32)
+    return (grad.to(precise) * out).sum(-1)
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, documents: Documents) -> tuple[Tensor, Tensor]:
+    """out (B, h, T, D) and lse (B, h, T) over the step-0 keys."""
+    if len(documents.segments) == 1 and not documents.segments[0].padding:
+        return causal_forward(q, k, v)
+    out = torch.empty_like(q)
+    lse = torch.empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    for segment in documents.segments:
+        rows, tokens = segment.rows, segment.tokens
+        part = [x[rows, :, tokens] for x in (q, k, v)]
+        if segment.padding:
+            lse[rows, :, tokens] = own_scores(part[0], part[1])
+            _grouped(out, k)[rows, :, :, tokens] = part[2][:, :, None]
+        else:
+            out[rows, :, tokens], lse[rows, :, tokens] = causal_forward(*part)
+    return out, lse
+
+
+def _causal_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, documents: Documents
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv of the step-0 keys, given the merged out and lse."""
+    if len(documents.segments) == 1 and not documents.segments[0].padding:
+        return causal_backward(grad, q, k, v, out, lse)
+    results = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    for segment in documents.segments:
+        rows, tokens = segment.rows, segment.tokens
+        part = [x[rows, :, tokens] for x in (grad, q, k, v, out, lse)]
+        if segment.padding:
+            delta = _delta(part[0], part[4])
+            dq, dk, dv = own_keys_backward(part[0], part[1], part[5], delta, [part[2]], [part[3]])
+            parts = dq, dk[0], dv[0]
+        else:
+            parts = causal_backward(*part)
+        for result, value in zip(results, parts):
+            result[rows, :, tokens] = value
+    return results

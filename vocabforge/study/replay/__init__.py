@@ -1,0 +1,1 @@
+"""Exact replay of draft vocabularies over finished answers."""

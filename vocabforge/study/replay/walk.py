@@ -1,0 +1,105 @@
+"""From ranks to accepted lengths: which cycles a chain or a fixed tree would have run, and what they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...decode.trees.shapes import TreeShape
+from .types import MISSED, Ranks
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The cycles of one way of drafting with one shape, over Q answers.
+
+    Attributes:
+        lengths: of every answer the tokens that each of its cycles commits, the target's own included; the last
+            cycle is cut at the answer's end. The first token of an answer is no cycle's.
+        committed, cycles: (Q,) int64 their sums and numbers; see ``walk`` for what counts.
+        reached: (levels,) int64 cycles that accept draft token 1, 2, ….
+        offered: (levels,) int64 cycles that accept the tokens before it, with a token of the answer to follow.
+    """
+
+    lengths: tuple[tuple[int, ...], ...]
+    committed: Ints
+    cycles: Ints
+    reached: Ints
+    offered: Ints
+
+
+def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
+    """Draft tokens that a cycle from each row accepts: the longest prefix of its ranks that is a path of the shape.
+
+    Args:
+        ranks: (P, levels); a shape that is deeper is cut to these levels.
+        shape: a chain or a fixed tree; its width is at most the replay's.
+
+    Returns:
+        (P,).
+    """
+    table = np.full((shape.nodes + 1, MISSED + 1), shape.nodes, np.int64)  # the last node has no children
+    for node, children in enumerate(shape.children):
+        for child in children:
+            table[node, shape.ranks[child]] = child
+    at = np.zeros(len(ranks), np.int64)
+    length = np.zeros(len(ranks), np.int64)
+    for level in range(min(ranks.shape[1], shape.levels)):
+        at = table[at, ranks[:, level]]
+        length += at < shape.nodes
+    return length
+
+
+def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mask | None = None) -> Walked:
+    """Run the cycles of all answers: from the first token, a accepted, on behind the target's own one.
+
+    Args:
+        ranks: (P, levels) of :class:`~.replay_types.Replayed`.
+        offsets: (Q + 1,) where each answer's rows begin, and their number (``replay.cycle_offsets``).
+        shape: what every cycle drafts.
+        limited: (Q,) answers that a limit of tokens ended, not the target. Of those ``committed`` and ``cycles`` leave
+            out the cycles that the limit may have cut (no more tokens are left than the shape has levels): short
+            answers would else make long drafts look shorter, and draft vocabularies more alike. None: all count.
+    """
+    begins, ends = np.asarray(offsets[:-1], np.int64), np.asarray(offsets[1:], np.int64)
+    found = accepted(ranks, shape)
+    left = np.repeat(ends, ends - begins) - np.arange(len(ranks))  # tokens behind each root
+    lengths = np.minimum(found + 1, left)
+    begun = np.zeros(len(ranks), bool)
+    at = begins[begins < ends]
+    stop = ends[begins < ends]
+    while len(at):
+        begun[at] = True
+        at = at + lengths[at]
+        at, stop = at[at < stop], stop[at < stop]
+    taken = [lengths[begin:end][begun[begin:end]] for begin, end in zip(begins, ends)]
+    whole = begun
+    if limited is not None:
+        whole = begun & ~(np.repeat(limited, ends - begins) & (left <= min(ranks.shape[1], shape.levels)))
+    counted = [lengths[begin:end][whole[begin:end]] for begin, end in zip(begins, ends)]
+    depth, offered = found[begun], left[begun]
+    steps = np.arange(1, min(ranks.shape[1], shape.levels) + 1)
+    return Walked(
+        tuple(tuple(one.tolist()) for one in taken),
+        np.array([one.sum() for one in counted], np.int64),
+        np.array([len(one) for one in counted], np.int64),
+        (depth[:, None] >= steps).sum(0),
+        ((depth[:, None] >= steps - 1) & (offered[:, None] >= steps)).sum(0),
+    )
+
+
+def cut_lengths(lengths: Sequence[int], total: int) -> tuple[int, ...]:
+    """The engine's ``Generation.accept_lengths`` as a walk counts them: the last cycle ends with the answer.
+
+    Args:
+        lengths: of every cycle; the last may commit tokens behind a stop or the limit.
+        total: tokens of the answer behind its first one.
+    """
+    before = sum(lengths[:-1])
+    return (*lengths[:-1], min(lengths[-1], total - before)) if lengths else ()

@@ -1,0 +1,1 @@
+"""The study's tables, plots and page."""

@@ -1,0 +1,411 @@
+"""Stage ``drafters``: everything that is trained for one seed of the study."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core.errors import DataError, UsageError
+from ..core.files import atomic_write, sha256_file
+from ..core.lock import only_writer
+from ..corpus.chat.conversation import parse_conversation
+from ..corpus.chat.render import render_with_mask
+from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ..models.device import choose_device
+from ..models.target.fingerprint import target_fingerprint
+from ..train.config import (
+    DataConfig,
+    DrafterConfig,
+    HeadsConfig,
+    LiveConfig,
+    LowRankConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    TTTConfig,
+)
+from ..train.data import TrainData, corpus_counts, prepare
+from ..train.heads.draft_heads import head_name
+from ..train.heads.router import BestTokens
+from ..train.setup import CALIBRATION_ROWS, identity_of
+from ..train.trainer import Trainer
+from . import steps as making
+from .candidates import CandidateSampler
+from .config import DraftersConfig, PartConfig, StudyConfig
+from .copying import start_copying
+from .layout import StudyLayout, begin, publish, tidy
+from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
+from .stage_answers import spread_by_source
+from .stage_vocab import content_of, heldout_files
+from .target_loss import passes_in_bf16
+
+FOLDER = "prepared"
+TRAIN, HELDOUT = "train.jsonl", "heldout.jsonl"
+_SAMPLE = 256  # conversations whose tokens are counted, to know how many a share of the rows takes
+_HELDOUT = 8  # conversations of each held-out source: few, as held-out figures are exact over all ids
+
+
+def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """Write the conversations that drafters learn from, and a few held-out ones, below ``layout.root``.
+
+    Of both kinds so many are taken that ``drafters.corpus_share`` of the tokens are texts of the sources, evenly over
+    each source, and no more than the full drafter's steps read once.
+
+    Returns:
+        ``files``: path and SHA-256 of each; ``conversations`` and ``tokens`` (estimated) of each kind.
+
+    Raises:
+        DataError: a row is malformed.
+    """
+    own, share = config.drafters, config.drafters.corpus_share
+    lines = {"texts": _lines(layout.train_texts) if share > 0 else []}
+    lines["own"] = _lines(layout.own_texts) if share < 1 else []
+    each = {name: _mean_tokens(found, tokenizer) if found else 0.0 for name, found in lines.items()}
+    have = {name: each[name] * len(found) for name, found in lines.items()}
+    tokens = dict(zip(lines, shared_tokens(have["texts"], have["own"], own)))
+    chosen = {name: _spread(found, tokens[name] / (each[name] or 1.0)) for name, found in lines.items()}
+    folder = layout.root / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / TRAIN, "".join(line + "\n" for line in interleaved(chosen["texts"], chosen["own"])))
+    sources = [_spread(_lines(path), _HELDOUT) for path in heldout_files(config, layout).values()]
+    atomic_write(
+        folder / HELDOUT, "".join(line + "\n" for row in zip_longest(*sources) for line in row if line)
+    )
+    return {
+        "files": {str(path): sha256_file(path) for path in (folder / TRAIN, folder / HELDOUT)},
+        "conversations": {name: len(found) for name, found in chosen.items()},
+        "tokens": {name: round(each[name] * len(found)) for name, found in chosen.items()},
+    }
+
+
+def mix_key(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """Everything that decides what :func:`mix` writes.
+
+    Raises:
+        DataError: a file of another stage is missing.
+    """
+    own = config.drafters
+    return {
+        "texts": content_of(layout.train_texts, "data"),
+        "own": content_of(layout.own_texts, "answers"),
+        "heldout": {name: content_of(path, "data") for name, path in heldout_files(config, layout).items()},
+        "tokenizer": tokenizer.fingerprint,
+        "share": own.corpus_share,
+        "tokens": _needed(own),
+    }
+
+
+def mix_fits(made: Mapping[str, Any]) -> bool:
+    """Whether the files of :func:`mix` are there as they were written."""
+    return all(
+        Path(path).is_file() and sha256_file(Path(path)) == digest for path, digest in made["files"].items()
+    )
+
+
+def packed(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> TrainData:
+    """The mixed conversations as packed rows, made once and found again by their content.
+
+    Raises:
+        DataError: nothing to learn from.
+        ConfigError: too few conversations to hold some out, where no source is held out.
+    """
+    folder = layout.root / FOLDER
+    heldout = (folder / HELDOUT,) if (folder / HELDOUT).stat().st_size else ()
+    there = len(_lines(folder / TRAIN))
+    data = DataConfig(
+        train=(folder / TRAIN,),
+        heldout=heldout,
+        heldout_documents=min(_HELDOUT, max(1, there // _HELDOUT)),  # where no source is held out
+        sequence_length=config.drafters.sequence_length,
+        overlong="split",  # a long prompt must not take its answer with it
+    )
+    return prepare(data, tokenizer, cache=folder)
+
+
+def shared_tokens(texts: float, own: float, config: DraftersConfig) -> tuple[float, float]:
+    """Tokens to take of the texts and of the target's own answers.
+
+    Args:
+        texts, own: tokens that there are.
+
+    Returns:
+        what has the wanted share, as much as the full drafter's steps read once, less where one of both runs out.
+    """
+    share, total = config.corpus_share, float(_needed(config))
+    if share > 0:
+        total = min(total, texts / share)
+    if share < 1:
+        total = min(total, own / (1 - share))
+    return total * share, total * (1 - share)
+
+
+def interleaved(*parts: Sequence[str]) -> Iterator[str]:
+    """All lines, each part's in its order and spread evenly over the whole."""
+    placed = [
+        ((number + 0.5) / len(part), which, line)
+        for which, part in enumerate(parts)
+        for number, line in enumerate(part)
+    ]
+    yield from (line for _, _, line in sorted(placed, key=lambda one: one[:2]))
+
+
+def _needed(config: DraftersConfig) -> int:
+    """Tokens that the full drafter's steps read."""
+    return config.full.steps * config.full.batch_size * config.sequence_length
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
+
+
+def _spread(lines: Sequence[str], count: float) -> list[str]:
+    """About ``count`` of the lines, evenly over the rows of each source; one at least."""
+    if not lines:
+        return []
+    sources = [str(json.loads(line).get("source", "")) for line in lines]
+    return [lines[place] for place in spread_by_source(sources, max(1, round(count)))]
+
+
+def _mean_tokens(lines: Sequence[str], tokenizer: TextTokenizer) -> float:
+    """Tokens of a conversation, from a sample; 0 where none of it can be rendered."""
+    sizes = []
+    for line in _spread(lines, _SAMPLE):
+        with contextlib.suppress(DataError):  # counted and named when the rows are packed
+            sizes.append(len(render_with_mask(tokenizer, parse_conversation(json.loads(line)) or [])[0]))
+    return sum(sizes) / max(len(sizes), 1)
+
+
+JOINT, ALONE = PARTS
+# Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.
+RANKERS = "ranker", "small_ranker"
+RUNS = "runs"  # of what becomes a single head
+# Held-out tokens that a finished run is looked at on: exact over all ids, and the replay is what tells.
+_EVAL_TOKENS = 256
+
+
+def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
+    """Train everything of one seed; what an earlier run finished with the same inputs is taken over.
+
+    Below ``layout.seed(seed)``: the run folders ``full`` and ``reduced`` with their ``drafter``; rankers (joint and
+    alone), the low-rank head and routers in the folders that ``study.methods`` names; a JSON beside each run with what
+    decided it. A killed training goes on at its last checkpoint.
+
+    Raises:
+        UsageError: ranks that cannot be trained.
+        DataError: what another stage makes is missing.
+    """
+    Training(config, layout, seed).run()
+
+
+class TrainingInputs(NamedTuple):
+    """What all trainings of a seed share: settings, rows, and the target's fingerprint."""
+
+    base: TrainConfig
+    data: TrainData
+    target: str
+
+
+class Training:
+    """The trainings of one seed, in order."""
+
+    def __init__(self, config: StudyConfig, layout: StudyLayout, seed: int) -> None:
+        check_ranks(config)
+        self.config, self.layout, self.seed = config, layout, seed
+        self.place = layout.seed(seed)
+        self._best: BestTokens = {}
+
+    def run(self) -> None:
+        """Train, or take over, every part."""
+        own, inputs = self.config.drafters, self.inputs()
+        full = self.full(inputs)
+        vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size)}
+        self._train(inputs, own.reduced, self.place / REDUCED, {}, drafter=vocab)
+        heads = {"drafter": {"init": Path(full["drafter"]), "freeze": True}, "heads": self._rankers()}
+        self._train(inputs, own.alone, self.place / RUNS / "rankers", self._ranker_folders(ALONE), **heads)
+        for count in self.config.methods.clusters:
+            self._router(inputs, full, count)
+
+    def inputs(self) -> TrainingInputs:
+        config, layout = self.config, self.layout
+        tokenizer = load_tokenizer(layout.target)
+        with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
+            making.run_step(
+                "conversations to learn from",
+                layout.root / FOLDER / "mixed.json",
+                mix_key(config, layout, tokenizer),
+                lambda: mix(config, layout, tokenizer),
+                mix_fits,
+            )
+            data = packed(config, layout, tokenizer)
+        base = base_settings(config, layout, data.prepared.artifact.path)
+        return TrainingInputs(base, data, target_fingerprint(layout.target))
+
+    def full(self, inputs: TrainingInputs) -> dict[str, Any]:
+        """The full drafter with its heads."""
+        heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
+        wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
+        # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
+        own = {"head": "own"}
+        part, output = self.config.drafters.full, self.place / FULL
+        return self._train(inputs, part, output, wanted, drafter=own, heads=heads)
+
+    def _rankers(self) -> dict[str, LowRankConfig]:
+        """Keys of ``heads`` for a ranker of each rank."""
+        return {key: self._low_rank(part) for key, part in zip(RANKERS, self.config.methods.ranks)}
+
+    def _low_rank(self, part: int) -> LowRankConfig:
+        return LowRankConfig(rank=self.config.target.hidden_size // part)
+
+    def _ranker_folders(self, training: str) -> dict[str, str]:
+        """Where each ranker of a run belongs, by its folder in the run."""
+        ranks = zip(RANKERS, self.config.methods.ranks)
+        return {head_name(key): ranker_folder(part, training) for key, part in ranks}
+
+    def _train(
+        self,
+        inputs: TrainingInputs,
+        part: PartConfig,
+        output: Path,
+        wanted: Mapping[str, str],
+        **sections: Any,
+    ) -> dict[str, Any]:
+        """One run of ``train-drafter``; its heads go where the study looks for them.
+
+        Args:
+            wanted: folder below the seed's, by folder of the run's heads.
+        """
+        settings = part_settings(inputs.base, part, output, self.seed, **sections)
+        key = {
+            **identity_of(settings, inputs.data.digest(), inputs.target),
+            **self._options(settings),
+            "passes": settings.run.mixed_precision,
+            "states": settings.capture.dtype,
+            "heads go to": dict(wanted),
+        }
+
+        def make() -> dict[str, Any]:
+            begin(output, key)
+            made = making.train_drafter(settings, self._prepare)
+            heads = {name: self.place / folder for name, folder in wanted.items()}
+            for name, place in heads.items():
+                publish(Path(made["heads"][name]), place)
+            return {
+                **made,
+                "heads": {name: str(place) for name, place in heads.items()},
+                "contents": making.content_hashes(list(heads.values())),
+            }
+
+        made = making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
+        tidy(output)
+        return made
+
+    def _options(self, settings: TrainConfig) -> dict[str, Any]:
+        """The study's own settings of a run, as its identity names them."""
+        own = self.config.drafters
+        fresh = settings.drafter.init is None
+        return {"drafter.copying": own.copying and fresh, "memory.candidates": own.candidates}
+
+    def _prepare(self, trainer: Trainer) -> None:
+        """Let a fresh drafter start as copying, and estimate the vocabulary losses on candidates."""
+        options, config = self._options(trainer.config), trainer.config
+        trainer.identity.update(options)
+        if options["drafter.copying"]:
+            batch = trainer.capture("train", list(range(min(len(trainer.data.train), CALIBRATION_ROWS))))
+            start_copying(trainer.drafter, batch, batch.input_ids.shape[1])
+        if (size := options["memory.candidates"]) is not None:
+            rows = len(trainer.target.head_weight)
+            sampler = CandidateSampler(corpus_counts(trainer.data.train, rows), size, rows, config.run.seed)
+            trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
+
+    def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
+        own, clusters = self.config.drafters, self.layout.clusters(count)
+        output, place = self.place / RUNS / router_folder(count), self.place / router_folder(count)
+        settings = part_settings(inputs.base, own.router, output, self.seed)
+        optim = settings.optim.model_copy(update={"clip": 1.0})
+        key = {
+            "drafter": full["digest"],
+            "clusters": making.content_hashes([clusters]),
+            "data": inputs.data.digest(),
+            "target": inputs.target,
+            "seed": self.seed,
+            "optim": optim.model_dump(mode="json"),
+            "levels": own.steps,
+            "states": settings.capture.dtype,
+        }
+
+        def make() -> dict[str, Any]:
+            begin(output, key)
+            made = making.train_router(
+                settings,
+                Path(full["drafter"]),
+                clusters,
+                output,
+                optim=optim,
+                levels=own.steps,
+                budgets=(max(1, round(max(self.config.methods.budgets) * count)),),
+                best=self._best,
+            )
+            publish(Path(made["path"]), place)
+            return {"path": str(place), "contents": making.content_hashes([place])}
+
+        making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
+        tidy(output)
+
+
+def check_ranks(config: StudyConfig) -> None:
+    """Refuse ranks that cannot be trained, before anything is.
+
+    Raises:
+        UsageError: more than two, one twice, or one below 1.
+    """
+    ranks, width = config.methods.ranks, config.target.hidden_size
+    if len(ranks) > len(RANKERS) or len(set(ranks)) != len(ranks) or max(ranks) > width:
+        raise UsageError(
+            "these ranks cannot be trained",
+            got=f"methods.ranks {list(ranks)}",
+            expected=f"one or {len(RANKERS)} different parts of the hidden size {width:,}",
+        )
+
+
+def base_settings(config: StudyConfig, layout: StudyLayout, prepared: Path) -> TrainConfig:
+    """What all runs of ``train-drafter`` have in common.
+
+    Args:
+        prepared: artefact of the packed rows.
+    """
+    own = config.drafters
+    return TrainConfig(
+        target=layout.target,
+        output=layout.root,
+        data=DataConfig(prepared=prepared),
+        drafter=DrafterConfig(aux_layers=list(own.aux_layers), intermediate_size=own.intermediate_size),
+        heads=HeadsConfig(),
+        ttt=TTTConfig(steps=own.steps),
+        optim=OptimConfig(steps=own.full.steps),
+        run=RunConfig(
+            device=config.device,
+            mixed_precision="bf16"
+            if passes_in_bf16(own.mixed_precision, choose_device(config.device))
+            else "no",
+            threads=config.threads,
+            eval_rows=max(1, _EVAL_TOKENS // own.sequence_length),
+            keep=1,
+            trackers=(),
+            live=LiveConfig(prompts=0),
+        ),
+    )
+
+
+def part_settings(
+    base: TrainConfig, part: PartConfig, output: Path, seed: int, **sections: dict[str, Any]
+) -> TrainConfig:
+    """A run of its own: looked at once, when it ends, and kept three times."""
+    run = {"eval_every": part.steps, "checkpoint_every": -(-part.steps // 3)}
+    optim = {"steps": part.steps, "batch_size": part.batch_size, "lr": part.lr, "fused": part.fused}
+    return making.variant(
+        base, output, seed, optim=optim, ttt={"warmup_fraction": part.warmup}, run=run, **sections
+    )

@@ -1,0 +1,1 @@
+"""Times of draft heads at several shapes, and their byte roofline."""

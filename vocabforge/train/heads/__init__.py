@@ -1,0 +1,1 @@
+"""Training of rankers, low-rank heads and routers."""

@@ -1,0 +1,280 @@
+"""What a draft head loses against the full head, draft step by draft step, from the TTT unroll."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from rich import box
+from rich.table import Table
+from torch import Tensor
+
+from ...capture.online import CapturedBatch
+from ...models.drafters.interface import Drafter
+from ...models.heads.registry import DraftHead, RouterHead, exact_head
+from ...models.target.head import TargetHead
+from ...models.target.hf import HFTarget
+from ...ops.ordering import topk_lowest_id
+from ..metrics import expected_accepted_length
+from ..ttt import shift_left
+from .states import DraftingRows, average_precision, drafting_rows, router_labels
+
+FULL = "full"
+TOP = 10
+_WORKSPACE_BYTES = 256 * 2**20
+_FIELDS = (
+    "rows",
+    "argmax",
+    "top10",
+    "shortlist",
+    "correct",
+    "acceptance",
+    "precision",
+    "chained_rows",
+    "chained_hits",
+)
+
+
+@dataclass(frozen=True)
+class _ComparedRows:
+    rows: DraftingRows
+    part: slice
+    full: Tensor  # (m, V) log-probabilities of the full head
+    teacher: Tensor  # (m, V) target probabilities
+    best: Tensor  # (m,) target argmax
+
+
+@torch.no_grad()
+def head_report(
+    drafter: Drafter,
+    target: HFTarget | TargetHead,
+    heads: Mapping[str, DraftHead],
+    batches: Iterable[CapturedBatch],
+    steps: int,
+    *,
+    top_n: int = TOP,
+) -> dict[str, Any]:
+    """Compare draft heads with the head that the drafter brings, on the counted rows of some batches.
+
+    Every row is a draft step of its own, with its own shortlist: in a draft tree the rows of a step may share
+    one union, which can only hold more.
+
+    Args:
+        heads: over the drafter's own head rows, by name.
+        batches: captured rows, held out.
+        steps: draft steps K.
+        top_n: tokens behind a router's labels.
+
+    Returns:
+        ``{"vocab_size", "steps", "full": name, "heads": {name: {"overall": figures, "steps": [figures]}}}``.
+        Figures: ``rows``; ``argmax_recall`` (the head's argmax is the full head's, which for a head with a
+        shortlist means that it is in the shortlist); ``top10_recall`` (share of the full head's ten best that
+        are among the head's); ``shortlist`` (mean tokens with a probability) and ``shortlist_share`` of V;
+        ``accuracy`` (argmax equals the target's); ``conditional`` (the same given that all earlier steps
+        hit); ``acceptance`` (mean sum_v min(p, q), Leviathan et al. 2023) and ``acceptance_lost`` against the
+        full head; ``average_precision`` of a router's ranking, else None. Overall also
+        ``chain_accepted_length`` and ``chain_lost``. A router has ``clusters`` beside them: those it opens at
+        each draft step.
+    """
+    everyone = {FULL: exact_head(drafter), **heads}
+    sums = {name: torch.zeros(steps, len(_FIELDS), dtype=torch.float64) for name in everyone}
+    for batch in batches:
+        alive = {name: torch.ones_like(batch.loss_mask) for name in everyone}
+        for rows in drafting_rows(drafter, batch, steps):
+            hits = _step(everyone, target, batch, rows, top_n, sums)
+            for name, hit in hits.items():
+                counted = alive[name] & rows.counted
+                alive[name] = alive[name] & hit
+                row = sums[name][rows.state.step]
+                row[_FIELDS.index("chained_rows")] += int(counted.sum())
+                row[_FIELDS.index("chained_hits")] += int((alive[name] & counted).sum())
+    return _summary(everyone, sums, target.vocab_size, steps)
+
+
+def _step(
+    heads: Mapping[str, DraftHead],
+    target: HFTarget | TargetHead,
+    batch: CapturedBatch,
+    rows: DraftingRows,
+    top_n: int,
+    sums: dict[str, Tensor],
+) -> dict[str, Tensor]:
+    """Add one draft step of a batch; returns bool (B, T) hits by head."""
+    hits = {name: torch.zeros_like(rows.counted) for name in heads}
+    teacher_hidden = shift_left(batch.hidden, rows.state.step + 1)[rows.where]
+    at_once = max(1, _WORKSPACE_BYTES // (24 * target.vocab_size))  # half a dozen (m, V) fp32 tensors
+    for start in range(0, len(rows.hidden), at_once):
+        part = slice(start, start + at_once)
+        teacher = target.logits(teacher_hidden[part]).float()
+        some = _ComparedRows(
+            rows,
+            part,
+            _dense(heads[FULL], rows, part, target.vocab_size),
+            teacher.softmax(-1),
+            topk_lowest_id(teacher, 1)[1][:, 0],
+        )
+        where = tuple(index[part] for index in rows.where)
+        for name, head in heads.items():
+            figures, hit = _figures(head, some, target.vocab_size, top_n)
+            sums[name][rows.state.step] += figures
+            hits[name][where] = hit
+    return hits
+
+
+def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) -> Tensor:
+    """(m, V) log-probabilities, -inf for what the head cannot propose."""
+    known = head.log_probs(rows.hidden[part], rows.state.part(part))
+    if known.shape[-1] == vocab_size:
+        return known
+    dense = known.new_full((len(known), vocab_size), float("-inf"))
+    return dense.index_copy_(-1, head.target_ids, known)
+
+
+def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
+    """Sums of all fields but the chained ones over some rows, and bool (m,) hits."""
+    draft = _dense(head, some.rows, some.part, vocab_size)
+    order = topk_lowest_id(draft, min(TOP, vocab_size))[1]
+    best = topk_lowest_id(some.full, min(TOP, vocab_size))[1]
+    shared = (order[:, :, None] == best[:, None, :]) & draft.gather(-1, order).isfinite()[:, :, None]
+    hit = order[:, 0] == some.best
+    precision = torch.zeros(())
+    if isinstance(head, RouterHead):
+        state = some.rows.state.part(some.part)
+        labels = router_labels(some.full[:, head.target_ids], head.cluster, head.router.clusters, top_n)
+        precision = average_precision(head.cluster_scores(state), labels).sum()
+    values = (
+        len(draft),
+        (order[:, 0] == best[:, 0]).sum(),
+        shared.any(1).float().mean(-1).sum(),
+        draft.isfinite().sum(),
+        hit.sum(),
+        torch.minimum(some.teacher, draft.exp()).sum(-1).sum(),
+        precision,
+        0,
+        0,
+    )
+    return torch.tensor([float(value) for value in values], dtype=torch.float64), hit
+
+
+def _summary(
+    heads: Mapping[str, DraftHead], sums: Mapping[str, Tensor], vocab_size: int, steps: int
+) -> dict[str, Any]:
+    report: dict[str, Any] = {"vocab_size": vocab_size, "steps": steps, "full": FULL, "heads": {}}
+    for name, head in heads.items():
+        routed = isinstance(head, RouterHead)
+        by_step = [_means(row, vocab_size, routed) for row in sums[name]]
+        overall = _means(sums[name].sum(0), vocab_size, routed)
+        overall["chain_accepted_length"] = expected_accepted_length([s["conditional"] for s in by_step])
+        del overall["conditional"]
+        report["heads"][name] = {"overall": overall, "steps": by_step}
+        if isinstance(head, RouterHead):
+            report["heads"][name]["clusters"] = list(_by_step(head.budgets, steps))
+    full = report["heads"][FULL]
+    for entry in report["heads"].values():
+        for figures, best in zip(
+            (entry["overall"], *entry["steps"]), (full["overall"], *full["steps"]), strict=True
+        ):
+            figures["acceptance_lost"] = best["acceptance"] - figures["acceptance"]
+        lost = full["overall"]["chain_accepted_length"] - entry["overall"]["chain_accepted_length"]
+        entry["overall"]["chain_lost"] = lost
+    return report
+
+
+def _means(row: Tensor, vocab_size: int, routed: bool) -> dict[str, Any]:
+    values = dict(zip(_FIELDS, row.tolist(), strict=True))
+    rows = max(values["rows"], 1.0)
+    return {
+        "rows": int(values["rows"]),
+        "argmax_recall": values["argmax"] / rows,
+        "top10_recall": values["top10"] / rows,
+        "shortlist": values["shortlist"] / rows,
+        "shortlist_share": values["shortlist"] / rows / vocab_size,
+        "accuracy": values["correct"] / rows,
+        "conditional": values["chained_hits"] / max(values["chained_rows"], 1.0),
+        "acceptance": values["acceptance"] / rows,
+        "average_precision": values["precision"] / rows if routed else None,
+    }
+
+
+def router_schedules(
+    head: RouterHead, budgets: Iterable[int], steps: int, laws: Iterable[Literal["constant", "decay"]]
+) -> dict[str, RouterHead]:
+    """The same router under several budgets of clusters, by name (``decay:32:8``), for comparison.
+
+    ``decay`` falls from the budget to a quarter of it. A schedule that opens the clusters of ``head`` itself, or
+    of one before it, is left out: it would be the same row again.
+    """
+    from ...vocab.subset.schedule import schedule_sizes
+
+    found: dict[str, RouterHead] = {}
+    seen = {_by_step(head.budgets, steps)}
+    for law in laws:
+        for most in budgets:
+            least = None if law == "constant" else max(1, most // 4)
+            sizes = schedule_sizes(law, most, least, max(steps, 2))[:steps]
+            name = f"{law}:{most}" if least is None else f"{law}:{most}:{least}"
+            if _by_step(sizes, steps) not in seen:
+                seen.add(_by_step(sizes, steps))
+                found[name] = head.with_budgets(sizes)
+    return found
+
+
+def _by_step(budgets: Sequence[int], steps: int) -> tuple[int, ...]:
+    return tuple(budgets[min(step, len(budgets) - 1)] for step in range(steps))
+
+
+_COLUMNS = (
+    "argmax\nrecall",
+    "top-10\nrecall",
+    "short-\nlist",
+    "\nof V",
+    "\nAP",
+    "accept-\nance",
+    "\nlost",
+    "\nchain",
+    "\nlost",
+)
+
+
+def report_table(report: Mapping[str, Any]) -> Table:
+    """One row a head: recall of the full head's choices, shortlist, acceptance and chain, and what is lost.
+
+    Figures by draft step stand in the JSON; the table shows all steps together.
+    """
+    table = Table(
+        title=f"Draft heads against the full head, {report['steps']} draft steps",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("\nhead", overflow="fold")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, entry in report["heads"].items():
+        all_steps = entry["overall"]
+        precision = all_steps["average_precision"]
+        table.add_row(
+            _label(name, entry),
+            f"{all_steps['argmax_recall']:.1%}",
+            f"{all_steps['top10_recall']:.1%}",
+            f"{all_steps['shortlist']:,.0f}",
+            f"{all_steps['shortlist_share']:.0%}",
+            "-" if precision is None else f"{precision:.3f}",
+            f"{all_steps['acceptance']:.3f}",
+            f"{all_steps['acceptance_lost']:.3f}",
+            f"{all_steps['chain_accepted_length']:.2f}",
+            f"{all_steps['chain_lost']:.2f}",
+        )
+    return table
+
+
+def _label(name: str, entry: Mapping[str, Any]) -> str:
+    """The head's name; of a router that is not named by its schedule also the clusters it opens."""
+    clusters = entry.get("clusters")
+    if not clusters or ":" in name:
+        return name
+    shown = clusters[:1] if len(set(clusters)) == 1 else clusters
+    return f"{name} ({' '.join(map(str, shown))})"

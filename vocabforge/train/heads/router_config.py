@@ -1,0 +1,71 @@
+"""Configuration of ``train-router``; defaults stand here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ...core.config import Positive, StrictModel
+from ...models.heads.router import DEFAULT_TOP_N
+from ..config import CaptureConfig, DataConfig, OptimConfig
+
+
+class RouterConfig(StrictModel):
+    """The router itself (DynaSpec; docs/methods.md, Draft heads); what the paper leaves open is our choice.
+
+    Attributes:
+        width: of the MLP's hidden layers; None is a quarter of the hidden size.
+        depth: hidden layers, with SiLU behind each.
+        top_n: a cluster is positive iff it holds one of the drafter's top-n tokens.
+        steps: draft steps whose states it learns from.
+    """
+
+    width: Positive | None = None
+    depth: Positive = 1
+    top_n: Positive = DEFAULT_TOP_N
+    steps: Positive = 6
+
+
+class RouterRunConfig(StrictModel):
+    """Bookkeeping of a run.
+
+    Attributes:
+        eval_rows: held-out rows of a report.
+        budgets: clusters at step 0 that the last report compares; None takes a sixteenth, an eighth, a
+            quarter and a half of them.
+        keep: newest checkpoints kept.
+    """
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    device: str = "auto"
+    log_every: Positive = 20
+    eval_every: Positive = 200
+    eval_rows: Positive = 32
+    budgets: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    checkpoint_every: Positive = 200
+    keep: Positive = 2
+
+
+class RouterTrainConfig(StrictModel):
+    """Everything ``train-router`` needs.
+
+    Attributes:
+        target: Hugging Face folder of the target.
+        drafter: trained drafter; it stays as it is.
+        clusters: clusters of the target's vocabulary (``cluster-vocab``).
+        tokenizer: folder or tokenizer.json; default: the target's folder.
+        output: run folder; gets ``router/``, ``checkpoints/``, ``metrics.jsonl``, ``report.json``.
+    """
+
+    target: Path
+    drafter: Path
+    clusters: Path
+    tokenizer: Path | None = None
+    output: Path
+    data: DataConfig
+    capture: CaptureConfig = CaptureConfig()
+    router: RouterConfig = RouterConfig()
+    optim: OptimConfig = OptimConfig(steps=1000, batch_size=4, lr=1e-3, clip=1.0)
+    run: RouterRunConfig = RouterRunConfig()

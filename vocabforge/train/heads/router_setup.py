@@ -1,0 +1,200 @@
+"""From a configuration to a :class:`~vocabforge.train.heads.router.RouterTrainer`: load, check, assemble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...capture.build import build_capture, load_capture_target
+from ...core.artifact import Artifact, open_artifact
+from ...core.console import say
+from ...core.distributed import world_size
+from ...core.errors import MismatchError, UsageError
+from ...core.files import atomic_write_json, check_run_folder
+from ...corpus.sources.inputs import expand_paths
+from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...models.device import choose_device
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors
+from ...models.heads.io import HeadOwner, drafter_digest
+from ...models.heads.router import Router
+from ...models.target.fingerprint import target_fingerprint
+from ...models.target.head_rows import check_head_fits, open_head
+from ...models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
+from ...vocab.clusters.clusters import Clusters, load_clusters
+from ..data import prepare, with_prepared
+from .router import REPORT, ROUTER, BestTokens, RouterTrainer
+from .router_config import RouterTrainConfig
+
+# (drafter folder, target's tensors, target folder) -> drafter and its artefact; the command line hands it in,
+# because reading serving layouts is the export package's business.
+LoadDrafter = Callable[[Path, TargetTensors, Path], tuple[Drafter, Artifact | None]]
+
+
+def plan(config: RouterTrainConfig) -> dict[str, Any]:
+    """The resolved configuration and what would be done, without loading weights or data.
+
+    Raises:
+        VocabForgeError: the target, its tokenizer, the drafter or the clusters cannot be read.
+    """
+    check_one_process()
+    config = config.model_copy(update={"data": with_prepared(config.data)})
+    if config.data.prepared is None:
+        expand_paths([*config.data.train, *config.data.heldout])  # raises where one is missing
+    check_run_folder(config.output)
+    target = read_target_config(config.target)
+    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    clusters = load_clusters(config.clusters)
+    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
+    router = _router(config, clusters, int(target["hidden_size"]))
+    return {
+        "config": config.model_dump(mode="json"),
+        "target": {"path": str(config.target), "architectures": target.get("architectures")},
+        "tokenizer": {"path": str(tokenizer.source), "vocab_size": tokenizer.vocab_size},
+        "drafter": {"path": str(config.drafter), "digest": drafter_digest(config.drafter)},
+        "clusters": len(clusters),
+        "trained_parameters": sum(p.numel() for p in router.parameters()),
+        "device": str(choose_device(config.run.device)),
+        "writes": [str(config.output / name) for name in (ROUTER, "checkpoints", "metrics.jsonl", REPORT)],
+    }
+
+
+def check_one_process() -> None:
+    """A router is small and trains in one process; more would each train one of their own.
+
+    Raises:
+        UsageError: launched as more than one process.
+    """
+    if world_size() > 1:
+        raise UsageError(
+            "train-router runs in one process",
+            got=f"{world_size()} processes",
+            expected="the plain command, without a launcher",
+        )
+
+
+def build_router_trainer(
+    config: RouterTrainConfig, load_drafter: LoadDrafter, best: BestTokens | None = None
+) -> RouterTrainer:
+    """Load target, drafter, clusters and data, and assemble the router.
+
+    Args:
+        best: see :class:`~vocabforge.train.heads.router.RouterTrainer`.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    check_one_process()
+    config = config.model_copy(update={"data": with_prepared(config.data)})
+    device = choose_device(config.run.device)
+    check_run_folder(config.output)
+    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    clusters = load_clusters(config.clusters)
+    _check_clusters(config, clusters, tokenizer)
+    target, drafter, artifact = _models(config, load_drafter, device)
+    check_tokenizer_fits(
+        tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
+    )
+    data = prepare(config.data, tokenizer)
+    say(
+        f"{len(data.train):,} packed rows of {config.data.sequence_length} tokens, {len(data.heldout)} held out"
+    )
+    router = _router(config, clusters, target.hidden_size)
+    router.init(config.run.seed, config.router.top_n)
+    owner = HeadOwner(
+        drafter_digest(config.drafter), target_fingerprint(config.target), tokenizer.fingerprint
+    )
+    cluster_hash = open_artifact(config.clusters, verify=False).content_hash
+    parents = {"clusters": cluster_hash}
+    if artifact is not None:
+        parents["drafter"] = artifact.content_hash
+    atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
+    rows = {"train": data.train, "heldout": data.heldout}
+    return RouterTrainer(
+        config,
+        target,
+        drafter,
+        router.to(device),
+        data,
+        build_capture(config.capture, target, rows=rows, fingerprint=owner.target),
+        device,
+        _identity(config, owner, cluster_hash, data.digest()),
+        owner,
+        parents,
+        best,
+    )
+
+
+def _models(
+    config: RouterTrainConfig, load_drafter: LoadDrafter, device: torch.device
+) -> tuple[Any, Drafter, Artifact | None]:
+    sizes = read_target_config(config.target)
+    blank = torch.empty(int(sizes["vocab_size"]), int(sizes["hidden_size"]), device="meta")
+    # Which layers the target is to show is known only from the drafter, which shares the target's tensors.
+    drafter, artifact = load_drafter(config.drafter, TargetTensors(blank, blank), config.target)
+    if drafter.kind == "medusa":
+        raise UsageError(
+            "a Medusa drafter is fed nothing from step to step, so there is no state for a router to read",
+            got=config.drafter,
+            expected="an EAGLE drafter",
+            remedy="train an EAGLE drafter, or another draft head",
+        )
+    if config.data.sequence_length > drafter.config.max_position_embeddings:
+        raise UsageError(
+            "data.sequence_length is longer than the drafter's context",
+            got=config.data.sequence_length,
+            expected=f"at most {drafter.config.max_position_embeddings}",
+            remedy="shorten data.sequence_length",
+        )
+    target = load_capture_target(
+        config.target, config.capture, aux_layers=drafter.config.aux_layers or None, device=device
+    )
+    tensors = TargetTensors(target.embedding.detach(), target.head_weight.detach())
+    return target, load_drafter(config.drafter, tensors, config.target)[0], artifact
+
+
+def _check_clusters(config: RouterTrainConfig, clusters: Clusters, tokenizer: TextTokenizer) -> None:
+    """Refuse clusters of another tokenizer or another LM head.
+
+    Raises:
+        MismatchError: says which.
+    """
+    check_fingerprint(
+        tokenizer.fingerprint,
+        clusters.fingerprint,
+        expected_from=f"the tokenizer {tokenizer.source}",
+        got_from=f"the clusters {config.clusters}",
+        remedy="run cluster-vocab with this target's tokenizer",
+    )
+    head, tokens = open_head(config.target), tokenizer.vocab_size
+    check_head_fits(head, tokens, tokenizer=config.target)
+    if clusters.vocab_size != tokens or clusters.head["width"] != head.shape[1]:
+        raise MismatchError(
+            "the clusters were made from another LM head",
+            got=f"{clusters.vocab_size:,} ids of width {clusters.head['width']}",
+            expected=f"{tokens:,} ids of width {head.shape[1]}",
+            source=config.clusters,
+            remedy="run cluster-vocab with this target",
+        )
+    clusters.check_head(head.digest(tokens), config.target)
+
+
+def _router(config: RouterTrainConfig, clusters: Clusters, hidden_size: int) -> Router:
+    assignment = torch.from_numpy(clusters.assignment)
+    return Router(
+        hidden_size, assignment, len(clusters), width=config.router.width, depth=config.router.depth
+    )
+
+
+def _identity(config: RouterTrainConfig, owner: HeadOwner, clusters: str, data_digest: str) -> dict[str, Any]:
+    """What must be equal for a run to be continued: everything that changes a weight, nothing that does not."""
+    body = config.model_dump(mode="json")
+    flat = {
+        f"{section}.{key}": value for section in ("router", "optim") for key, value in body[section].items()
+    }
+    flat |= {"run.seed": config.run.seed, "data": data_digest, "clusters": clusters, **owner.to_meta()}
+    return json.loads(json.dumps(flat))

@@ -1,0 +1,136 @@
+"""What the TTT loss is made of: the counted rows of all draft steps, their figures, EAGLE's feature loss."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..ttt import TTTStep
+from .vocab import RowLoss
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Sums over the counted rows of one TTT step; nothing in it carries a gradient.
+
+    Attributes:
+        loss_sum: fp32 scalar, soft cross-entropy summed over counted rows whose target argmax is in the
+            draft vocabulary.
+        rows: number of counted rows.
+        correct: number of counted rows whose draft argmax is the target's argmax; a target argmax outside
+            the draft vocabulary is a miss.
+        outside: number of counted rows whose target argmax is outside the draft vocabulary.
+        overlap_sum: fp32 scalar, sum of sum_v min(p(v), q(v)): expected acceptance at temperature 1.
+        ceiling_sum: fp32 scalar, sum of the target's mass inside the draft vocabulary (its static ceiling).
+        overlaps: fp32 (B, T), the single overlaps, 0 where a row is not counted.
+        hits: bool (B, T), the correct rows.
+        counted: bool (B, T), the counted rows.
+    """
+
+    loss_sum: Tensor
+    rows: Tensor
+    correct: Tensor
+    outside: Tensor
+    overlap_sum: Tensor
+    ceiling_sum: Tensor
+    overlaps: Tensor
+    hits: Tensor
+    counted: Tensor
+
+
+@dataclass(frozen=True)
+class TakenRows:
+    """The counted rows of all draft steps, one after the other.
+
+    Attributes:
+        g: (M, H) drafter outputs before the norm.
+        step: (M,) draft step k of each.
+        teacher: (P, H) target hidden states at the positions that teach any of them.
+        teacher_row: (M,) row of ``teacher``.
+        sizes: rows of each step; they add up to M.
+    """
+
+    g: Tensor
+    step: Tensor
+    teacher: Tensor
+    teacher_row: Tensor
+    sizes: tuple[int, ...]
+
+
+def take_rows(steps: Sequence[TTTStep], hidden: Tensor) -> TakenRows:
+    """Gather the counted rows of an unroll; a position's teacher is held once for all steps that it teaches.
+
+    Args:
+        hidden: (B, T, H) target hidden states; row t of step k is taught by position t + 1 + k.
+    """
+    length = hidden.shape[1]
+    places = [step.counted.flatten().nonzero()[:, 0] for step in steps]
+    sizes = tuple(len(place) for place in places)
+    g = torch.cat([step.g.flatten(0, 1)[place] for step, place in zip(steps, places)])
+    # A counted row's teacher lies in the same row of the batch, so flat places may be added.
+    position = torch.cat([place + 1 + step.index for step, place in zip(steps, places)])
+    used = torch.zeros(hidden.shape[0] * length, dtype=torch.bool, device=hidden.device)
+    used[position] = True
+    row = used.cumsum(0) - 1
+    number = torch.repeat_interleave(
+        torch.arange(len(steps), device=hidden.device), torch.tensor(sizes, device=hidden.device)
+    )
+    return TakenRows(g, number, hidden.flatten(0, 1)[used], row[position], sizes)
+
+
+def feature_loss(taken: TakenRows, weight: Tensor) -> Tensor:
+    """EAGLE's regression: weighted sum of SmoothL1(g, target hidden state), a mean over the H features."""
+    target = taken.teacher[taken.teacher_row]
+    distance = F.smooth_l1_loss(taken.g.float(), target.float(), reduction="none").mean(-1)  # (M,)
+    return (weight * distance).sum()
+
+
+def split_figures(row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep]) -> tuple[StepFigures, ...]:
+    """Sums of each draft step from the figures of all rows."""
+    sizes = list(taken.sizes)
+    parts = zip(
+        steps,
+        row_loss.losses.split(sizes),
+        row_loss.correct.split(sizes),
+        row_loss.outside.split(sizes),
+        row_loss.overlap.split(sizes),
+        row_loss.ceiling.split(sizes),
+    )
+    figures = []
+    for step, losses, correct, outside, overlap, ceiling in parts:
+        hits = torch.zeros_like(step.counted)
+        hits[step.counted] = correct
+        overlaps = torch.zeros(hits.shape, dtype=overlap.dtype, device=hits.device)
+        overlaps[step.counted] = overlap
+        figures.append(
+            StepFigures(
+                loss_sum=losses.sum(),
+                rows=step.counted.sum(),
+                correct=correct.sum(),
+                outside=outside.sum(),
+                overlap_sum=overlap.sum(),
+                ceiling_sum=ceiling.sum(),
+                overlaps=overlaps,
+                hits=hits,
+                counted=step.counted,
+            )
+        )
+    return tuple(figures)
+
+
+def feature_noise(shape: torch.Size, width: float, seed: int, step: int, rows: Sequence[int]) -> Tensor:
+    """Uniform noise (B, T, .) on what the drafter reads, EAGLE-1's augmentation: +-``width`` * 512 / T.
+
+    A row's noise is a function of run seed, step and row alone, so a resumed or divided run draws the same.
+    """
+    drawn = []
+    for row in rows:
+        digest = hashlib.sha256(repr((seed, step, row)).encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        drawn.append(torch.rand(shape[1:], generator=generator))
+    return (torch.stack(drawn) - 0.5) * (2 * width * 512 / shape[1])

@@ -1,0 +1,159 @@
+"""Soft cross-entropy of draft rows against the target's distribution, without vocabulary-wide logits.
+
+For draft row i with teacher hidden state t_i, over the draft vocabulary (R tokens, all V of them or a subset)::
+
+    z = U t_i,  s = W d_i,  p = softmax(z over the R tokens),  q = softmax(s)
+    CE_i = -sum_v p(v) log q(v),      d CE_i / d s = q - p
+
+``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
+of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
+With an ``offset`` the columns are a sample of the vocabulary, and all of this is an estimate (:mod:`.candidates`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...core.errors import ConfigError, MismatchError
+from ...models.device import has_triton
+from .fused import FusedVocabLoss, LossInputs, accumulation, scores, teacher_terms
+
+# (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
+_NAIVE_TENSORS = 4
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """How the loss is computed.
+
+    Attributes:
+        impl: ``naive``, ``fused``, or ``auto``: naive where its tensors fit into ``chunk_mb``.
+        chunk_mb: workspace of the fused loss in MiB, beside its results; at least one row is always taken.
+        compiled: fuse the element-wise part with ``torch.compile``; None does so on CUDA, where there is Triton.
+    """
+
+    impl: Literal["auto", "naive", "fused"] = "auto"
+    chunk_mb: int = 256
+    compiled: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.impl not in ("auto", "naive", "fused"):
+            raise ConfigError(
+                "there is no such vocabulary loss", got=self.impl, expected="auto, naive or fused"
+            )
+        if self.chunk_mb < 1:
+            raise ConfigError(
+                "the workspace of the vocabulary loss must be positive",
+                got=f"{self.chunk_mb} MiB",
+                expected="1 MiB or more",
+            )
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """The loss and what every row contributed.
+
+    Attributes:
+        total: fp32 scalar with gradient, sum_i weight_i * CE_i over rows that are not ``outside``.
+        losses: fp32 (M,) CE_i without gradient, 0 where ``outside``.
+        outside: bool (M,) the target's argmax over all V tokens is not in the draft vocabulary.
+        correct: bool (M,) the draft's argmax is the target's; of equal maxima the first decides.
+        overlap: fp32 (M,) sum_v min(p(v), q(v)), p over all V tokens: the chance that sampling accepts.
+        ceiling: fp32 (M,) the target's mass inside the draft vocabulary, the highest possible overlap. Both are NaN
+            where the loss is an estimate.
+    """
+
+    total: Tensor
+    losses: Tensor
+    outside: Tensor
+    correct: Tensor
+    overlap: Tensor
+    ceiling: Tensor
+
+
+def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
+    """Soft cross-entropy of M draft rows; gradients reach ``inputs.draft`` and ``inputs.draft_head`` only.
+
+    Tensors may be fp32, bf16 or fp16; logits come from matrix products in the head's type (autocast's type under
+    autocast) that accumulate in fp32, everything after them is fp32.
+
+    With an ``offset`` it is an estimate: the cross-entropy estimates that over the whole vocabulary; ``outside`` and
+    ``correct`` compare the largest logits among the tokens that are there; ``overlap`` and ``ceiling`` are NaN.
+
+    Raises:
+        MismatchError: sizes that do not go together.
+    """
+    inputs = replace(inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach())
+    _check(inputs)
+    if _chosen(inputs, options) == "naive":
+        return _naive(inputs)
+    draft, head = inputs.draft, inputs.draft_head
+    want = torch.is_grad_enabled() and (draft.requires_grad or head.requires_grad)
+    compiled = draft.is_cuda and has_triton() if options.compiled is None else options.compiled
+    parts = FusedVocabLoss.apply(draft, head, inputs, options.chunk_mb * _MIB, compiled, want)
+    return RowLoss(*parts)
+
+
+def naive_bytes(rows: int, columns: int) -> int:
+    """Bytes that the naive formula holds for M rows of R + V columns, roughly."""
+    return 4 * _NAIVE_TENSORS * rows * columns
+
+
+def _chosen(inputs: LossInputs, options: LossOptions) -> str:
+    if options.impl != "auto":
+        return options.impl
+    held = naive_bytes(inputs.draft.shape[0], inputs.draft_head.shape[0] + inputs.target_head.shape[0])
+    return "naive" if held <= options.chunk_mb * _MIB else "fused"
+
+
+def _naive(x: LossInputs) -> RowLoss:
+    dtypes = x.product_dtypes()
+    out = accumulation(torch.promote_types(*dtypes))
+    with torch.autocast(x.draft.device.type, enabled=False):
+        with torch.no_grad():
+            shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
+            states = x.teacher if shared else x.teacher[x.teacher_row]
+            z = scores(states, x.target_head.to(dtypes[1]), out)
+            p, full, best, inside = teacher_terms(z, x.target_ids, x.draft_offset)
+            if shared:
+                p, best, inside = p[x.teacher_row], best[x.teacher_row], inside[x.teacher_row]
+                full = None if full is None else full[x.teacher_row]
+        logits, offset = scores(x.draft, x.draft_head.to(dtypes[0]), out), x.draft_offset  # (M, R)
+        log_q = (logits if offset is None else logits + offset).log_softmax(-1)
+        losses = -(p * (log_q if offset is None else log_q - offset)).sum(-1)
+        losses = torch.where(inside, losses, 0.0)
+        with torch.no_grad():
+            found = logits.argmax(-1)
+            correct = (found if x.target_ids is None else x.target_ids[found]) == best
+            unknown = torch.full_like(losses, torch.nan)
+            overlap = unknown if full is None else torch.minimum(full, log_q.exp()).sum(-1)
+            ceiling = unknown if full is None else full.sum(-1)
+        total = (losses * x.weight).sum()
+    return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), ceiling.float())
+
+
+def _check(x: LossInputs) -> None:
+    rows, columns = len(x.draft), len(x.draft_head)
+    problem = None
+    if x.draft.shape[-1] != x.draft_head.shape[-1]:
+        problem = f"draft states of {x.draft.shape[-1]}, a draft head that reads {x.draft_head.shape[-1]}"
+    elif x.teacher.shape[-1] != x.target_head.shape[-1]:
+        problem = f"target states of {x.teacher.shape[-1]}, an LM head that reads {x.target_head.shape[-1]}"
+    elif x.teacher_row.shape != (rows,) or x.weight.shape != (rows,):
+        problem = f"{rows} draft rows, {x.teacher_row.numel()} teachers, {x.weight.numel()} weights"
+    elif columns != (len(x.target_head) if x.target_ids is None else len(x.target_ids)):
+        known = "all" if x.target_ids is None else len(x.target_ids)
+        problem = f"a draft head of {columns} rows, {known} target ids, {len(x.target_head)} target tokens"
+    elif x.offset is not None and x.offset.shape != (len(x.target_head),):
+        problem = f"{x.offset.numel()} offsets, {len(x.target_head)} target tokens"
+    if problem is not None:
+        raise MismatchError(
+            "the vocabulary loss was given sizes that do not go together",
+            got=problem,
+            expected="sizes as train.vocab_loss_terms.LossInputs has them",
+        )

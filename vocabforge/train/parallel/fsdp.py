@@ -1,0 +1,99 @@
+"""Parameters, gradients and optimiser state divided over the processes (torch's ``fully_shard``, FSDP2).
+
+The whole step is one unit: its parameters are gathered for the forward pass and divided again after the
+backward pass. torch's own function is used on every device: a launcher's FSDP plugin silently does something
+else on a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.distributed import Group
+from ..checkpoint import entries, full_state, trained, whole
+from ..config import TrainConfig
+from ..optim import make_optimizer, set_learning_rate
+from ..step import TrainStep
+from .strategy import Check
+
+
+class FullyShard:
+    """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
+
+    def __init__(
+        self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+    ) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        self.name, self.group = name, group
+        low = config.memory.weights == "bf16"
+        # Inputs keep their type, as under the other strategies: counts of rows and offsets are no activations.
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16 if low else None,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=False,
+        )
+        mesh = init_device_mesh(device.type, (group.size,))
+        frozen = {p for p in step.parameters() if not p.requires_grad}
+        self.step: Any = fully_shard(
+            step, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=frozen
+        )
+        self.parameters = trained(step)
+        self.optimizer = make_optimizer(self.parameters.values(), config.optim)
+
+    def forward(self, *inputs: Any) -> Any:
+        outputs = self.step(*inputs)
+        if not torch.is_grad_enabled():  # no backward pass will divide the parameters again
+            self.step.reshard()
+        return outputs
+
+    def syncing(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
+        self.step.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        (loss * self.group.size).backward()
+
+    def update(self, lr: float, clip: float, check: Check) -> Tensor:
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters.values(), clip))
+        check(norm)
+        set_learning_rate(self.optimizer, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def weights(self) -> dict[str, Tensor]:
+        return {
+            name: whole(p).detach().float().cpu().contiguous().clone() for name, p in self.parameters.items()
+        }
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        return full_state(self.optimizer, self.parameters)
+
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(_divide(weights[name], parameter))
+                if found := entries(state, name):
+                    self.optimizer.state[parameter] = {
+                        key: value if key == "step" else _divide(value, parameter)
+                        for key, value in found.items()
+                    }
+
+    def close(self) -> None:
+        """Free everything that holds the process group; else a process may abort at exit."""
+        self.step = self.parameters = self.optimizer = None  # type: ignore[assignment]
+        gc.collect()
+
+
+def _divide(value: Tensor, like: Any) -> Tensor:
+    """A full tensor divided as a sharded parameter is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -1,0 +1,87 @@
+"""One process, or several that each hold the whole drafter (torch's DistributedDataParallel)."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.distributed import Group
+from ..checkpoint import full_state, restore, trained
+from ..config import TrainConfig
+from ..optim import clip_global_norm, make_optimizer, set_learning_rate
+from ..step import TrainStep
+from .strategy import Check
+
+
+class Replicated:
+    """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
+
+    def __init__(
+        self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+    ) -> None:
+        self.name, self.group, self.step = name, group, step
+        self.parameters = trained(step)
+        self.optimizer = make_optimizer(
+            self.parameters.values(),
+            config.optim,
+            lower=torch.bfloat16 if config.memory.weights == "bf16" else None,
+            fp32_gradients=group.size == 1,  # DDP's buckets have the parameters' type
+        )
+        # The buffers are the target's: equal everywhere, and far too large to send at every step.
+        self._wrapped: nn.Module = _ddp(step) if group.size > 1 else step
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._wrapped(*inputs)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add a micro-batch's gradient; only the last one of a step is sent round.
+
+        DDP decides in the forward pass whether to send, so :meth:`syncing` must hold there too.
+        """
+        (loss * self.group.size).backward()
+
+    def syncing(self, *, last: bool) -> AbstractContextManager[None]:
+        if last or self.group.size == 1:
+            return contextlib.nullcontext()
+        return self._wrapped.no_sync()  # type: ignore[operator]
+
+    def update(self, lr: float, clip: float, check: Check) -> Tensor:
+        norm = clip_global_norm(self.parameters.values(), clip)
+        check(norm)  # before it spoils weights that a checkpoint would keep
+        set_learning_rate(self.optimizer, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def weights(self) -> dict[str, Tensor]:
+        masters = {
+            name: self.optimizer.state[p].get("master", p) if p in self.optimizer.state else p
+            for name, p in self.parameters.items()
+        }
+        return {name: value.detach().float().cpu().contiguous() for name, value in masters.items()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        return full_state(self.optimizer, self.parameters)
+
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
+        restore(self.optimizer, self.parameters, weights, state)
+
+    def close(self) -> None:
+        """Free what holds the process group; else a process may abort at exit."""
+        if self.group.size > 1:
+            self._wrapped = self.step
+            gc.collect()
+
+
+def _ddp(step: TrainStep) -> nn.Module:
+    """DDP that does not send buffers; the key for it has another name since torch 2.13."""
+    wrapper: Any = nn.parallel.DistributedDataParallel
+    known = inspect.signature(wrapper.__init__).parameters
+    key = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return wrapper(step, **{key: False})

@@ -1,0 +1,131 @@
+"""How several processes share a training step: one interface, one small class a way.
+
+Every strategy wraps the same :class:`~vocabforge.train.step.TrainStep`. The loss of a process is its share of
+the whole batch's loss, so gradients are to be SUMMED over processes; all wrappers average them, hence the
+factor ``size`` in ``backward``.
+
+The launcher (accelerate launch, torchrun) starts the processes and says what it wants in the environment; the
+wrappers are torch's and DeepSpeed's own. What cannot be given is refused: no process trains alone in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...core.distributed import Group
+from ...core.errors import UsageError
+from ...core.registry import resolve
+from ..config import TrainConfig
+from ..step import TrainStep
+
+STRATEGIES: dict[str, str] = {
+    "single": "vocabforge.train.parallel.replicated:Replicated",
+    "ddp": "vocabforge.train.parallel.replicated:Replicated",
+    "fsdp": "vocabforge.train.parallel.fsdp:FullyShard",
+    "deepspeed": "vocabforge.train.parallel.deepspeed:DeepSpeed",
+}
+
+Check = Callable[[Tensor], None]
+
+
+class Strategy(Protocol):
+    """What the loop asks; methods marked collective are called by every process together."""
+
+    name: str
+    group: Group
+
+    def forward(self, *inputs: Any) -> Any:
+        """The wrapped step. Collective."""
+        ...
+
+    def syncing(self, *, last: bool) -> AbstractContextManager[None]:
+        """Round forward and backward of a micro-batch; ``last`` is True for the last one of a step."""
+        ...
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add this micro-batch's gradient; ``last`` is True for the last one of a step. Collective."""
+        ...
+
+    def update(self, lr: float, clip: float, check: Check) -> Tensor:
+        """Clip, check the norm, step, and clear the gradients. Collective.
+
+        Returns:
+            the gradient norm before clipping.
+        """
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Full fp32 trained tensors on the CPU, by name in the step. Collective."""
+        ...
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Full optimiser tensors on the CPU, ``name/key``. Collective."""
+        ...
+
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
+        """Put full tensors back. Collective."""
+        ...
+
+    def close(self) -> None:
+        """Release what holds the processes together."""
+        ...
+
+
+def wanted_strategy(name: str, group: Group) -> str:
+    """The strategy to use: the one named, or what the launcher asks for.
+
+    Raises:
+        UsageError: what was named and what was launched do not go together.
+    """
+    launched = "single" if group.size == 1 else "ddp"
+    for variable, strategy in (("ACCELERATE_USE_FSDP", "fsdp"), ("ACCELERATE_USE_DEEPSPEED", "deepspeed")):
+        if os.environ.get(variable, "").lower() in ("1", "true"):
+            launched = strategy
+    chosen = launched if name == "auto" else name
+    if chosen in ("ddp", "fsdp") and group.size == 1:
+        raise UsageError(
+            f"the strategy {chosen} needs more than one process",
+            got="one process",
+            expected="a launcher with --num_processes 2 or more",
+            remedy="accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge ...",
+        )
+    if chosen == "single" and group.size > 1:
+        raise UsageError(
+            "run.strategy single was launched as several processes, each of which would train a drafter of its own",
+            got=f"{group.size} processes",
+            expected="1",
+            remedy="leave run.strategy at auto, or launch one process",
+        )
+    if name != "auto" and launched in ("fsdp", "deepspeed") and chosen != launched:
+        raise UsageError(
+            "the launcher's configuration and run.strategy disagree",
+            got=f"run.strategy {name} under a launcher configured for {launched}",
+            remedy="leave run.strategy at auto, or use another file of recipes/accelerate",
+        )
+    return chosen
+
+
+def make_strategy(
+    name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+) -> Strategy:
+    """Wrap a training step.
+
+    Raises:
+        UsageError: the strategy cannot run here, or not with ``optim.fused``.
+    """
+    if config.optim.fused and name in ("fsdp", "deepspeed"):
+        raise UsageError(
+            "optim.fused needs whole tensors",
+            got=f"strategy {name}",
+            expected="one process, or DDP",
+            source="optim.fused",
+            remedy="leave optim.fused out",
+        )
+    strategy: Strategy = resolve(STRATEGIES, name, "strategy")(name, step, config, group, device)
+    return strategy

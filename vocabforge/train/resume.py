@@ -1,0 +1,103 @@
+"""What a run keeps so that it can go on: checkpoints, and the record of its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.artifact import open_artifact
+from ..core.console import say
+from ..core.errors import ArtifactError
+from ..core.files import atomic_write_json
+from ..models.drafters.io import KIND
+from ..models.heads.io import KIND as HEAD_KIND
+from . import checkpoint as checkpoints
+from .checkpoint import trained
+from .data import write_heldout_prompts
+from .heads.draft_heads import FOLDER, configured, head_name
+from .machine import uses_bf16
+from .trainer import Trainer
+
+HELDOUT_PROMPTS = "heldout_prompts.jsonl"
+
+
+def keep(trainer: Trainer, step: int) -> None:
+    """Write a checkpoint. Collective."""
+    strategy, group = trainer.strategy, trainer.group
+    weights, optimizer = strategy.weights(), strategy.optimizer_state()
+    rng = checkpoints.joined_rng(group.gather(checkpoints.rng_state(group.rank)))
+    if group.rank == 0:
+        facts = {**trainer.facts, "processes": group.size, "strategy": strategy.name}
+        state = checkpoints.RunState(weights, optimizer, rng, facts)
+        folder = trainer.config.output / "checkpoints"
+        checkpoints.save_checkpoint(folder, step, state, trainer.identity, trainer.config.run.keep)
+    group.wait()
+
+
+def resume(trainer: Trainer) -> int:
+    """Load the newest checkpoint, if there is one. Collective.
+
+    Returns:
+        the step to go on from.
+
+    Raises:
+        MismatchError: it was made with other settings or inputs.
+        ArtifactError: there are checkpoints, and every one is damaged.
+    """
+    config, group = trainer.config, trainer.group
+    folder = config.output / "checkpoints"
+    if group.rank == 0:
+        checkpoints.remove_remains(folder)
+    group.wait()
+    found = checkpoints.load_latest(folder, trainer.identity)
+    if found is None:
+        return 0
+    step, state = found
+    trainer.strategy.load(state.weights, state.optimizer, step)
+    whole = checkpoints.restore_rng(state.rng, group.rank)
+    trainer.facts = {key: value for key, value in state.facts.items() if key == "best"}
+    group.wait()  # others may be reading still
+    if group.rank == 0:
+        checkpoints.remove_old(folder, step, config.run.keep)
+        say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
+        before = (state.facts.get("processes"), state.facts.get("strategy"))
+        if before != (group.size, trainer.strategy.name) or not whole:
+            say(
+                f"It ran as {before[0]} process(es), {before[1]}, and goes on as {group.size}, "
+                f"{trainer.strategy.name}: the batches are the same, the last bits need not be."
+            )
+    return step
+
+
+def is_finished(trainer: Trainer) -> bool:
+    """Whether the finished drafter of this very run stands in the output folder with its heads, undamaged."""
+    config = trainer.config
+    try:
+        drafter = open_artifact(config.output / "drafter", KIND)
+        heads = [
+            open_artifact(config.output / FOLDER / head_name(key), HEAD_KIND)
+            for key in configured(config.heads)
+        ]
+    except ArtifactError:
+        return False
+    of_run = drafter.meta.get("steps") == config.optim.steps and drafter.meta.get("run") == trainer.run_digest
+    return of_run and all(one.manifest["parents"].get("drafter") == drafter.content_hash for one in heads)
+
+
+def write_record(trainer: Trainer) -> None:
+    """The resolved settings and the held-out prompts, once it is sure that the folder is this run's."""
+    if trainer.group.rank == 0:
+        output = trainer.config.output
+        write_heldout_prompts(output / HELDOUT_PROMPTS, trainer.data)
+        atomic_write_json(output / "config.json", trainer.config.model_dump(mode="json"))
+
+
+def start_facts(trainer: Trainer) -> dict[str, Any]:
+    """What the report says of machine and data."""
+    return {
+        "device": str(trainer.device),
+        "precision": "bf16 passes" if uses_bf16(trainer.config, trainer.device) else "fp32",
+        "processes": trainer.group.size,
+        "strategy": trainer.strategy.name,
+        "training rows": f"{len(trainer.data.train):,}",
+        "trained parameters": f"{sum(p.numel() for p in trained(trainer.step_module).values()):,}",
+    }

@@ -1,0 +1,1 @@
+"""Measured times of the parts of a cycle."""

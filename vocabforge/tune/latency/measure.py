@@ -1,0 +1,335 @@
+"""Measure a latency table: parts of real cycles in interleaved rounds, a fitted rest, predictions compared with cycles.
+
+Without graphs a cycle's parts are timed while it runs. A captured cycle is one graph, so its parts are captured and
+timed one by one (``latency/graphs.py``); what they leave of the whole cycle is the fitted rest.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+
+from ... import __version__
+from ...bench.kernels.cycle import new_capture
+from ...core.console import ProgressBar
+from ...decode.accelerate.graphs import GraphCapture
+from ...decode.proposers.registry import FITTING
+from ...evaluate.run.environment import describe_environment
+from ...models.heads.registry import DraftHead
+from ...models.lean.model import LeanModel
+from ...models.target.load import dtype_name
+from ..types import TreeSetting
+from .graphs import captured_parts
+from .parts import CycleRun, CycleRunner
+from .plan import MeasurePlan, plan_of
+from .records import AXES, CycleCheck, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
+from .table import LatencyTable
+
+Times = Mapping[int, Sequence[float]]  # seconds by round
+Task = tuple[str, Callable[[int], None]]  # what it measures, and the measuring of one round
+
+LOW, HIGH = 0.1, 0.9  # quantiles of the rounds' means
+BETWEEN = 8  # tasks between two times of a task that is done again and again
+_CAPTURED = 6
+
+
+@dataclass(frozen=True)
+class LatencyInputs:
+    """What is measured, and over which sizes.
+
+    Attributes:
+        model: the target.
+        drafter: trained drafter, or a draft model of the target's vocabulary.
+        heads: draft heads, the drafter's own first.
+        trees, batches: of the search space.
+        prompts: token ids; their lengths say which prefixes matter.
+        new: tokens that will follow a prompt.
+        target, digest: fingerprints of target and drafter.
+        graphs: cycles are captured; None: on a CUDA device.
+    """
+
+    model: LeanModel
+    drafter: Any
+    heads: Sequence[DraftHead]
+    trees: Sequence[TreeSetting]
+    prompts: Sequence[Sequence[int]]
+    batches: Sequence[int] = (1,)
+    new: int = 128
+    target: str = ""
+    digest: str = ""
+    graphs: bool | None = None
+
+
+@dataclass(frozen=True)
+class LatencyBudget:
+    """How long is measured.
+
+    Attributes:
+        budget_s: seconds; what a first round cannot reach within them is left out, and said, but for one measurement of
+            every kind of tree and head.
+        rounds: most of them.
+        cycles: timed in each run of a round; ``_CAPTURED`` times as many where they are captured, which takes long.
+        seed: of the order in a round.
+    """
+
+    budget_s: float = 60.0
+    rounds: int = 30
+    cycles: int = 6
+    seed: int = 0
+
+
+def _by_round() -> dict[int, list[float]]:
+    return defaultdict(list)
+
+
+@dataclass
+class _Measured:
+    """Seconds by part, and of whole cycles by run, each by round."""
+
+    parts: dict[PartKey, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
+    cycles: dict[CycleRun, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
+
+    def all_of(self, run: CycleRun) -> list[float]:
+        return [one for seconds in self.cycles[run].values() for one in seconds]
+
+
+def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None) -> LatencyTable:
+    """Measure until the budget is spent.
+
+    Raises:
+        UsageError: no prompt with a token, or a drafter whose drafting has no parts.
+    """
+    options, began, model = options or LatencyBudget(), time.monotonic(), inputs.model
+    graphs = model.device.type == "cuda" if inputs.graphs is None else inputs.graphs
+    name = FITTING[getattr(inputs.drafter, "kind", "draft-model")][0]
+    capture = partial(_quiet_capture, model.device) if graphs else None
+    bench = CycleRunner(model, inputs.drafter, name, inputs.heads, inputs.prompts, capture)
+    lengths, limit = [len(prompt) for prompt in inputs.prompts], model.config.max_positions
+    plan = plan_of(bench.settings, inputs.trees, inputs.batches, lengths, inputs.new, limit)
+    measured = _Measured()
+    bench.prefill(plan.prefills[0], 0)  # what is only done once is done
+    needed, further = _tasks(bench, plan, measured, options, graphs)
+    rounds, notes = run_rounds(
+        needed, further, seconds=options.budget_s, most=options.rounds, seed=options.seed
+    )
+    table = LatencyTable(
+        vocabforge=__version__,
+        environment=describe_environment(device=str(model.device), dtype=dtype_name(model.dtype)),
+        dtype=dtype_name(model.dtype),
+        graphs=graphs,
+        target=shapes_of_target(model, inputs.target),
+        drafter=shapes_of_drafter(inputs.drafter, inputs.digest),
+        parts=parts_of(measured.parts),
+        notes=tuple(notes),
+        rounds=rounds,
+        seconds=time.monotonic() - began,
+    )
+    return _with_rest(table, bench, plan, measured)
+
+
+def _quiet_capture(device: torch.device) -> GraphCapture:
+    made = new_capture(device)
+    made.quiet = True  # there are hundreds of them
+    return made
+
+
+def _tasks(
+    bench: CycleRunner, plan: MeasurePlan, measured: _Measured, options: LatencyBudget, graphs: bool
+) -> tuple[list[Task], list[Task]]:
+    """Everything of a round: what no prediction can do without, and the rest."""
+
+    def timed(run: CycleRun, number: int) -> None:
+        found = captured_parts(bench, run) if graphs else []
+        for where, seconds in found or bench.timed(run, options.cycles):
+            measured.parts[where][number].append(seconds)
+
+    def whole(run: CycleRun, number: int) -> None:
+        seconds = bench.whole(run, options.cycles * (_CAPTURED if graphs else 1))
+        measured.cycles[run][number] += seconds
+        if run.tree is None:
+            measured.parts[place_of("plain", "", batch=run.batch, prefix=run.prefix)][number] += seconds
+
+    def prefill(tokens: int, head: int, number: int) -> None:
+        where = place_of("prefill", "plain" if head < 0 else "drafting", tokens=tokens)
+        measured.parts[where][number].append(bench.prefill(tokens, head))
+
+    def cycles(runs: Sequence[CycleRun]) -> list[Task]:
+        return [(f"whole cycle: {bench.setting(run).label}", partial(whole, run)) for run in runs]
+
+    def parts(runs: Sequence[CycleRun]) -> list[Task]:
+        return [(bench.setting(run).label, partial(timed, run)) for run in runs]
+
+    plain: list[Task] = [
+        (f"plain, batch {run.batch}, prefix {run.prefix:,}", partial(whole, run)) for run in plan.plain
+    ]
+    prefills: list[Task] = [
+        (f"a prompt of {tokens} tokens", partial(prefill, tokens, head))
+        for tokens in plan.prefills
+        for head in (-1, 0)
+    ]
+    further = [*cycles(plan.references), *parts(plan.timed), *cycles(plan.checks)]
+    # Every speed-up is over plain decoding, one task of many.
+    return [*plain, *prefills, *parts(plan.needed)], interspersed(further, plain)
+
+
+def interspersed(tasks: Sequence[Task], again: Sequence[Task]) -> list[Task]:
+    """The tasks with ``again`` behind every ``BETWEEN`` of them: what much rests on is measured all over a round."""
+    found: list[Task] = []
+    for number, task in enumerate(tasks, start=1):
+        found += [task, *again] if number % BETWEEN == 0 else [task]
+    return found
+
+
+def run_rounds(
+    needed: Sequence[Task], further: Sequence[Task], *, seconds: float, most: int, seed: int
+) -> tuple[int, list[str]]:
+    """Go over the tasks until the time is up; the first round in order of importance, the others shuffled.
+
+    Args:
+        needed: done once whatever they take.
+        further: a task may stand in them more than once.
+        seconds: that may be spent.
+        most: rounds.
+        seed: of the order in a round.
+
+    Returns:
+        whole rounds (1 where not even the first was), and what the first left out.
+    """
+    end = time.monotonic() + seconds
+    order, rounds = [*needed, *further], 0
+    stream = random.Random(seed)
+    with ProgressBar("Measuring latency", seconds, "s") as bar:
+        last = time.monotonic()
+        for number in range(most):
+            for done, (_, measure) in enumerate(order):
+                now = time.monotonic()
+                bar.update(now - last, note=f"round {number + 1}, {done} of {len(order)}")
+                last = now
+                if now > end and (number or done >= len(needed)):
+                    return max(rounds, 1), [] if number else _left_out(order, done)
+                measure(number)
+            rounds += 1
+            stream.shuffle(order)
+    return rounds, []
+
+
+def _left_out(order: Sequence[Task], done: int) -> list[str]:
+    """What a first round that ended before its task of this number never measured."""
+    known = {text for text, _ in order[:done]}
+    return [f"not measured, no time left: {text}" for text, _ in order[done:] if text not in known]
+
+
+def point_of(times: Times, at: Mapping[str, int]) -> Point:
+    """The mean of rounds' means, and how far these lie apart.
+
+    Means, not medians: the parts of a cycle then add up to the mean cycle, which tokens a second are made of, on a busy
+    machine too.
+
+    Args:
+        times: seconds by round, at least one.
+        at: sizes.
+    """
+    rounds = [mean(seconds) for seconds in times.values() if seconds]
+    low, high = map(float, np.quantile(rounds, [LOW, HIGH]))
+    middle = mean(rounds)
+    count = sum(map(len, times.values()))
+    return Point(at=dict(at), seconds=middle, low=min(low, middle), high=max(high, middle), count=count)
+
+
+def parts_of(times: Mapping[PartKey, Times]) -> tuple[MeasuredPart, ...]:
+    """Everything measured, by part and family."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for where, by_round in sorted(times.items()):
+        at = dict(zip(AXES[where.name], where.sizes))
+        found.setdefault((where.name, where.family), []).append(point_of(by_round, at))
+    return tuple(
+        MeasuredPart(name=name, family=family, points=tuple(points))
+        for (name, family), points in found.items()
+    )
+
+
+def fit_rest(cycles: Sequence[tuple[int, int, float, float]], *, by_size: bool) -> Rest:
+    """What real cycles take beside the sum of their measured parts, by least squares of relative errors.
+
+    Args:
+        cycles: (levels, batch, seconds of the parts, seconds of the real cycle), each.
+        by_size: it may grow with levels and rows; else one number is fitted: what timing the parts itself took.
+    """
+    if not cycles:
+        return Rest()
+    levels, batch, parts, real = (np.array(column, dtype=np.float64) for column in zip(*cycles))
+    columns = np.stack([np.ones_like(levels), levels, batch - 1], 1)  # (n, 3)
+    used = [0] + [one for one in (1, 2) if by_size and len(set(columns[:, one])) > 1]
+    if len(cycles) <= len(used):  # nothing would be left to tell a fit from chance
+        used = [0]
+    found = np.zeros(3)
+    found[used] = np.linalg.lstsq(columns[:, used] / real[:, None], (real - parts) / real, rcond=None)[0]
+    return Rest(per_cycle=float(found[0]), per_level=float(found[1]), per_row=float(found[2]))
+
+
+def _with_rest(
+    table: LatencyTable, bench: CycleRunner, plan: MeasurePlan, measured: _Measured
+) -> LatencyTable:
+    """Fit the rest to the reference cycles and compare all predictions with their cycles."""
+    cycles = []
+    for run in plan.references:
+        if seconds := measured.all_of(run):
+            setting = bench.setting(run)
+            known = sum(part.value for part in table.parts_of(setting).values())
+            cycles.append((setting.tree.levels, run.batch, known, mean(seconds)))
+    table = table.model_copy(update={"rest": fit_rest(cycles, by_size=table.graphs)})
+    real = [(run, s) for run in (*plan.references, *plan.checks) if (s := measured.all_of(run))]
+    errors = [table.cycle(bench.setting(run)).value / mean(seconds) - 1 for run, seconds in real]
+    error = (sum(one**2 for one in errors) / len(errors)) ** 0.5 if errors else 0.0
+    table = table.model_copy(update={"error": error})
+    checks = []
+    for run, seconds in real:
+        setting = bench.setting(run)
+        value, low, high = table.cycle(setting)
+        checks.append(
+            CycleCheck(
+                setting=setting,
+                fitted=run in plan.references,
+                predicted=value,
+                low=low,
+                high=high,
+                measured=mean(seconds),
+                cycles=len(seconds),
+            )
+        )
+    return table.model_copy(update={"checks": tuple(checks)})
+
+
+def shapes_of_target(model: LeanModel, fingerprint: str = "") -> Shapes:
+    """The sizes of a target that its times depend on."""
+    config = model.config
+    return Shapes(
+        kind=config.architecture,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        layers=config.num_layers,
+        parameters=sum(one.numel() for one in model.parameters()),
+        fingerprint=fingerprint,
+    )
+
+
+def shapes_of_drafter(drafter: Any, digest: str = "") -> Shapes:
+    """The same of a drafter or a draft model."""
+    config = drafter.config
+    return Shapes(
+        kind=getattr(drafter, "kind", "draft-model"),
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        layers=max(1, getattr(config, "num_layers", 1)),
+        parameters=max(1, sum(one.numel() for one in drafter.parameters())),
+        fingerprint=digest,
+    )

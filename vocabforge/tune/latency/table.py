@@ -1,0 +1,311 @@
+"""The latency table: what was measured on one machine, and what a cycle of other sizes takes there.
+
+A cycle is the sum of its parts (docs/speculation-theory.md): drafting (the draft head and the drafter's layer a level,
+growing and choosing the tree), the target's verification, committing, and a rest fitted to real cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ...core.config import Positive, StrictModel
+from ...core.errors import DataError, MismatchError
+from ...core.files import atomic_write
+from ...core.records import read_versioned
+from ...decode.control.estimates import isotonic
+from ..types import CycleSetting, Seconds, total
+from .records import AXES, CycleCheck, MeasuredPart, Rest, Shapes, Time
+
+LATENCY = "latency.json"
+SCHEMA_VERSION = 1
+
+# Kind of head -> kinds that compute nearly the same, where it was not measured itself.
+_ALIKE = {"full": ("static", "scheduled"), "static": ("full", "scheduled"), "scheduled": ("static", "full")}
+
+
+class TimeSample(NamedTuple):
+    """A measured time at some sizes.
+
+    Attributes:
+        at: size by axis.
+        weight: how many measurements it stands for.
+    """
+
+    at: Mapping[str, int]
+    seconds: Seconds
+    weight: int
+
+
+class Interpolated(NamedTuple):
+    """An answer, and the axes on which it lies beyond what was measured."""
+
+    seconds: Seconds
+    beyond: frozenset[str]
+
+
+def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Interpolated:
+    """The time at some sizes, from samples that need not fill a grid.
+
+    Axis by axis: the samples of each measured size of the first axis answer for the others, then the line between
+    the two sizes next to the wanted one is read. Answers along an axis are made not to fall first
+    (isotonic regression). Above the largest size the last line goes on; below the smallest its time holds, which is
+    too much rather than too little. An axis with one measured size changes nothing.
+
+    Args:
+        samples: at least one.
+        axes: those to interpolate on; all samples and ``at`` name them.
+        at: wanted sizes.
+    """
+    ranges = {axis: [sample.at[axis] for sample in samples] for axis in axes}
+    beyond = {axis for axis, sizes in ranges.items() if not min(sizes) <= at[axis] <= max(sizes)}
+    return Interpolated(_between(samples, axes, at), frozenset(beyond))
+
+
+def _between(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
+    if not axes:
+        return _mean(samples)
+    axis, rest = axes[0], axes[1:]
+    groups: dict[int, list[TimeSample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.at[axis], []).append(sample)
+    sizes, wanted = sorted(groups), at[axis]
+    found = [_between(groups[size], rest, at) for size in sizes]
+    weights = [sum(sample.weight for sample in groups[size]) for size in sizes]
+    columns = (isotonic([one[place] for one in found], weights) for place in range(3))
+    return Seconds(*(line_at(sizes, column, wanted) for column in columns))
+
+
+def _mean(samples: Sequence[TimeSample]) -> Seconds:
+    """Of repeated measurements of the same sizes."""
+    weight = sum(sample.weight for sample in samples)
+    return Seconds(
+        *(sum(sample.seconds[place] * sample.weight for sample in samples) / weight for place in range(3))
+    )
+
+
+def line_at(sizes: Sequence[int], values: Sequence[float], wanted: int) -> float:
+    """Read a piecewise linear curve; outside it as :func:`interpolate` says.
+
+    Args:
+        sizes: ascending.
+        values: one a size, never falling.
+    """
+    above = next((place for place, size in enumerate(sizes) if size >= wanted), len(sizes) - 1)
+    if sizes[above] == wanted or above == 0:
+        return values[above]
+    low, high = above - 1, above
+    slope = (values[high] - values[low]) / (sizes[high] - sizes[low])
+    return values[low] + slope * (wanted - sizes[low])
+
+
+class LatencyTable(StrictModel):
+    """What was measured on one machine with one target and one drafter.
+
+    Attributes:
+        environment: of the machine (``evaluate.environment``).
+        dtype: of the models.
+        graphs: cycles were captured as graphs.
+        error: typical relative error of predicted cycles (root mean square over ``checks``), which widens bounds.
+        notes: what was left out, and why.
+    """
+
+    schema_version: Literal[1] = 1
+    vocabforge: str
+    environment: dict[str, Any]
+    dtype: str
+    graphs: bool
+    target: Shapes
+    drafter: Shapes
+    parts: tuple[MeasuredPart, ...]
+    rest: Rest = Rest()
+    error: Time = 0.0
+    checks: tuple[CycleCheck, ...] = ()
+    notes: tuple[str, ...] = ()
+    rounds: Positive = 1
+    seconds: Time = 0.0
+
+    def cycle(self, setting: CycleSetting) -> Seconds:
+        """Mean seconds of one cycle (draft, verify, commit) of all requests of a batch.
+
+        Raises:
+            MismatchError: a part of it was never measured.
+        """
+        value, low, high = total(self.parts_of(setting).values())
+        widened = max(0.0, low * (1 - self.error)), high * (1 + self.error)
+        return Seconds(value, *widened)
+
+    def parts_of(self, setting: CycleSetting) -> dict[str, Seconds]:
+        """Mean seconds of a cycle by part: ``head``, ``layers``, ``tree``, ``verification``, ``commit``,
+        ``rest``.
+
+        Raises:
+            MismatchError: a part of it was never measured.
+        """
+        return self._walk(setting)[0]
+
+    def warnings(self, setting: CycleSetting) -> list[str]:
+        """Why a prediction rests on more than what was measured: sizes beyond it, or another head's times."""
+        return self._walk(setting)[1]
+
+    def _walk(self, setting: CycleSetting) -> tuple[dict[str, Seconds], list[str]]:
+        tree, notes = setting.tree, list[str]()
+        sizes = setting.sizes
+
+        def of(name: str, family: str) -> Seconds:
+            found = self._at(name, family, sizes)
+            notes.extend(
+                f"{name}: {axis} {sizes[axis]:,} is beyond what was measured" for axis in sorted(found.beyond)
+            )
+            return found.seconds
+
+        heads, grown = [], [of("grow", f"{tree.kind} first")]
+        for step in range(tree.levels):
+            sizes["scored"] = setting.head.at(step)
+            heads.append(of("head", self._head_family(setting, step, notes)))
+            if step:
+                grown.append(of("grow", f"{tree.kind} {'last' if step == tree.depth else 'further'}"))
+        layers = [of("start", "")]
+        if tree.depth:
+            layers.append(of("layer", tree.kind).times(tree.depth))
+        fitted = self.rest.of(tree.levels, setting.batch)
+        rest = [Seconds(fitted, fitted, fitted)]
+        if ("rest", "") in self._by_name:  # of captured cycles all of it is fitted
+            rest.append(of("rest", ""))
+        parts = {
+            "head": total(heads),
+            "layers": total(layers),
+            "tree": total([*grown, of("choose", tree.kind)]),
+            "verification": of("verify", tree.kind),
+            "commit": of("commit", tree.kind),
+            "rest": total(rest),
+        }
+        return parts, list(dict.fromkeys(notes))
+
+    def plain(self, batch: int = 1, prefix: int = 1) -> Seconds:
+        """Mean seconds of one step of plain decoding of all requests of a batch.
+
+        Raises:
+            MismatchError: it was never measured.
+        """
+        return self._at("plain", "", {"batch": batch, "prefix": prefix}).seconds
+
+    def prefill(self, tokens: int, *, drafting: bool = True) -> Seconds:
+        """Mean seconds of reading one prompt up to its first new token, with the drafter's part where it drafts.
+
+        Raises:
+            MismatchError: it was never measured.
+        """
+        family = "drafting" if drafting else "plain"
+        return self._at("prefill", family, {"tokens": tokens}).seconds
+
+    def check_shapes(self, target: Shapes, drafter: Shapes, *, source: object) -> None:
+        """Refuse to predict for models of other sizes.
+
+        Raises:
+            MismatchError: a size differs.
+        """
+        for what, ours, theirs in (("target", self.target, target), ("drafter", self.drafter, drafter)):
+            leave = {"fingerprint"}
+            if ours.model_dump(exclude=leave) != theirs.model_dump(exclude=leave):
+                raise MismatchError(
+                    f"the latency file was measured with a {what} of other sizes",
+                    got=_words(ours),
+                    expected=_words(theirs),
+                    source=source,
+                    remedy="run tune --measure-only with this target and drafter on that machine",
+                )
+
+    @cached_property
+    def _answers(self) -> dict[tuple[object, ...], Interpolated]:
+        """What was asked before: a search asks for the same parts again and again."""
+        return {}
+
+    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Interpolated:
+        key = (name, family, *(sizes[axis] for axis in AXES[name]))
+        if key not in self._answers:
+            self._answers[key] = interpolate(self._samples(name, family), AXES[name], sizes)
+        return self._answers[key]
+
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, str], list[TimeSample]]:
+        return {
+            (part.name, part.family): [
+                TimeSample(point.at, Seconds(point.seconds, point.low, point.high), point.count)
+                for point in part.points
+            ]
+            for part in self.parts
+        }
+
+    def _samples(self, name: str, family: str) -> list[TimeSample]:
+        samples = self._by_name.get((name, family))
+        if samples is None:
+            measured = sorted(other for part, other in self._by_name if part == name)
+            raise MismatchError(
+                "the latency table lacks a part of this way of decoding",
+                got=", ".join(filter(None, measured)) or f"nothing of {name}",
+                expected=f"{name} {family}".rstrip(),
+                remedy="measure again with this kind of tree and draft head",
+            )
+        return samples
+
+    def _head_family(self, setting: CycleSetting, step: int, notes: list[str]) -> str:
+        """The family of a head's times, or of a head that computes nearly the same."""
+        head = setting.head
+        wanted = head_family(head.family, first=step == 0)
+        if ("head", wanted) in self._by_name:
+            return wanted
+        for kind in _ALIKE.get(head.kind, ()):
+            other = head_family((kind, *head.family[1:]), first=step == 0)
+            if ("head", other) in self._by_name:
+                notes.append(f"head: a {head.kind} head was not measured; read as a {kind} one")
+                return other
+        return wanted
+
+
+def head_family(family: Iterable[object], *, first: bool) -> str:
+    """Name of a head's times in the table: at the root, whose rows are one a request, or further down."""
+    return f"{' '.join(map(str, family))} {'first' if first else 'further'}"
+
+
+def _words(shapes: Shapes) -> str:
+    return (
+        f"{shapes.kind}, hidden size {shapes.hidden_size:,}, {shapes.layers:,} layers, "
+        f"{shapes.vocab_size:,} tokens, {shapes.parameters:,} parameters"
+    )
+
+
+def write_latency(path: Path, table: LatencyTable) -> None:
+    """Write a table; a reader sees all of it or none."""
+    atomic_write(path, table.model_dump_json(indent=1) + "\n")
+
+
+def read_latency(path: Path) -> LatencyTable:
+    """Read ``latency.json`` from its path or from the folder that holds it.
+
+    Raises:
+        DataError: missing file, another version, or a value that the table cannot have.
+    """
+    file = path / LATENCY if path.is_dir() else path
+    table = read_versioned(
+        file, LatencyTable, SCHEMA_VERSION, what="latency file", remedy="run tune --measure-only again"
+    )
+    _check_parts(table, file)
+    return table
+
+
+def _check_parts(table: LatencyTable, file: Path) -> None:
+    """Every point must name the axes of its part: a misspelt one would be found only by the setting that needs it."""
+    for part in table.parts:
+        for point in part.points:
+            if part.name not in AXES or set(point.at) != set(AXES[part.name]):
+                raise DataError(
+                    "the latency file does not fit its schema",
+                    got=f"{part.name} by {', '.join(sorted(point.at))}",
+                    expected=f"{part.name} by {', '.join(sorted(AXES.get(part.name, ())))}"
+                    if part.name in AXES
+                    else f"a part of {', '.join(AXES)}",
+                    source=file,
+                )

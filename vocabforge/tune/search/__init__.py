@@ -1,0 +1,1 @@
+"""Measured acceptance, prediction and the search."""

@@ -1,0 +1,144 @@
+"""From measured acceptance and measured latency to tokens a second, as ``eval`` counts them, with an interval.
+
+A prompt of P tokens that ends with n new tokens after c cycles takes ``prefill(P) + c * cycle(prefix)`` seconds, the
+prefix being the mean of its own: P + n / 2. ``eval`` divides new tokens by seconds question by question and takes the
+mean; so does :func:`predict` for one request at a time. B requests side by side share each cycle: all tokens over all
+seconds, where a prompt's cycles are divided by B and the prompts' own passes, which hold up every row, are not.
+
+The interval joins two errors that have nothing to do with each other, so their distances from the value are added in
+quadrature: which prompts were asked (bootstrap over prompts, ``evaluate/results/intervals.py``), and the bounds of the
+seconds (all parts early, or all late).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...evaluate.results.intervals import estimate, ratio
+from ...evaluate.results.schema import Figure
+from ..types import CycleSetting, HeadSetting, Seconds, TreeSetting
+from .acceptance import PromptRow, accepted_length
+
+Array = NDArray[np.float64]
+
+
+class Latency(Protocol):
+    """What a latency table answers; see :class:`~vocabforge.tune.latency.table.LatencyTable`."""
+
+    def cycle(self, setting: CycleSetting) -> Seconds: ...
+    def plain(self, batch: int = 1, prefix: int = 1) -> Seconds: ...
+    def prefill(self, tokens: int, *, drafting: bool = True) -> Seconds: ...
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a way of decoding is expected to do.
+
+    Attributes:
+        tokens_per_s: with its 95% interval.
+        accepted: tokens that a cycle commits, with its interval over prompts; of plain decoding 1.
+        cycle: seconds of a cycle at the prompts' mean prefix.
+        prompts: that it rests on.
+    """
+
+    tokens_per_s: Figure
+    accepted: Figure
+    cycle: Seconds
+    prompts: int
+
+    @property
+    def value(self) -> float:
+        """Tokens a second; 0 where nothing was decoded."""
+        return self.tokens_per_s.value or 0.0
+
+
+def prefix_of(row: PromptRow) -> int:
+    """Mean positions that the caches hold while a prompt is answered."""
+    return max(1, row.prompt_tokens + row.new_tokens // 2)
+
+
+def mean_prefix(rows: Sequence[PromptRow]) -> int:
+    """The same over prompts."""
+    return max(1, round(float(np.mean([prefix_of(row) for row in rows]))))
+
+
+def predict(
+    rows: Sequence[PromptRow], head: HeadSetting, tree: TreeSetting, latency: Latency, *, batch: int = 1
+) -> Prediction:
+    """Tokens a second of a draft head with a draft tree.
+
+    Args:
+        rows: measured acceptance of the prompts.
+        batch: requests side by side; the rate is that of all of them.
+    """
+
+    def cycle(prefix: int) -> Seconds:
+        return latency.cycle(CycleSetting(head=head, tree=tree, batch=batch, prefix=prefix))
+
+    return _predict(rows, cycle, latency.prefill, batch)
+
+
+def predict_plain(rows: Sequence[PromptRow], latency: Latency, *, batch: int = 1) -> Prediction:
+    """Tokens a second of plain decoding, from its own rows."""
+    return _predict(
+        rows,
+        lambda prefix: latency.plain(batch, prefix),
+        lambda tokens: latency.prefill(tokens, drafting=False),
+        batch,
+    )
+
+
+def _predict(
+    rows: Sequence[PromptRow],
+    cycle: Callable[[int], Seconds],
+    prefill: Callable[[int], Seconds],
+    batch: int,
+) -> Prediction:
+    cycles = {prefix: cycle(prefix) for prefix in {*map(prefix_of, rows), mean_prefix(rows)}}
+    starts = {tokens: prefill(tokens) for tokens in {row.prompt_tokens for row in rows}}
+
+    def seconds(place: int) -> Array:
+        """(Q,) of each prompt, with the value (0) or a bound (1, 2) of all times."""
+        return np.array(
+            [
+                starts[row.prompt_tokens][place] + row.cycles * cycles[prefix_of(row)][place] / batch
+                for row in rows
+            ]
+        )
+
+    tokens = np.array([row.new_tokens for row in rows], dtype=np.float64)
+    figures = [_rate(tokens, seconds(place), batch) for place in range(3)]
+    middle, early, late = figures
+    return Prediction(
+        _joined(middle, fast=early.value, slow=late.value),
+        accepted_length(rows),
+        cycles[mean_prefix(rows)],
+        len(rows),
+    )
+
+
+def _rate(tokens: Array, seconds: Array, batch: int) -> Figure:
+    """Mean of the prompts' rates; of several side by side the rate of all."""
+    if batch == 1:
+        columns = np.stack([tokens / seconds, np.ones_like(tokens)], axis=-1)
+    else:
+        columns = np.stack([tokens, seconds], axis=-1)
+    return estimate(columns[:, None], ratio, pooled=True)  # columns: (Q, 2)
+
+
+def _joined(figure: Figure, *, fast: float | None, slow: float | None) -> Figure:
+    value = figure.value
+    if value is None or fast is None or slow is None:
+        return figure
+    low = value if figure.low is None else figure.low
+    high = value if figure.high is None else figure.high
+    return Figure(
+        value=value,
+        low=value - float(np.hypot(value - low, value - slow)),
+        high=value + float(np.hypot(high - value, fast - value)),
+    )

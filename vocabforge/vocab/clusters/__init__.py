@@ -1,0 +1,1 @@
+"""Spherical k-means over LM-head rows."""

@@ -1,0 +1,324 @@
+"""Vocabulary clusters (DynaSpec): the artefact, its canonical order, and how it is made from an LM head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
+
+from ...core.artifact import open_artifact, write_artifact
+from ...core.errors import MismatchError, UsageError
+from ...core.files import form_errors
+from .backends import Backend
+from .kmeans import KMeansOptions, spherical_kmeans
+from .rows import Ids, Rows, UnitRows
+
+KIND = "clusters"
+_FILE = "clusters.safetensors"
+_FORMS = {
+    "permutation": np.int64,
+    "offsets": np.int64,
+    "assignment": np.int32,
+    "centroids": np.float32,
+    "cosine": np.float32,
+}
+_QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
+_LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """The V token ids of a tokenizer in M clusters, none of them empty.
+
+    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside
+    a cluster ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of
+    the head (those from V on) are in no cluster: no token is theirs, so a drafter must never propose them.
+    Rows that are zero have no direction and share one cluster (``zero_cluster``), whose centroid is 0.
+
+    Attributes:
+        permutation: (V,) int64 target ids; cluster m owns ``permutation[offsets[m]:offsets[m + 1]]``.
+        offsets: (M + 1,) int64.
+        assignment: (V,) int32 cluster of each id.
+        centroids: (M, d) float32 unit vectors.
+        cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
+        zero_cluster: the cluster of the zero rows, None without any.
+        head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
+            ``name``, ``tied``.
+        origin: how: options, backend, ``objective``, ``history`` and so on.
+    """
+
+    permutation: Ids
+    offsets: Ids
+    assignment: npt.NDArray[np.int32]
+    centroids: Rows
+    cosine: Rows
+    zero_cluster: int | None
+    fingerprint: str
+    head: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.permutation)
+
+    @property
+    def sizes(self) -> Ids:
+        """(M,) ids in each cluster."""
+        return np.diff(self.offsets)
+
+    def members(self, cluster: int) -> Ids:
+        """Target ids of a cluster, ascending."""
+        return self.permutation[self.offsets[cluster] : self.offsets[cluster + 1]]
+
+    def check_head(self, digest: str, source: object) -> None:
+        """Refuse another target than the one whose rows were clustered.
+
+        Raises:
+            MismatchError: ``digest``, of the first V rows of its head, is another.
+        """
+        if digest != self.head["digest"]:
+            raise MismatchError(
+                "the clusters were made from another LM head",
+                got=f"head rows {digest[:16]}… in {source}",
+                expected=f"head rows {self.head['digest'][:16]}…",
+                remedy="run cluster-vocab with this target",
+            )
+
+
+def default_clusters(vocab_size: int) -> int:
+    """M where DynaSpec leaves it open, our choice: 1024 from 100,000 ids on, below one for every 128 ids."""
+    return _LARGE_CLUSTERS if vocab_size >= _LARGE else max(2, round(vocab_size / _ROWS_A_CLUSTER))
+
+
+def check_count(clusters: int, vocab_size: int) -> None:
+    """Refuse a number of clusters that makes none of them useful.
+
+    Raises:
+        UsageError: below 2, or above V / 2.
+    """
+    if not 2 <= clusters <= vocab_size / 2:
+        raise UsageError(
+            "the number of clusters does not suit the vocabulary",
+            got=f"{clusters:,} clusters for {vocab_size:,} ids",
+            expected=f"2 to {vocab_size // 2:,}",
+            source="--clusters",
+        )
+
+
+def make_clusters(
+    rows: UnitRows, options: KMeansOptions, backend: Backend, *, fingerprint: str, head: Mapping[str, Any]
+) -> Clusters:
+    """Cluster the rows of an LM head into ``options.clusters``, one of them for the zero rows if there are any.
+
+    Raises:
+        UsageError: M below 2 or above V / 2, or more clusters than rows with a direction.
+    """
+    check_count(options.clusters, rows.count)
+    zero = len(rows.zero_ids) > 0
+    result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero), backend)
+    assignment = np.full(rows.count, options.clusters - 1, dtype=np.int64)
+    assignment[rows.ids] = result.assignment
+    centroids = np.zeros((options.clusters, rows.width), dtype=np.float32)
+    centroids[: len(result.centroids)] = result.centroids
+    cosine = np.zeros(options.clusters, dtype=np.float32)
+    cosine[: len(result.cosine)] = result.cosine
+    origin = {
+        "seed": options.seed,
+        "init": options.init,
+        "iterations": options.iterations,
+        "restarts": options.restarts,
+        "backend": backend.name,
+        "objective": result.objective,
+        "history": list(result.history),
+        "objectives": list(result.objectives),
+        "run": result.run,
+        "converged": result.converged,
+        "refilled": result.refilled,
+    }
+    order, permutation, offsets = canonical(assignment, options.clusters)
+    rank = invert(order)
+    return Clusters(
+        permutation,
+        offsets,
+        rank[assignment].astype(np.int32),
+        centroids[order],
+        cosine[order],
+        int(rank[-1]) if zero else None,
+        fingerprint,
+        dict(head),
+        origin,
+    )
+
+
+def canonical(assignment: Ids, clusters: int) -> tuple[Ids, Ids, Ids]:
+    """The order of :class:`Clusters` for an assignment (V,) to clusters that are all in use.
+
+    Returns:
+        order (M,): the old number of each new cluster; permutation (V,); offsets (M + 1,).
+    """
+    _, first = np.unique(assignment, return_index=True)
+    order = np.argsort(first)
+    renamed = invert(order)[assignment]
+    permutation = np.argsort(renamed, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(renamed, minlength=clusters))])
+    return order, permutation.astype(np.int64), offsets.astype(np.int64)
+
+
+def invert(permutation: Ids) -> Ids:
+    """The inverse of a permutation."""
+    inverse = np.empty(len(permutation), dtype=np.int64)
+    inverse[permutation] = np.arange(len(permutation))
+    return inverse
+
+
+def save_clusters(
+    clusters: Clusters,
+    path: Path,
+    *,
+    parents: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the artefact (kind ``clusters``); ``config`` is for the record and not part of the content."""
+    meta = {
+        "clusters": len(clusters),
+        "vocab_size": clusters.vocab_size,
+        "zero_cluster": clusters.zero_cluster,
+        "fingerprint": clusters.fingerprint,
+        "head": dict(clusters.head),
+        "origin": dict(clusters.origin),
+    }
+    arrays = {name: np.ascontiguousarray(getattr(clusters, name)) for name in _FORMS}
+    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
+        save_file(arrays, folder / _FILE)
+
+
+def load_clusters(path: Path) -> Clusters:
+    """Read the artefact back, verified.
+
+    Raises:
+        ArtifactError: no such artefact, or one whose arrays do not belong together.
+    """
+    artifact = open_artifact(path, KIND)
+    meta = artifact.meta
+    with form_errors("the clusters cannot be read", path, remedy="make them again with cluster-vocab"):
+        arrays = load_file(artifact.file(_FILE))
+        zero = meta["zero_cluster"]
+        clusters = Clusters(
+            **{name: arrays[name] for name in _FORMS},
+            zero_cluster=None if zero is None else int(zero),
+            fingerprint=str(meta["fingerprint"]),
+            head=dict(meta["head"]),
+            origin=dict(meta["origin"]),
+        )
+        if problem := disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"])):
+            raise ValueError(problem)
+    return clusters
+
+
+def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
+    """What is wrong with the arrays of M = ``count`` clusters over V = ``vocab_size`` ids, or None."""
+    shapes = {
+        "permutation": (vocab_size,),
+        "offsets": (count + 1,),
+        "assignment": (vocab_size,),
+        "centroids": (count, int(clusters.head["width"])),
+        "cosine": (count,),
+    }
+    for name, shape in shapes.items():
+        array = getattr(clusters, name)
+        if array.shape != shape or array.dtype != _FORMS[name]:
+            return f"{name} is {array.dtype} {array.shape}, not {np.dtype(_FORMS[name])} {shape}"
+    permutation, offsets = clusters.permutation, clusters.offsets
+    if not np.array_equal(np.sort(permutation), np.arange(vocab_size)):
+        return "the permutation does not hold every id once"
+    if offsets[0] != 0 or offsets[-1] != vocab_size or bool((np.diff(offsets) <= 0).any()):
+        return f"the offsets do not ascend from 0 to {vocab_size:,}"
+    if not np.array_equal(clusters.assignment[permutation], np.repeat(np.arange(count), clusters.sizes)):
+        return "the assignment is not that of the permutation"
+    _, expected, _ = canonical(clusters.assignment.astype(np.int64), count)
+    if not np.array_equal(expected, permutation):
+        return "the clusters are not in their canonical order"
+    if not np.isfinite(clusters.centroids).all():
+        return "a centroid is not finite"
+    if not np.isfinite(clusters.cosine).all():
+        return "a cosine is not finite"
+    if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
+        return f"there is no cluster {clusters.zero_cluster}"
+    return None
+
+
+def cluster_figures(clusters: Clusters) -> dict[str, Any]:
+    """What is reported of clusters, ready for JSON.
+
+    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``variation`` their standard deviation
+    over their mean. ``mean_cosine`` is over all rows with a direction, ``cluster_cosine`` has quantiles over
+    clusters of their rows' mean cosine. ``share_of_largest_10`` is a share of the vocabulary.
+    """
+    sizes = clusters.sizes
+    share = sizes / sizes.sum()
+    directed = np.arange(len(clusters)) != (-1 if clusters.zero_cluster is None else clusters.zero_cluster)
+    cosine = clusters.cosine[directed].astype(np.float64)
+    return {
+        "clusters": len(clusters),
+        "vocab_size": clusters.vocab_size,
+        "sizes": {name: float(np.quantile(sizes, at)) for name, at in _QUANTILES.items()},
+        "mean_size": float(sizes.mean()),
+        "share_of_largest_10": float(np.sort(share)[::-1][:10].sum()),
+        "singletons": int((sizes == 1).sum()),
+        "balance": float(-(share * np.log(share)).sum() / np.log(len(clusters))),
+        "variation": float(sizes.std() / sizes.mean()),
+        "mean_cosine": float((cosine * sizes[directed]).sum() / sizes[directed].sum()),
+        "cluster_cosine": {name: float(np.quantile(cosine, at)) for name, at in _QUANTILES.items()},
+        "zero_rows": 0 if clusters.zero_cluster is None else int(sizes[clusters.zero_cluster]),
+        "padded_rows": int(clusters.head["padded"]),
+        "histogram": size_histogram(clusters),
+    }
+
+
+def size_histogram(clusters: Clusters) -> list[dict[str, int]]:
+    """Clusters and ids by size, in bins [2^k, 2^(k+1)) from the smallest size to the largest."""
+    sizes = clusters.sizes
+    bins = np.floor(np.log2(sizes)).astype(int)
+    return [
+        {
+            "from": 2**k,
+            "to": 2 ** (k + 1) - 1,
+            "clusters": int((bins == k).sum()),
+            "ids": int(sizes[bins == k].sum()),
+        }
+        for k in range(int(bins.min()), int(bins.max()) + 1)
+    ]
+
+
+def examples(clusters: Clusters, text_of: Callable[[int], str], *, tokens: int = 12) -> list[dict[str, Any]]:
+    """A few clusters with their lowest ids, as text: by size the largest, median and smallest; by cohesion the
+    tightest, median and loosest of those with at least 4 ids; each once."""
+    by_size = np.lexsort((np.arange(len(clusters)), -clusters.sizes))
+    fair = np.flatnonzero(clusters.sizes >= min(4, int(clusters.sizes.max())))
+    by_cosine = fair[np.lexsort((fair, -clusters.cosine[fair]))]
+    chosen: dict[int, str] = {}
+    for order, names in (
+        (by_size, ("largest", "of median size", "smallest")),
+        (by_cosine, ("tightest", "of median cosine", "loosest")),
+    ):
+        for name, at in zip(names, (0, len(order) // 2, len(order) - 1), strict=True):
+            chosen.setdefault(int(order[at]), name)
+    return [
+        {
+            "cluster": cluster,
+            "why": why,
+            "size": int(clusters.sizes[cluster]),
+            "cosine": float(clusters.cosine[cluster]),
+            "tokens": [text_of(int(token)) for token in clusters.members(cluster)[:tokens]],
+        }
+        for cluster, why in chosen.items()
+    ]

@@ -1,0 +1,124 @@
+"""Rows to be clustered: unit vectors made block by block from a matrix that may lie on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.errors import DataError
+
+Rows = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+_BLOCK_BYTES = 64 << 20
+_BLOCK_ROWS = 4096
+_NO_DIRECTION = 1e-30  # below it a row has no direction in float32
+
+
+class RowSource(Protocol):
+    """A matrix read in parts, such as an LM head on the disk."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, d)."""
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Rows [start, stop) in float32, (stop - start, d)."""
+
+    def at(self, ids: Ids) -> Rows:
+        """Rows of these numbers, (len(ids), d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRows:
+    """Unit vectors x_i / |x_i| of the rows that have a direction.
+
+    Attributes:
+        ids: (n,) rows of the source that are kept, ascending.
+        scale: (n,) float32, 1 / |x_i|.
+        zero_ids: rows without a direction (norm 0), left out.
+        count: rows looked at: the first ``count`` of the source.
+    """
+
+    source: RowSource
+    ids: Ids
+    scale: Rows
+    zero_ids: Ids
+    count: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return self.source.shape[1]
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Blocks that cover 0..n; their size depends on d alone, so that results do not depend on memory."""
+        return _spans(len(self), self.width)
+
+    def block(self, start: int, stop: int) -> Rows:
+        """Unit rows of positions [start, stop), (stop - start, d)."""
+        if len(self.zero_ids):
+            return self.pick(np.arange(start, stop))
+        rows = self.source.rows(start, stop)
+        rows *= self.scale[start:stop, None]
+        return rows
+
+    def pick(self, positions: Ids) -> Rows:
+        """Unit rows of positions 0..n-1, (len(positions), d)."""
+        rows = self.source.at(self.ids[positions])
+        rows *= self.scale[positions, None]
+        return rows
+
+
+def unit_rows(source: RowSource, count: int, *, name: object, digest: Any = None) -> UnitRows:
+    """Measure the first ``count`` rows of a matrix.
+
+    Args:
+        source: the matrix; rows from ``count`` on (padding) are never read.
+        digest: a hashlib object that takes every row in float32.
+
+    Raises:
+        DataError: a row holds NaN or infinity, or no row has a direction.
+    """
+    state: Any = hashlib.sha256() if digest is None else digest
+    norms = np.empty(count, dtype=np.float64)
+    for start, stop in _spans(count, source.shape[1]):
+        block = np.ascontiguousarray(source.rows(start, stop))
+        state.update(block.reshape(-1).view(np.uint8))
+        # In float64, since a square can leave the range of float32.
+        with np.errstate(all="ignore"):  # what is not finite is named below
+            norms[start:stop] = np.sqrt(np.einsum("nd,nd->n", block, block, dtype=np.float64))
+    bad = np.flatnonzero(~np.isfinite(norms))
+    if len(bad):
+        raise DataError(
+            "a row of the LM head holds NaN or infinity",
+            got=f"row {bad[0]}" + (f" and {len(bad) - 1} more" if len(bad) > 1 else ""),
+            expected="finite numbers",
+            source=name,
+            remedy="the checkpoint is damaged: fetch or make it again",
+        )
+    kept = norms >= _NO_DIRECTION
+    if not kept.any():
+        raise DataError(
+            "every row of the LM head is zero",
+            got=f"{count:,} rows of norm 0",
+            expected="a trained head",
+            source=name,
+        )
+    ids = np.flatnonzero(kept)
+    scale = (1.0 / norms[ids]).astype(np.float32)
+    return UnitRows(source, ids, scale, np.flatnonzero(~kept), count)
+
+
+def _spans(count: int, width: int) -> Iterator[tuple[int, int]]:
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * width)))
+    for start in range(0, count, size):
+        yield start, min(start + size, count)

@@ -1,0 +1,1 @@
+"""Token counts: engines, runs, tables, mixtures."""

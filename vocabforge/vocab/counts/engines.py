@@ -1,0 +1,347 @@
+"""Counting engines: ways to count a text's tokens, all with the same counts, and the choice between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.errors import UsageError
+from ...core.registry import resolve
+from ...corpus.tokenizer.cut_parts import (
+    DEEPSEEK,
+    DEEPSEEK_SPLITS,
+    LLAMA3,
+    O200K,
+    QWEN2,
+    QWEN35,
+    TEKKEN,
+    flat,
+)
+from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from .table import Counts
+
+PART = 1 << 16  # characters: enough work for one core, little memory
+GROUP = 1 << 19  # characters encoded at once; a token of the tokenizers library takes about 100 bytes
+
+
+class NotSuited(Exception):
+    """An engine that is not proven for a tokenizer, or not installed; the text says why."""
+
+
+def groups(
+    texts: Sequence[str], begins: Sequence[bool], rule: CutRule | NoCut, size: int = GROUP
+) -> Iterator[tuple[list[str], list[bool]]]:
+    """The texts in their order, long ones in parts at proven cuts, in groups of about ``size`` characters."""
+    parts: list[str] = []
+    flags: list[bool] = []
+    held = 0
+    for text, begin in zip(texts, begins, strict=True):
+        some = rule.parts(text, PART) if isinstance(rule, CutRule) else [text]
+        for at, part in enumerate(some):
+            parts.append(part)
+            flags.append(begin and at == 0)
+            held += len(part)
+            if held >= size:
+                yield parts, flags
+                parts, flags, held = [], [], 0
+    if parts:
+        yield parts, flags
+
+
+def count_rows(rows: Sequence[Sequence[int]], vocab_size: int) -> Counts:
+    """How often each id occurs: (V,)."""
+    if not rows:
+        return np.zeros(vocab_size, np.int64)
+    ids = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    return np.bincount(ids, minlength=vocab_size)
+
+
+# Fastest first. Each is made by ``make(tokenizer, rule, sample)``.
+ENGINES: dict[str, str] = {
+    "fast": "vocabforge.vocab.counts.engines:make_fast",
+    "pieces": "vocabforge.vocab.counts.engine_pieces:make",
+    "plain": "vocabforge.vocab.counts.engines:make_plain",
+}
+SAMPLE = 400_000  # characters that are encoded twice before an engine is trusted
+SAMPLE_TEXT = 100_000  # characters of one text at most
+SAMPLE_PART = 2_000
+
+
+class CountEngine(Protocol):
+    """Counts tokens of batches. Not thread-safe; one process may hold several.
+
+    Attributes:
+        name: its row in :data:`ENGINES`.
+    """
+
+    name: str
+
+    def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
+        """Counts of a batch: (V,).
+
+        Args:
+            texts: any texts without lone surrogates.
+            begins: False for a text that continues the one before it, behind a proven cut.
+        """
+        ...
+
+    def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
+        """Ids of each text, by the same path as :meth:`count`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EngineChoice:
+    """The engine to count with.
+
+    Attributes:
+        reasons: why faster ones are not used, and what is.
+        rule: where texts may be cut on their way to it.
+    """
+
+    engine: CountEngine
+    reasons: list[str]
+    rule: CutRule | NoCut
+
+
+def choose_engine(
+    tokenizer: TextTokenizer,
+    sample: Sequence[str],
+    *,
+    only: str | None = None,
+    rule: CutRule | NoCut | None = None,
+) -> EngineChoice:
+    """The fastest engine that is proven for the tokenizer and gives the plain ids on a sample.
+
+    Args:
+        sample: texts of the corpus; the first 400,000 characters are encoded by both ways.
+        only: the name of an engine: this one or an error.
+
+    Raises:
+        UsageError: ``only`` is unknown, or its engine is not proven or gives other ids.
+    """
+    if only is not None:
+        resolve(ENGINES, only, "counting engine")
+    rule = cut_rule(tokenizer) if rule is None else rule
+    texts = _bounded(sample)
+    reference = tokenizer.encode_batch(texts)
+    reasons: list[str] = []
+    for name in ENGINES if only is None else (only,):
+        try:
+            # Asked for by name, an engine need not be quick on this sample, only right.
+            seen = texts if only is None else []
+            engine: CountEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule, seen)
+            _check(engine, rule, texts, reference)
+        except NotSuited as problem:
+            reasons.append(f"engine {name} is not used: {problem}")
+            continue
+        return EngineChoice(
+            engine,
+            [*reasons, f"engine {name} counts; its ids are the library's on a sample of {_said(texts)}"],
+            rule,
+        )
+    if only in (None, "plain"):
+        # Nothing equals the library but itself, text for text: no cut, no other path.
+        uncut = NoCut("cuts failed on the sample")
+        return EngineChoice(PlainEngine(tokenizer, uncut), reasons, uncut)
+    raise UsageError(
+        f"the counting engine {only} cannot be used here",
+        got="; ".join(reasons),
+        source=tokenizer.source,
+        remedy="leave the engine to be chosen, or take plain",
+    )
+
+
+def _said(texts: Sequence[str]) -> str:
+    return f"{sum(map(len, texts)):,} characters of {len(texts):,} texts"
+
+
+def _bounded(sample: Sequence[str]) -> list[str]:
+    texts, left = [], SAMPLE
+    for text in sample:
+        if left <= 0:
+            break
+        texts.append(text[: min(left, SAMPLE_TEXT)])
+        left -= len(texts[-1])
+    return texts
+
+
+def _check(engine: CountEngine, rule: CutRule | NoCut, texts: list[str], reference: list[list[int]]) -> None:
+    """Compare an engine with the tokenizers library: ids of whole texts, of texts in parts, and counts.
+
+    Raises:
+        NotSuited: they differ.
+    """
+    whole = [True] * len(texts)
+    tries = [(texts, whole)]
+    if not isinstance(engine, PlainEngine):
+        for text, right, got in zip(texts, reference, engine.rows(texts, whole)):
+            _same(right, got, text, "")
+    if isinstance(rule, CutRule):
+        cut = [rule.parts(text, SAMPLE_PART) for text in texts]
+        parts = [part for some in cut for part in some]
+        begins = [at == 0 for some in cut for at in range(len(some))]
+        rows = iter(engine.rows(parts, begins))
+        for text, right, some in zip(texts, reference, cut):
+            _same(right, [i for _ in some for i in next(rows)], text, " in parts")
+        tries.append((parts, begins))
+    for some_texts, flags in tries if not isinstance(engine, PlainEngine) else ():
+        counts = engine.count(some_texts, flags)
+        if not np.array_equal(counts, count_rows(reference, len(counts))):
+            raise NotSuited("ITS COUNTS DIFFER from those of the tokenizers library on the sample")
+
+
+def _same(right: list[int], got: list[int], text: str, how: str) -> None:
+    if right == got:
+        return
+    at = next((at for at, (a, b) in enumerate(zip(right, got)) if a != b), min(len(right), len(got)))
+    raise NotSuited(
+        f"ITS IDS DIFFER from those of the tokenizers library on the sample{how}: "
+        f"token {at} of the text that begins {text[:40]!r}"
+    )
+
+
+class PlainEngine:
+    """``encode_batch_fast`` and a bincount; long texts go in parts at proven cuts, so that memory is bounded."""
+
+    name = "plain"
+
+    def __init__(self, tokenizer: TextTokenizer, rule: CutRule | NoCut) -> None:
+        self._tokenizer = tokenizer
+        self._rule = rule
+
+    def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
+        """Counts of a batch: (V,). ``begins`` is False for texts that stand behind a cut."""
+        counts = np.zeros(self._tokenizer.vocab_size, np.int64)
+        for parts, flags in groups(texts, begins, self._rule):
+            counts += count_rows(self.rows(parts, flags), len(counts))
+        return counts
+
+    def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
+        """Ids of each text."""
+        if all(begins) or not isinstance(self._rule, CutRule):
+            return self._tokenizer.encode_batch(texts)
+        rows: list[list[int]] = [[] for _ in texts]
+        for wanted in (True, False):
+            chosen = [at for at, begin in enumerate(begins) if bool(begin) is wanted]
+            for at, ids in zip(chosen, self._rule.encode([texts[at] for at in chosen], wanted)):
+                rows[at] = ids
+        return rows
+
+
+def make_plain(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> PlainEngine:
+    """Any tokenizer is suited."""
+    return PlainEngine(tokenizer, rule)
+
+
+FAST_GROUP = 1 << 22  # characters; ids come back as 4 bytes each
+KNOWN_PATTERNS = ((LLAMA3,), (QWEN2,), (QWEN35,), (O200K,), (TEKKEN,), (*DEEPSEEK_SPLITS, DEEPSEEK))
+_MODEL_OPTIONS = (
+    "dropout",
+    "unk_token",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+)
+
+
+class FastEngine:
+    """``encode_batch_flat`` and a bincount; long texts go in parts, so that all cores have work."""
+
+    name = "fast"
+
+    def __init__(self, tokenizer: TextTokenizer, rule: CutRule | NoCut, native: Any) -> None:
+        self._native = native
+        self._rule = rule
+        self._vocab_size = tokenizer.vocab_size
+
+    def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
+        """Counts of a batch: (V,). ``begins`` makes no difference to the tokenizers of this engine."""
+        counts = np.zeros(self._vocab_size, np.int64)
+        for parts, _ in groups(texts, begins, self._rule, FAST_GROUP):
+            counts += np.bincount(self._flat(parts)[0], minlength=self._vocab_size)
+        return counts
+
+    def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
+        """Ids of each text."""
+        ids, ends = self._flat(texts)
+        return [[int(i) for i in ids[start:stop]] for start, stop in pairwise(ends)]
+
+    def _flat(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """(ids one text after the other, where each text begins and the last ends)."""
+        ids, ends = self._native.encode_batch_flat(list(texts))
+        return np.frombuffer(ids, "<u4"), np.frombuffer(ends, "<u8").astype(np.int64)
+
+
+def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> FastEngine:
+    """Suited to byte-level BPE with a known split pattern.
+
+    Raises:
+        NotSuited: fastokens is not installed, or the tokenizer's structure is not on the list.
+    """
+    whole = json.loads(tokenizer.backend.to_str())
+    if (reason := unproven(whole)) is not None:
+        raise NotSuited(f"fastokens is not known to be exact for {reason}")
+    try:
+        import fastokens
+    except ImportError as error:
+        raise NotSuited("fastokens is not installed (pip install fastokens)") from error
+    bare = {**whole, "truncation": None, "padding": None, "post_processor": None, "decoder": None}
+    try:
+        native = fastokens.Tokenizer.from_json_str(json.dumps(bare, ensure_ascii=False))
+    except Exception as error:  # whatever the package raises, the plain path is there
+        raise NotSuited(f"fastokens refuses the tokenizer: {error}") from error
+    return FastEngine(tokenizer, rule, native)
+
+
+def unproven(whole: Mapping[str, Any]) -> str | None:
+    """What in a ``tokenizer.json`` is not on the list of structures on which fastokens is exact; else None.
+
+    On the list: no normaliser or NFC; GPT-2's ByteLevel, alone or behind a Digits that splits single digits,
+    or one of :data:`KNOWN_PATTERNS` and ByteLevel; a BPE model over all 256 bytes with any merges. A Split
+    with GPT-2's pattern is not: the two disagree about U+180E.
+    """
+    for step in flat(whole["normalizer"], "normalizers"):
+        if step["type"] != "NFC":
+            return f"the normalizer {step['type']}"
+    if (reason := _unknown_splits(flat(whole["pre_tokenizer"], "pretokenizers"))) is not None:
+        return reason
+    model = whole["model"]
+    if model["type"] != "BPE":
+        return f"the model {model['type']}"
+    for name in _MODEL_OPTIONS:
+        if model.get(name):
+            return f"a BPE model with {name}"
+    if not all(letter in model["vocab"] for letter in _letters()):
+        return "a BPE model that lacks bytes"
+    return None
+
+
+def _unknown_splits(steps: Sequence[Mapping[str, Any]]) -> str | None:
+    kinds = [step["type"] for step in steps]
+    if not steps or steps[-1]["type"] != "ByteLevel":
+        return f"the pre-tokenizer {' + '.join(kinds) or 'none'}"
+    last, before = steps[-1], steps[:-1]
+    if last["use_regex"]:
+        if not before or (kinds == ["Digits", "ByteLevel"] and before[0]["individual_digits"]):
+            return None
+    elif not last["add_prefix_space"] and all(step["type"] == "Split" for step in before):
+        patterns = tuple(step["pattern"].get("Regex") for step in before)
+        plain = all(step["behavior"] == "Isolated" and not step["invert"] for step in before)
+        if plain and patterns in KNOWN_PATTERNS:
+            return None
+    return f"the pre-tokenizer {' + '.join(kinds)} as it is set"
+
+
+def _letters() -> list[str]:
+    from tokenizers import pre_tokenizers
+
+    return list(pre_tokenizers.ByteLevel.alphabet())

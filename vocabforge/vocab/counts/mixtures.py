@@ -1,0 +1,311 @@
+"""Frequency tables out of frequency tables: addition and weighted mixture."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import DataError, UsageError, did_you_mean
+from ...corpus.tokenizer.tokenizer import check_fingerprint
+from ..subset.select import SpecialTokens
+from .table import REST, CountMode, Counts, FrequencyTable, Tally
+
+MIXTURE_TOTAL = 2**53
+"""Total of a mixture's counts: what a float64 still holds exactly."""
+_EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class TablePart:
+    """One table that goes into another.
+
+    Attributes:
+        name: for messages, and as a domain.
+        weight: share in a mixture before the weights are normalised; addition does not read it.
+        content_hash: of the artefact, for the record.
+    """
+
+    name: str
+    table: FrequencyTable
+    weight: float = 1.0
+    content_hash: str | None = None
+
+
+def merge_tables(
+    parts: Sequence[TablePart], *, as_domains: bool = False, allow_repeats: bool = False
+) -> FrequencyTable:
+    """Add the counts of tables of one tokenizer and one mode.
+
+    Args:
+        as_domains: each part becomes a domain under its name; else the parts' own domains are joined by name
+            (a table without any counts as the domain ``other`` where another has some).
+        allow_repeats: a source may occur in two tables; its text then counts twice.
+
+    Raises:
+        UsageError: no part, or two domains would have one name.
+        MismatchError: different tokenizers.
+        DataError: different modes, a mixture (its counts are no tokens), or one text in two tables.
+    """
+    _check(parts, as_domains=as_domains)
+    modes = {part.table.mode for part in parts}
+    if "mixture" in modes:
+        raise DataError(
+            "a mixture cannot be added to other tables: its counts are no tokens that were counted",
+            got=", ".join(part.name for part in parts if part.table.mode == "mixture"),
+            remedy="give every table a weight, or add the tables before they are mixed",
+        )
+    if len(modes) > 1:
+        raise DataError(
+            "tables of different modes cannot be added",
+            got=", ".join(f"{part.name}: {part.table.mode}" for part in parts),
+            expected="all counted with the same --mode",
+            remedy="give every table a weight, to mix them instead",
+        )
+    if not allow_repeats:
+        _check_repeats(parts)
+    whole = Tally(parts[0].table.counts.copy(), parts[0].table.documents, parts[0].table.bytes)
+    for part in parts[1:]:
+        whole = whole + _tally(part.table)
+    domains: dict[str, Tally] = {}
+    for name, members in _groups(parts, as_domains=as_domains).items():
+        for _, tally in members:
+            domains[name] = domains[name] + tally if name in domains else tally
+    return _joined(parts, whole, parts[0].table.mode, domains)
+
+
+def mix_tables(parts: Sequence[TablePart], *, as_domains: bool = False) -> FrequencyTable:
+    """The weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as whole numbers.
+
+    Computed in exact rational arithmetic, so the order of the parts makes no difference, and rounded once at a
+    total of about :data:`MIXTURE_TOTAL`. No id that has a count falls to 0: what would is refused.
+
+    Args:
+        parts: with positive weights, which are normalised to 1.
+        as_domains: see :func:`merge_tables`.
+
+    Raises:
+        UsageError: no part, a weight that is not positive, or two domains would have one name.
+        MismatchError: different tokenizers.
+        DataError: an empty table, or a weight too small for its table.
+    """
+    _check(parts, as_domains=as_domains)
+    weights = _weights(parts)
+    scales: dict[TablePart, Fraction] = {}  # what one count of the part is worth
+    for part, weight in zip(parts, weights):
+        scale = weight * MIXTURE_TOTAL / part.table.tokens
+        least = int(part.table.counts[part.table.counts > 0].min())
+        if scale * least < 1:
+            raise DataError(
+                "a weight is too small: rare tokens of its table would fall to a count of 0",
+                got=f"{part.name}: weight {float(weight):.3g} of 1, {part.table.tokens:,} tokens",
+                remedy="give it a larger weight, or leave it out; mix all tables at once, not mixtures again",
+            )
+        scales[part] = scale
+    groups = _groups(parts, as_domains=as_domains) or {"": [(part, _tally(part.table)) for part in parts]}
+    rounded = _round_by_group(
+        [[(scales[part], tally.counts) for part, tally in members] for members in groups.values()]
+    )
+    domains = {
+        name: Tally(counts, sum(t.documents for _, t in members), sum(t.bytes for _, t in members))
+        for (name, members), counts in zip(groups.items(), rounded)
+        if name
+    }
+    documents, size = (sum(getattr(p.table, name) for p in parts) for name in ("documents", "bytes"))
+    whole = Tally(np.sum(rounded, axis=0), documents, size)
+    return _joined(parts, whole, "mixture", domains, [float(weight) for weight in weights])
+
+
+def _check(parts: Sequence[TablePart], *, as_domains: bool) -> None:
+    if not parts:
+        raise UsageError("no frequency table was given", expected="at least one")
+    first = parts[0]
+    for part in parts[1:]:
+        check_fingerprint(
+            first.table.fingerprint,
+            part.table.fingerprint,
+            expected_from=f"the frequency table {first.name}",
+            got_from=f"the frequency table {part.name}",
+            remedy="count both with the target's own tokenizer",
+        )
+    names = [part.name for part in parts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice and as_domains:
+        raise UsageError("two tables have one name", got=", ".join(twice), remedy="name them: NAME=DIR")
+
+
+def _check_repeats(parts: Sequence[TablePart]) -> None:
+    """Two tables that hold the same text: its tokens would count twice without anybody noticing."""
+    owners: dict[str, tuple[str, str]] = {}
+    for part in parts:
+        own = {digest: source for source, digest in part.table.sources.items() if digest != _EMPTY}
+        for digest, source in own.items():
+            if digest in owners:
+                other, other_source = owners[digest]
+                raise DataError(
+                    "the same text is in two of the tables and would be counted twice",
+                    got=f"{source} in {part.name}, {other_source} in {other}",
+                    source=f"sha256 {digest[:16]}…",
+                    remedy="leave one of the tables out, or pass --allow-repeats",
+                )
+        owners |= {digest: (part.name, source) for digest, source in own.items()}
+
+
+def _weights(parts: Sequence[TablePart]) -> list[Fraction]:
+    for part in parts:
+        if not (math.isfinite(part.weight) and part.weight > 0):
+            raise UsageError(
+                "a weight is not positive", got=f"{part.name}: {part.weight:g}", expected="a number above 0"
+            )
+        if part.table.tokens == 0:
+            raise DataError(
+                "a table without tokens cannot be mixed: it has no frequencies",
+                got=part.name,
+                remedy="leave it out",
+            )
+    exact = [Fraction(repr(float(part.weight))) for part in parts]  # 0.1 as a person means it
+    return [weight / sum(exact) for weight in exact]
+
+
+def _tally(table: FrequencyTable) -> Tally:
+    return Tally(table.counts, table.documents, table.bytes)
+
+
+def _groups(parts: Sequence[TablePart], *, as_domains: bool) -> dict[str, list[tuple[TablePart, Tally]]]:
+    """Domain -> what it gets from which part; together all of every part. Empty when no part has domains."""
+    groups: dict[str, list[tuple[TablePart, Tally]]] = {}
+    if not as_domains and not any(part.table.domains for part in parts):
+        return groups
+    for part in parts:
+        own = part.table.domains
+        named = {part.name: _tally(part.table)} if as_domains else own or {REST: _tally(part.table)}
+        for name, tally in named.items():
+            groups.setdefault(name, []).append((part, tally))
+    return groups
+
+
+def _round_by_group(groups: Sequence[Sequence[tuple[Fraction, Counts]]]) -> list[Counts]:
+    """Each group's exact sum of ``scale * counts`` as int64, rounded so that the groups add up to the rounded whole.
+
+    Rounding the running sums (and taking differences) keeps every group at 0 or above, and at 1 or above where
+    its exact value is.
+    """
+    scales = [scale for members in groups for scale, _ in members]
+    common = math.lcm(*(scale.denominator for scale in scales))
+    size = len(groups[0][0][1])
+    running: Any = np.zeros(size, dtype=object)  # numerators over `common`; Python integers, hence exact
+    before = np.zeros(size, dtype=np.int64)
+    rounded = []
+    for members in groups:
+        for scale, counts in members:
+            running = running + counts.astype(object) * int(scale * common)
+        now = ((2 * running + common) // (2 * common)).astype(np.int64)
+        rounded.append(now - before)
+        before = now
+    return rounded
+
+
+def _joined(
+    parts: Sequence[TablePart],
+    whole: Tally,
+    mode: CountMode,
+    domains: Mapping[str, Tally],
+    weights: Sequence[float] | None = None,
+) -> FrequencyTable:
+    entries: list[dict[str, Any]] = [
+        {"name": p.name, "content_hash": p.content_hash, "tokens": p.table.tokens, "mode": p.table.mode}
+        for p in parts
+    ]
+    for entry, weight in zip(entries, weights or ()):
+        entry["weight"] = weight
+    return FrequencyTable(
+        whole.counts,
+        whole.documents,
+        whole.bytes,
+        mode,
+        parts[0].table.fingerprint,
+        _sources(parts),
+        _special(parts),
+        domains,
+        {"made_by": "addition" if weights is None else "mixture", "parts": entries},
+    )
+
+
+def _sources(parts: Sequence[TablePart]) -> dict[str, str]:
+    """Digest by name; a name that means another file in another part gets that part's name added."""
+    sources: dict[str, str] = {}
+    for part in parts:
+        for name, digest in part.table.sources.items():
+            while sources.get(name, digest) != digest:
+                name += f" (of {part.name})"
+            sources[name] = digest
+    return sources
+
+
+def _special(parts: Sequence[TablePart]) -> SpecialTokens:
+    """What any part names; files beside equal tokenizers can name different end tokens."""
+
+    def union(field: str) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(token for part in parts for token in getattr(part.table.special, field)))
+
+    return SpecialTokens(union("eos"), union("control"), union("tools"), parts[0].table.special.bytes)
+
+
+def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) -> FrequencyTable:
+    """A table of some domains of a table: added, or mixed where weights are given.
+
+    Args:
+        wanted: domain -> weight; None for all of them adds the counts.
+
+    Raises:
+        UsageError: a name that is no domain of the table, or weights for some names only.
+        DataError: see :func:`merge_tables` and :func:`mix_tables`.
+    """
+    for name in wanted:
+        if name not in table.domains:
+            raise UsageError(
+                "the frequency table has no domain of this name",
+                got=name,
+                expected=", ".join(table.domains) or "none: it was counted without domains",
+                remedy=did_you_mean(name, table.domains),
+            )
+    parts = [
+        TablePart(name, domain_table(table, name), 1.0 if weight is None else weight)
+        for name, weight in wanted.items()
+    ]
+    weighted = [weight for weight in wanted.values() if weight is not None]
+    if weighted and len(weighted) < len(wanted):
+        raise UsageError(
+            "some domains have a weight and some have none",
+            got=", ".join(
+                name if weight is None else f"{name}={weight:g}" for name, weight in wanted.items()
+            ),
+            expected="a weight for each, or for none",
+        )
+    if weighted:
+        return mix_tables(parts, as_domains=True)
+    if table.mode == "mixture" and len(parts) == 1:
+        return parts[0].table
+    return merge_tables(parts, as_domains=True, allow_repeats=True)
+
+
+def domain_table(table: FrequencyTable, name: str) -> FrequencyTable:
+    """One domain as a table of its own, with the sources of the whole."""
+    part = table.domains[name]
+    origin = {"made_by": "domain", "domain": name}
+    return FrequencyTable(
+        part.counts,
+        part.documents,
+        part.bytes,
+        table.mode,
+        table.fingerprint,
+        table.sources,
+        table.special,
+        {},
+        origin,
+    )

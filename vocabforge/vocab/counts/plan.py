@@ -1,0 +1,200 @@
+"""Planning a counting run: shards, units of shards, this process's share of them, and the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ...core.console import say
+from ...core.distributed import Group
+from ...core.errors import DataError, MismatchError
+from ...corpus.sources.bytes import Problems
+from ...corpus.sources.shards import Shard, plan_shards, read_shard
+from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from .engines import CountEngine, EngineChoice, PlainEngine, choose_engine
+from .partials import Unit
+from .tally import CountOptions
+
+_UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
+_FILE_BYTES = 4096  # opening a file costs about as much as reading this
+_SMALL_BYTES = 1 << 20  # below, the plain engine is done before a faster one is loaded
+_SAMPLE_SHARDS = 8
+_SAMPLE_CHARACTERS = 96 << 10
+
+Stamp = tuple[int, int]
+"""Size and time of the last change of a file."""
+
+
+@dataclass(frozen=True)
+class CountPlan:
+    """What is to be counted, and by what.
+
+    Attributes:
+        units: the shards put together; every process has the same.
+        cut: where long texts are cut while they are read, None for nowhere.
+        reasons: why no faster engine was taken.
+        stamps: of each source when it was divided, None where there is no file: places to divide are those
+            of exactly this file.
+    """
+
+    shards: Sequence[Shard]
+    units: Sequence[Unit]
+    engine: CountEngine
+    cut: CutRule | None
+    reasons: Sequence[str]
+    stamps: Mapping[str, Stamp | None]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all shards, as they lie on the disk."""
+        return stored(self.shards)
+
+
+def make_plan(
+    tokenizer: TextTokenizer,
+    inputs: Sequence[str | Path],
+    options: CountOptions,
+    domains: Mapping[str, Sequence[str]],
+) -> CountPlan:
+    """Look at the input and choose the engine, checked on texts of this input.
+
+    Raises:
+        DataError: an input is missing, unsupported or unreadable.
+        UsageError: no input, or an engine by name that cannot be used.
+    """
+    rule = cut_rule(tokenizer)
+
+    def divide(rule: CutRule | NoCut) -> list[Shard]:
+        found = plan_shards(
+            inputs, options.sources, domains=domains, cut=_cutter(rule), shard_bytes=options.shard_bytes
+        )
+        _check_files(found)
+        for name in set(domains) - {shard.domain for shard in found}:
+            say(f"Note: the domain {name} is empty, every file that it names belongs to an earlier domain")
+        return found
+
+    shards = divide(rule)
+    stamps = file_stamps(shards)
+    choice = _choose(tokenizer, shards, options, rule)
+    if choice.rule is not rule:  # the sample disproved the rule: nothing is cut then
+        shards = divide(choice.rule)
+        stamps = file_stamps(shards)
+    units = make_units(shards, min(options.shard_bytes, _UNIT_BYTES))
+    return CountPlan(shards, units, choice.engine, _cutter(choice.rule), choice.reasons, stamps)
+
+
+def _cutter(rule: CutRule | NoCut) -> CutRule | None:
+    return None if isinstance(rule, NoCut) else rule
+
+
+def file_stamps(shards: Iterable[Shard]) -> dict[str, Stamp | None]:
+    """The stamp of each shard's source, None where there is no file."""
+    stamps: dict[str, Stamp | None] = {}
+    for source in {shard.source for shard in shards}:
+        try:
+            facts = os.stat(source)
+        except OSError:
+            stamps[source] = None
+        else:
+            stamps[source] = (facts.st_size, facts.st_mtime_ns)
+    return stamps
+
+
+def stored(shards: Sequence[Shard]) -> int:
+    """Stored bytes of shards."""
+    return sum(shard.stored_bytes for shard in shards)
+
+
+def make_units(shards: Sequence[Shard], size: int) -> list[Unit]:
+    """Shards in their order, small files of one domain together up to ``size`` stored bytes."""
+    units: list[Unit] = []
+    held = 0
+    for shard in shards:
+        weight = shard.stored_bytes + _FILE_BYTES
+        if shard.kind == "hub":  # of unknown size
+            weight = size + 1
+        if units and units[-1][0].domain == shard.domain and held + weight <= size:
+            units[-1] = (*units[-1], shard)
+            held += weight
+        else:
+            units.append((shard,))
+            held = weight
+    return units
+
+
+def share(units: Sequence[Unit], group: Group) -> list[Unit]:
+    """This rank's units: the largest first, each to the rank with the least; then in their order."""
+    load = [0] * group.size
+    mine = []
+    for index in sorted(range(len(units)), key=lambda at: (-stored(units[at]), at)):
+        owner = load.index(min(load))
+        load[owner] += max(1, stored(units[index]))
+        if owner == group.rank:
+            mine.append(index)
+    return [units[index] for index in sorted(mine)]
+
+
+def _check_files(shards: Sequence[Shard]) -> None:
+    for shard in shards:
+        if shard.kind != "hub" and not Path(shard.source).is_file():
+            raise DataError(
+                "the input is no ordinary file, and it is read more than once (to check it and to resume)",
+                got=shard.source,
+                remedy="write it to a file first",
+            )
+
+
+def check_same_plan(
+    group: Group, shards: Sequence[Shard], options: CountOptions, tokenizer: TextTokenizer
+) -> None:
+    """Refuse launched processes that divided different inputs: their counts would not add up.
+
+    Raises:
+        MismatchError: the plans differ.
+    """
+    plan = json.dumps([[asdict(shard) for shard in shards], options.deciding(tokenizer)], sort_keys=True)
+    digests = group.gather((hashlib.sha256(plan.encode()).hexdigest(), len(shards)))
+    if len(set(digests)) > 1:
+        raise MismatchError(
+            "the launched processes do not see the same input",
+            got=", ".join(f"rank {rank}: {count:,} shards" for rank, (_, count) in enumerate(digests)),
+            expected="the same files, sizes and options on every machine",
+            remedy="copy the input to the same place on every machine, or use a shared file system",
+        )
+
+
+def _choose(
+    tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions, rule: CutRule | NoCut
+) -> EngineChoice:
+    only = options.engine
+    if options.mode == "assistant":  # needs each token's place in the text, which only the library gives
+        say("conversations are rendered and encoded one by one, by the tokenizers library")
+        return EngineChoice(PlainEngine(tokenizer, rule), [], rule)
+    if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < _SMALL_BYTES:
+        reason = (
+            f"engine plain counts: for less than {_SMALL_BYTES >> 20} MiB no faster one is worth its start"
+        )
+        say(reason)
+        return EngineChoice(PlainEngine(tokenizer, rule), [reason], rule)
+    sample: list[str] = []
+    step = max(1, len(shards) // _SAMPLE_SHARDS)
+    for shard in shards[::step][:_SAMPLE_SHARDS]:
+        taken = 0
+        documents = read_shard(
+            shard, options.sources, cut=_cutter(rule), problems=Problems(shown=0), on_bytes=lambda _: None
+        )
+        for document in documents:
+            text = document.plain_text()[: _SAMPLE_CHARACTERS - taken]
+            sample.append(text)
+            taken += len(text)
+            if taken >= _SAMPLE_CHARACTERS:
+                break
+    choice = choose_engine(tokenizer, sample, only=only, rule=rule)
+    for reason in choice.reasons:
+        say(reason)
+    return choice

@@ -1,0 +1,260 @@
+"""A counting run: plan the shards, divide them, count or take over each, add up.
+
+The same inputs and options give the same table for any number of workers, launched processes and interruptions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter as Multiset
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...core.console import ProgressBar, human_rate, say
+from ...core.distributed import Group, joined
+from ...core.errors import DataError, UsageError
+from ...corpus.sources.shards import Shard
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ..subset.select import SpecialTokens
+from .partials import PartialResults, Unit, UnitResult
+from .plan import check_same_plan, make_plan, share, stored
+from .shards import ShardCounter, count_here, count_in_workers
+from .table import REST, FrequencyTable, Tally
+from .tally import CountOptions
+
+
+@dataclass(frozen=True)
+class CountRun:
+    """A finished run: the table and how it came about.
+
+    Attributes:
+        reasons: why no faster engine was taken, and what else is worth saying.
+        start_s: seconds of planning, and of choosing and checking the engine.
+        stored_bytes: bytes of the input as stored.
+        units: number of parts that are kept apart until the run is whole.
+        resumed: parts whose result was taken over from an interrupted run.
+    """
+
+    table: FrequencyTable
+    engine: str
+    reasons: Sequence[str]
+    problems: Mapping[str, int]
+    start_s: float
+    seconds: float
+    stored_bytes: int
+    units: int
+    resumed: int = 0
+
+
+def partial_folder(output: Path) -> Path:
+    """Where the partial results of a run with this output stand until it is whole."""
+    return output.with_name(f"{output.name}.partial")
+
+
+def count_corpus(
+    tokenizer: TextTokenizer,
+    inputs: Sequence[str | Path],
+    options: CountOptions,
+    folder: Path,
+    *,
+    domains: Mapping[str, Sequence[str]] | None = None,
+    keep: Callable[[CountRun], None] | None = None,
+) -> CountRun:
+    """Count inputs, with a progress bar; under a launcher every process calls this and gets the whole result.
+
+    Args:
+        domains: name -> inputs that are counted apart.
+        keep: saves the result (called on rank 0); the partial results are removed when it has.
+
+    Raises:
+        DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
+        UsageError: options that exclude each other.
+        MismatchError: the launched processes do not see the same input.
+    """
+    if options.mode == "assistant" and tokenizer.chat_template is None:
+        tokenizer.render([])  # raises: says which template is missing, before anything is read
+    began = time.monotonic()
+    with joined() as group:
+        _check_limit(options, group)
+        plan = make_plan(tokenizer, inputs, options, domains or {})
+        check_same_plan(group, plan.shards, options, tokenizer)
+        partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
+        resumed = 0 if options.max_tokens is not None else _resumed(partials, plan.units)
+        start = time.monotonic()
+        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options, plan.stamps)
+        results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
+        tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
+        run = CountRun(
+            table=_table(tokenizer, options, tallies, _source_digests(plan.shards, digests)),
+            engine=plan.engine.name,
+            reasons=plan.reasons,
+            problems=problems,
+            start_s=start - began,
+            seconds=time.monotonic() - start,
+            stored_bytes=plan.stored_bytes,
+            units=len(plan.units),
+            resumed=resumed,
+        )
+        _say_problems(problems)
+        _say_special(tokenizer, run.table)
+        if not run.table.tokens:
+            group.wait()
+            partials.remove()  # of nothing there is nothing to go on from
+        _check_counted(run.table, problems, inputs)
+        if keep is not None:
+            if group.rank == 0:
+                keep(run)
+            group.wait()
+            partials.remove()
+    return run
+
+
+def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
+    """How many parts an earlier run has left; the folder is made."""
+    partials.prepare()
+    resumed = sum(partials.path(unit).is_file() for unit in units)
+    if resumed:
+        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
+    return resumed
+
+
+def _check_limit(options: CountOptions, group: Group) -> None:
+    if options.max_tokens is not None and (group.size > 1 or options.workers > 1):
+        raise UsageError(
+            "a token limit is counted in order, by one process",
+            got=f"{group.size} launched processes, {options.workers} workers",
+            expected="--max-tokens with one process and --workers 1",
+        )
+
+
+def _count(
+    counter: ShardCounter, mine: Sequence[Unit], partials: PartialResults, total: int, group: Group
+) -> dict[Unit, UnitResult]:
+    results: dict[Unit, UnitResult] = {}
+    counted = 0
+    start = time.monotonic()
+    name = "count tokens" if group.size == 1 else f"count tokens (rank 0 of {group.size})"
+    count = count_here if counter.options.workers == 1 else count_in_workers
+    with ProgressBar(name, sum(map(stored, mine)), "B") as bar:
+
+        def progress(read: int, tokens: int) -> None:
+            nonlocal counted
+            if tokens:  # bytes are reported by the thread that reads, tokens by the one that counts
+                counted += tokens
+            rate = human_rate(counted / max(time.monotonic() - start, 1e-9), "tokens")
+            bar.update(read, note=f"{counted:,} tokens, {rate}")
+
+        try:
+            for unit, result in count(counter, mine, partials, progress):
+                results[unit] = result
+        except KeyboardInterrupt:
+            if partials.kept():
+                say(
+                    f"{len(results):,} of {total:,} parts are kept in {partials.folder}: "
+                    "run the same command again to go on"
+                )
+            raise
+    return results
+
+
+def _add_up(
+    width: int, results: Mapping[Unit, UnitResult], group: Group, names: Sequence[str]
+) -> tuple[dict[str, Tally], dict[Shard, str], dict[str, int]]:
+    """All ranks' results: a tally for each domain, digests of the shards that were read, skipped lines."""
+    sums = np.zeros((len(names), width + 2), dtype=np.int64)  # counts, then documents and bytes
+    problems: Multiset[str] = Multiset()
+    digests: dict[Shard, str] = {}
+    for unit, result in results.items():
+        row = sums[names.index(unit[0].domain)]
+        row[:width] += result.tally.counts
+        row[width] += result.tally.documents
+        row[width + 1] += result.tally.bytes
+        problems.update(dict(result.problems))
+        digests |= dict(zip(unit, result.digests))
+    sums = group.sum(sums)
+    tallies = {
+        name: Tally(row[:width].copy(), int(row[width]), int(row[width + 1]))
+        for name, row in zip(names, sums)
+    }
+    everywhere: Multiset[str] = Multiset()
+    for found, skipped in group.gather((digests, dict(problems))):
+        digests = {**digests, **found}
+        everywhere.update(skipped)
+    return tallies, digests, dict(everywhere.most_common())
+
+
+def _table(
+    tokenizer: TextTokenizer,
+    options: CountOptions,
+    tallies: Mapping[str, Tally],
+    sources: Mapping[str, str],
+) -> FrequencyTable:
+    """The table of all domains' tallies; what belongs to none is the domain ``other`` where there are some."""
+    rest, *named = tallies.values()
+    whole = sum(named, rest)
+    domains = {name: tally for name, tally in tallies.items() if name}
+    if domains and (rest.documents or rest.tokens):
+        domains[REST] = rest + domains[REST] if REST in domains else rest
+    return FrequencyTable(
+        counts=whole.counts,
+        documents=whole.documents,
+        bytes=whole.bytes,
+        mode=options.mode,
+        fingerprint=tokenizer.fingerprint,
+        sources=sources,
+        special=SpecialTokens.of(tokenizer),
+        domains=domains,
+        origin=_origin(tokenizer, options),
+    )
+
+
+def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object]:
+    facts = {key: value for key, value in options.deciding(tokenizer).items() if value is not None}
+    del facts["fingerprint"]
+    return facts | ({"max_tokens": options.max_tokens} if options.max_tokens is not None else {})
+
+
+def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
+    """SHA-256 of each source; of one that was read in several shards, over the digests of these."""
+    parts: dict[str, list[str]] = {}
+    for shard in shards:
+        if shard in digests:
+            parts.setdefault(shard.source, []).append(digests[shard])
+    return {
+        source: found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
+        for source, found in parts.items()
+    }
+
+
+def _say_problems(problems: Mapping[str, int]) -> None:
+    if problems:
+        say("Skipped " + "; ".join(f"{count:,} x {kind}" for kind, count in problems.items()))
+
+
+def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
+    """Special tokens that stood in the text, such as ends of documents: they may be meant as separators."""
+    if table.mode != "corpus":
+        return
+    special = table.special
+    for token in sorted({*special.eos, *special.control, *special.others}):
+        if count := int(table.counts[token]):
+            say(
+                f"Note: the special token {tokenizer.backend.id_to_token(token)} stands {count:,} times in the text "
+                "and is counted as such; --separator makes documents of the text instead"
+            )
+
+
+def _check_counted(table: FrequencyTable, problems: Mapping[str, int], inputs: Sequence[str | Path]) -> None:
+    if table.tokens:
+        return
+    skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
+    raise DataError(
+        f"there is nothing to count: the input has no {'token' if table.documents else 'document'}",
+        got=skipped or "only empty files or blank lines",
+        expected="text, or rows with a text or a conversation",
+        source=", ".join(map(str, inputs)) or None,
+    )

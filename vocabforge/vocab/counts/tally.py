@@ -1,0 +1,174 @@
+"""Counting the tokens of documents: batches in, one tally out, whatever engine encodes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import DataError, UsageError
+from ...core.prefetch import prefetched
+from ...corpus.chat.render import render_with_mask
+from ...corpus.prepared.dataset import batched
+from ...corpus.sources.sources import Document, Problems, SourceOptions
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from .engines import CountEngine
+from .table import CountMode, Counts, Tally
+
+_BATCH_DOCUMENTS = 8192
+_BATCH_CHARACTERS = 4 << 20
+SHARD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class CountOptions:
+    """How a corpus is counted.
+
+    Attributes:
+        mode: see :class:`~vocabforge.vocab.counts.table.FrequencyTable`; ``mixture`` cannot be counted.
+        sources: how files are cut into documents and which are kept.
+        engine: an engine by name, None for the fastest that is proved equal.
+        shard_bytes: stored bytes of a shard, the unit of resuming and of division.
+        max_tokens: stop behind the document (a piece of a long text) with which this many are counted.
+    """
+
+    mode: CountMode = "corpus"
+    sources: SourceOptions = field(default_factory=SourceOptions)
+    engine: str | None = None
+    workers: int = 1
+    shard_bytes: int = SHARD_BYTES
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("shard_bytes", 1), ("max_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is too small", got=value, expected=f"at least {least}")
+
+    def deciding(self, tokenizer: TextTokenizer) -> dict[str, Any]:
+        """What the counts of a shard depend on, beside its bytes."""
+        source = self.sources
+        facts = {
+            "fingerprint": tokenizer.fingerprint,
+            "mode": self.mode,
+            "text_field": source.text_field,
+            "text_unit": source.text_unit,
+            "separator": source.separator,
+            "sample": source.sample,
+            "seed": source.seed if source.sample is not None else None,
+            "strict": source.strict,
+        }
+        if self.mode == "assistant":
+            template = tokenizer.chat_template or ""
+            facts["template"] = hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest()
+        return facts
+
+
+class TokenCounter:
+    """Adds up documents: counts (V,), documents, UTF-8 bytes.
+
+    Args:
+        tokenizer: renders and encodes conversations in mode ``assistant``.
+        engine: counts plain texts; no special token is added.
+    """
+
+    def __init__(
+        self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode, max_tokens: int | None = None
+    ) -> None:
+        self._tokenizer, self._engine, self._mode = tokenizer, engine, mode
+        self._left = max_tokens
+        self._counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+        self._documents = self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether ``max_tokens`` are counted."""
+        return self._left is not None and self._left <= 0
+
+    @property
+    def tally(self) -> Tally:
+        """What was counted so far."""
+        return Tally(self._counts, self._documents, self._bytes)
+
+    def add(
+        self,
+        documents: Iterable[Document],
+        problems: Problems,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> None:
+        """Count documents, in batches of bounded size; ``on_batch`` is called with each batch's tokens."""
+        batches = batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)
+        for batch in prefetched(batches):
+            tokens = self._add_batch(batch, problems)
+            if on_batch is not None:
+                on_batch(tokens)
+            if self.full:
+                return
+
+    def _add_batch(self, batch: list[Document], problems: Problems) -> int:
+        if self._mode == "assistant":
+            parts = list(self._answers(batch, problems))
+        else:
+            parts = [(self._encode(batch), batch)]
+        before = 0
+        for counts, documents in parts:
+            tokens = int(counts.sum())
+            if self._left is not None and tokens > self._left and len(documents) > 1:
+                return before + self._add_singly(documents)
+            self._take(counts, documents, tokens)
+            before += tokens
+            if self.full:
+                break
+        return before
+
+    def _add_singly(self, documents: list[Document]) -> int:
+        """The batch in which ``max_tokens`` is reached, a document at a time."""
+        taken = 0
+        for document in documents:
+            if self.full:
+                break
+            counts = self._encode([document])
+            tokens = int(counts.sum())
+            self._take(counts, [document], tokens)
+            taken += tokens
+        return taken
+
+    def _take(self, counts: Counts, documents: list[Document], tokens: int) -> None:
+        self._counts += counts
+        self._documents += sum(document.begins for document in documents)
+        self._bytes += sum(self._size(document) for document in documents)
+        if self._left is not None:
+            self._left -= tokens
+
+    def _encode(self, documents: list[Document]) -> Counts:
+        texts = [document.plain_text() for document in documents]
+        return self._engine.count(texts, [document.begins for document in documents])
+
+    def _size(self, document: Document) -> int:
+        if self._mode == "assistant":
+            turns = (turn for turn in document.messages or () if turn["role"] == "assistant")
+            return sum(_utf8(str(turn["content"])) for turn in turns)
+        return _utf8(document.plain_text())
+
+    def _answers(self, batch: list[Document], problems: Problems) -> Iterator[tuple[Counts, list[Document]]]:
+        for document in batch:
+            if document.messages is None:
+                if document.begins:
+                    problems.add(
+                        "plain text has no assistant's turns to count", document.source, document.line
+                    )
+                continue
+            try:
+                ids, mask = render_with_mask(self._tokenizer, document.messages)
+            except DataError as error:
+                problems.take(error, document.source, document.line)
+                continue
+            chosen = np.asarray(ids, dtype=np.int64)[np.asarray(mask, dtype=np.bool_)]
+            yield np.bincount(chosen, minlength=len(self._counts)).astype(np.int64), [document]
+
+
+def _utf8(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,279 @@
+"""Two vocabularies side by side: which tokens are the same bytes, and how each spells the other's tokens.
+
+The tables follow those of Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding
+Algorithms for Heterogeneous Vocabularies", tables 8 to 11): sizes, overlap, overlap weighted by use on a corpus,
+injectivity. Tokens are compared by their byte forms (:mod:`~vocabforge.vocab.overlap.token_bytes`); special tokens are
+left out but for one pair of end tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from ...core.artifact import open_artifact, write_artifact
+from ...core.errors import UsageError
+from ...core.files import form_errors
+from ...core.records import read_record
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ..subset.select import Ids
+from .spelling import Speller
+from .token_bytes import TokenForms, token_forms
+
+KIND = "overlap"
+LONGEST = 8
+_FILE = "overlap.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedVocabulary:
+    """A tokenizer made ready to be compared; see :func:`prepare`."""
+
+    tokenizer: TextTokenizer
+    forms: TokenForms
+    speller: Speller
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """End tokens that stand for no text."""
+        return tuple(token for token in _eos(self.tokenizer) if self.forms.forms[token] is None)
+
+    @property
+    def by_form(self) -> dict[bytes, list[int]]:
+        """Ids of each byte form: the one that the tokenizer itself writes first, then ascending."""
+        found: defaultdict[bytes, list[int]] = defaultdict(list)
+        for token, form in enumerate(self.forms.forms):
+            if form:
+                found[form].append(token)
+        repeated = [form for form, ids in found.items() if len(ids) > 1]
+        for form, spelled in zip(repeated, self.speller.spell(repeated), strict=True):
+            if spelled is not None and len(spelled) == 1 and spelled[0] in found[form]:
+                found[form].remove(spelled[0])
+                found[form].insert(0, spelled[0])
+        return dict(found)
+
+
+def prepare(tokenizer: TextTokenizer) -> ComparedVocabulary:
+    """Byte forms and spelling of a tokenizer.
+
+    Raises:
+        DataError: the tokenizer's decoder is not one whose bytes are known.
+    """
+    forms = token_forms(tokenizer)
+    return ComparedVocabulary(tokenizer, forms, Speller(tokenizer, forms))
+
+
+@dataclass(frozen=True)
+class VocabularySide:
+    """One of the two vocabularies, by figures.
+
+    Attributes:
+        family: how it spells bytes.
+        vocab_size: highest id + 1 (a model's head may have more, padded rows, which no tokenizer tells of).
+        text_tokens: ids that stand for bytes, added tokens included.
+        special: special tokens and the unknown token.
+        added: added tokens that are not special.
+        unused: ids without a token.
+        duplicates: ids beyond the first with the same bytes.
+        single_bytes: how many of the 256 bytes have a token; with all of them any text can be spelled.
+        shared: ids whose bytes are a token of the other side.
+        needed: ids by how many tokens of the other side they need: none fits, 1, 2, ... 7, 8 or more.
+    """
+
+    name: str
+    fingerprint: str
+    family: str
+    vocab_size: int
+    text_tokens: int
+    special: int
+    added: int
+    unused: int
+    duplicates: int
+    single_bytes: int
+    eos: tuple[int, ...]
+    shared: int
+    needed: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Overlap:
+    """What two vocabularies share.
+
+    Attributes:
+        pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A. Where several ids
+            of a side have the same bytes, the one that its tokenizer itself writes goes first, then the lower.
+        forms: number of byte strings that are tokens of both.
+        eos_pair: one end token of each, which stand for each other: what was asked for, else the first of each
+            that stands for no text; None where a side has none.
+        corpus: figures of :func:`~vocabforge.vocab.overlap.on_text.compare_on_corpus`, None without a corpus.
+    """
+
+    pairs: Ids
+    a: VocabularySide
+    b: VocabularySide
+    forms: int
+    eos_pair: tuple[int, int] | None
+    corpus: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures, without the pairs themselves."""
+        return {
+            "pairs": len(self.pairs),
+            "forms": self.forms,
+            "a": asdict(self.a),
+            "b": asdict(self.b),
+            "eos_pair": self.eos_pair,
+            "corpus": self.corpus,
+        }
+
+
+def compare(
+    a: ComparedVocabulary,
+    b: ComparedVocabulary,
+    *,
+    corpus: Mapping[str, Any] | None = None,
+    eos_pair: tuple[int, int] | None = None,
+) -> Overlap:
+    """Compare two vocabularies.
+
+    Args:
+        corpus: kept with the result.
+        eos_pair: end tokens that stand for each other (see :func:`end_token`), by default the first of each.
+    """
+    ids_a, ids_b = a.by_form, b.by_form
+    ends = a.ends, b.ends
+    return Overlap(
+        _paired(ids_a, ids_b),
+        _side(a, ids_a, b),
+        _side(b, ids_b, a),
+        len(ids_a.keys() & ids_b.keys()),
+        eos_pair or ((ends[0][0], ends[1][0]) if all(ends) else None),
+        corpus,
+    )
+
+
+def pair_up(a: ComparedVocabulary, b: ComparedVocabulary) -> Ids:
+    """``compare(a, b).pairs`` alone, without spelling every token with the other side's."""
+    return _paired(a.by_form, b.by_form)
+
+
+def _paired(ids_a: Mapping[bytes, Sequence[int]], ids_b: Mapping[bytes, Sequence[int]]) -> Ids:
+    both = ids_a.keys() & ids_b.keys()
+    pairs = sorted(pair for form in both for pair in zip(ids_a[form], ids_b[form], strict=False))
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def end_token(one: ComparedVocabulary, named: str) -> int:
+    """The special token with this text or id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    tokenizer = one.tokenizer
+    token = tokenizer.backend.token_to_id(named)
+    if token not in one.forms.special and named.isdecimal():  # "2" may be the text of another token
+        token = int(named)
+    if token not in one.forms.special:
+        raise UsageError(
+            "this is no end token",
+            got=named,
+            expected=f"text or id of a special token of {tokenizer.source}"
+            + (f", such as {tokenizer.eos_ids[0]}" if tokenizer.eos_ids else ""),
+            source="--eos",
+        )
+    return int(token)
+
+
+def _eos(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    return tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
+
+
+def _side(
+    one: ComparedVocabulary, by_form: Mapping[bytes, Sequence[int]], other: ComparedVocabulary
+) -> VocabularySide:
+    forms, text_tokens = one.forms, sum(map(len, by_form.values()))
+    theirs = {form for form in other.forms.forms if form}
+    return VocabularySide(
+        name=str(one.tokenizer.source.parent.resolve().name),
+        fingerprint=one.tokenizer.fingerprint,
+        family=forms.family,
+        vocab_size=len(forms.forms),
+        text_tokens=text_tokens,
+        special=len(forms.special),
+        added=len(forms.added),
+        unused=len(forms.forms) - len(set(one.tokenizer.backend.get_vocab(with_added_tokens=True).values())),
+        duplicates=text_tokens - len(by_form),
+        single_bytes=sum(len(form) == 1 for form in by_form),
+        eos=_eos(one.tokenizer),
+        shared=sum(len(ids) for form, ids in by_form.items() if form in theirs),
+        needed=histogram(other.speller.lengths(forms.forms)),
+    )
+
+
+def histogram(needed: Ids, weights: Ids | None = None) -> tuple[int, ...]:
+    """Tokens by how many tokens of the other side they need, :data:`LONGEST` + 1 entries.
+
+    Args:
+        needed: (V,) int64, 0 where nothing fits, -1 for ids without bytes (left out).
+        weights: (V,) int64 how often each occurs; by default each id once.
+    """
+    known = needed >= 0
+    values = np.minimum(needed[known], LONGEST)
+    counts = np.zeros(LONGEST + 1, dtype=np.int64)
+    np.add.at(counts, values, 1 if weights is None else weights[known])
+    return tuple(int(count) for count in counts)
+
+
+def save_overlap(
+    overlap: Overlap, path: Path, *, config: Mapping[str, Any] | None = None, overwrite: bool = False
+) -> None:
+    """Write the artefact (kind ``overlap``): the pairs, and all figures in its manifest.
+
+    Args:
+        config: how it was made, for the record (paths of the tokenizers and of the corpus).
+    """
+    with write_artifact(path, KIND, overlap.to_json(), config=config, overwrite=overwrite) as folder:
+        save_file({"pairs": np.ascontiguousarray(overlap.pairs)}, folder / _FILE)
+
+
+def load_overlap(path: Path) -> Overlap:
+    """Read the artefact back, verified.
+
+    Raises:
+        ArtifactError: no such artefact, or one that does not hold what its manifest says.
+    """
+    artifact = open_artifact(path, KIND)
+    meta = artifact.meta
+    with form_errors("the overlap cannot be read", path):
+        pairs = load_file(artifact.file(_FILE))["pairs"]
+        eos, forms = meta["eos_pair"], meta["forms"]
+        if type(forms) is not int:
+            raise TypeError(f"forms {forms!r}")
+        a, b = (read_record(VocabularySide, meta[letter]) for letter in "ab")
+        overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None, meta["corpus"])
+        if not _valid(overlap, int(meta["pairs"])):
+            raise ValueError(
+                f"pairs of {pairs.dtype} {pairs.shape}, not int64 ({meta['pairs']}, 2), one to one"
+            )
+    return overlap
+
+
+def _valid(overlap: Overlap, count: int) -> bool:
+    pairs = overlap.pairs
+    if pairs.dtype != np.int64 or pairs.shape != (count, 2):
+        return False
+    sizes = (overlap.a.vocab_size, overlap.b.vocab_size)
+    if overlap.eos_pair is not None and not all(
+        type(token) is int and 0 <= token < size for token, size in zip(overlap.eos_pair, sizes, strict=True)
+    ):
+        raise ValueError(f"end tokens {overlap.eos_pair}")
+    return all(
+        len(np.unique(column)) == count and (not count or (column.min() >= 0 and column.max() < size))
+        for column, size in zip(pairs.T, sizes, strict=True)
+    )

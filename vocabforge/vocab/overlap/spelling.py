@@ -1,0 +1,148 @@
+"""How a tokenizer spells given bytes in the middle of a text: how many of its tokens, and which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from .token_bytes import TokenForms, byte_level_characters, is_byte_level
+
+_BATCH = 20_000
+_EMPTY: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "decoder": None,
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+}
+
+
+class Speller:
+    """Spells bytes with a tokenizer's pre-tokeniser and model, as they stand behind other text.
+
+    The normaliser is left out but for the mark that it writes for a space, and nothing is put before the text.
+    A spelling counts only if its tokens' bytes are the bytes asked for; special tokens have none, and a text that
+    looks like one is spelled as any other. What the tokenizer cannot be given as
+    text (bytes that are no valid UTF-8), or reads otherwise at the beginning of a word, is spelled by its model
+    (byte-level), or by the longest match over the byte forms (WordPiece's own rule; byte fallback's too, for
+    bytes that no longer token covers).
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, forms: TokenForms) -> None:
+        self._inside = _inside_text(tokenizer, forms)
+        self._characters = byte_level_characters() if is_byte_level(tokenizer) else None
+        self._know(forms.forms)
+
+    def _know(self, forms: Sequence[bytes | None]) -> None:
+        self._forms = forms
+        self._by_form: dict[bytes, int] = {}
+        for token, form in enumerate(forms):
+            if form:
+                self._by_form.setdefault(form, token)
+        self._longest = max(map(len, self._by_form), default=0)
+
+    def within(self, rows: int) -> Speller:
+        """The same with the tokens below ``rows`` only."""
+        if rows >= len(self._forms):
+            return self
+        fewer = copy(self)
+        fewer._know([form if token < rows else None for token, form in enumerate(self._forms)])
+        return fewer
+
+    def lengths(self, wanted: Sequence[bytes | None]) -> npt.NDArray[np.int64]:
+        """Number of tokens for each entry, (n,) int64: 0 where there is no spelling, -1 where nothing is asked."""
+        return np.array([-1 if ids is None else len(ids) for ids in self.spell(wanted)], dtype=np.int64)
+
+    def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
+        """Ids for each entry: empty where there is no spelling, None where nothing is asked (None or b"")."""
+        found: list[list[int] | None] = [[] if form else None for form in wanted]
+        for start in range(0, len(wanted), _BATCH):
+            places, texts = [], []
+            for place, form in enumerate(wanted[start : start + _BATCH], start):
+                text = _text(form) if form else None
+                if text is not None:
+                    places.append(place)
+                    texts.append(text)
+            rows = self._inside.encode_batch_fast(texts, add_special_tokens=False)
+            for place, row in zip(places, rows, strict=True):
+                found[place] = self._checked(row.ids, wanted[place])
+        for place, form in enumerate(wanted):
+            if form and not found[place]:
+                found[place] = self._piecewise(form)
+        return found
+
+    def _checked(self, ids: list[int], form: bytes | None) -> list[int]:
+        parts = [self._forms[token] for token in ids]
+        whole = None not in parts and b"".join(part for part in parts if part is not None) == form
+        return ids if whole else []
+
+    def _piecewise(self, form: bytes) -> list[int]:
+        if self._characters is not None:
+            spelled = "".join(self._characters[byte] for byte in form)
+            found = self._checked([token.id for token in self._inside.model.tokenize(spelled)], form)
+            if found:
+                return found
+        ids, at = [], 0
+        while at < len(form):
+            ends = range(min(len(form), at + self._longest), at, -1)
+            end = next((end for end in ends if form[at:end] in self._by_form), None)
+            if end is None:
+                return []
+            ids.append(self._by_form[form[at:end]])
+            at = end
+        return ids
+
+
+def _text(form: bytes) -> str | None:
+    try:
+        return form.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
+    backend = tokenizer.backend
+    parts: dict[str, Any] = {
+        "post_processor": None,
+        "normalizer": _edited(_state(backend.normalizer), "normalizers", _keep_mark),
+        "pre_tokenizer": _edited(_state(backend.pre_tokenizer), "pretokenizers", _without_space),
+    }
+    inside = Tokenizer.from_str(json.dumps({**_EMPTY, **parts}))
+    inside.model = backend.model  # shared: reading a large one again takes seconds
+    added = backend.get_added_tokens_decoder()
+    for token_id, token in added.items():
+        token.special = token_id in forms.special
+    inside.add_tokens([added[token_id] for token_id in sorted(added)])  # they get the same ids as in a file
+    inside.encode_special_tokens = True
+    return inside
+
+
+def _state(part: Any) -> Any:
+    return None if part is None else json.loads(part.__getstate__())
+
+
+def _edited(node: Any, children: str, edit: Any) -> Any:
+    """A component with ``edit`` done to each member; members that become None are dropped."""
+    if node is None or node["type"] != "Sequence":
+        return node if node is None else edit(node)
+    parts = [_edited(child, children, edit) for child in node[children]]
+    return {**node, children: [part for part in parts if part is not None]}
+
+
+def _keep_mark(part: dict[str, Any]) -> dict[str, Any] | None:
+    marks = part["type"] == "Replace" and part["pattern"] == {"String": " "}
+    return part if marks or part["type"] == "ByteLevel" else None
+
+
+def _without_space(part: dict[str, Any]) -> dict[str, Any]:
+    if part["type"] == "ByteLevel":
+        return {**part, "add_prefix_space": False}
+    return {**part, "prepend_scheme": "never"} if part["type"] == "Metaspace" else part

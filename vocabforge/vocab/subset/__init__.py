@@ -1,0 +1,1 @@
+"""Draft vocabularies: selection, forced ids, schedules, coverage, maps."""

@@ -1,0 +1,140 @@
+"""Coverage: what share of a text's tokens a ranking of the vocabulary holds, at every size.
+
+Pure functions over counts (V,) and rankings (R,). Sums are whole numbers, so a size is never wrong by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.errors import DataError, UsageError
+from .select import Ids, select
+
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the tokens whose carrying part of the vocabulary is reported (FR-Spec: 25% carry 95%)."""
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """How few ids carry a share of the tokens.
+
+    Attributes:
+        share: of the tokens, as asked.
+        size: the fewest ids that hold at least so many; None where the ranking never does.
+        of_vocabulary: ``size`` / V.
+    """
+
+    share: float
+    size: int | None
+    of_vocabulary: float | None
+
+
+def rank_all(counts: Ids, forced: Iterable[int] = ()) -> Ids:
+    """(V,) all ids in rank order: forced ones first, then by count; its first R are ``select`` of size R."""
+    return select(counts, len(counts), forced, fill="lowest-id")
+
+
+def covered(ranked: Ids, counts: Ids) -> npt.NDArray[np.int64]:
+    """(R,) int64: tokens that the first 1, 2, ... R ids hold; never falls."""
+    return np.cumsum(counts[ranked])
+
+
+def coverage_at(ranked: Ids, counts: Ids, sizes: Sequence[int]) -> list[float | None]:
+    """Share of the counted tokens that the first ``size`` ids hold; None for a size beyond the ranking.
+
+    Raises:
+        DataError: nothing was counted.
+    """
+    total, running = _total(counts), covered(ranked, counts)
+    return [int(running[size - 1]) / total if 1 <= size <= len(running) else None for size in sizes]
+
+
+def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
+    """The fewest first ids of a ranking that hold at least ``share`` of the counted tokens.
+
+    Exact: ``share`` is taken as the decimal fraction that it was written as. None where all ids of the ranking
+    together hold less.
+
+    Raises:
+        UsageError: ``share`` outside 0 < share <= 1.
+        DataError: nothing was counted.
+    """
+    _check_share(share)
+    needed = -((-Fraction(repr(share)) * _total(counts)) // 1)  # whole tokens, rounded up
+    running = covered(ranked, counts)
+    place = int(np.searchsorted(running, int(needed)))
+    return place + 1 if place < len(running) else None
+
+
+def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> int:
+    """The smallest draft vocabulary, forced ids included, that holds at least ``share`` of the counted tokens.
+
+    Raises:
+        UsageError: ``share`` outside 0 < share <= 1, or a forced id outside the vocabulary.
+        DataError: nothing was counted.
+    """
+    must = set(forced)
+    size = smallest_size(rank_all(counts, must), counts, share)
+    return max(1, len(must), size or len(counts))
+
+
+def carrying(counts: Ids, shares: Sequence[float] = SHARES) -> list[Carrying]:
+    """How much of the vocabulary carries shares of the tokens, by count alone (nothing forced)."""
+    ranked = rank_all(counts)
+    found = [(share, smallest_size(ranked, counts, share)) for share in shares]
+    return [Carrying(share, size, None if size is None else size / len(counts)) for share, size in found]
+
+
+def unseen_mass(counts: Ids) -> float:
+    """Good-Turing estimate (Good 1953) of the share of further text whose ids have no count yet: n_1 / N.
+
+    Means something for counts of tokens only, not for mixtures. A figure near 0 says that enough was counted.
+
+    Raises:
+        DataError: nothing was counted.
+    """
+    return int(np.count_nonzero(counts == 1)) / _total(counts)
+
+
+def unseen_share(counts: Ids, heldout: Ids) -> float:
+    """Share of held-out tokens whose id has no count in ``counts``: what :func:`unseen_mass` estimates.
+
+    Raises:
+        DataError: nothing was held out.
+    """
+    return int(heldout[counts == 0].sum()) / _total(heldout)
+
+
+def size_ladder(vocab_size: int, extra: Iterable[int] = ()) -> list[int]:
+    """Sizes for a table: powers of two and the steps half-way between, up to V, and ``extra``."""
+    powers = (1 << bits for bits in range(vocab_size.bit_length()))
+    usual = {size for power in powers for size in (power, power * 3 // 2) if vocab_size >> 8 <= size}
+    kept = {size for size in usual | set(extra) if 1 <= size < vocab_size}
+    return sorted(kept | {vocab_size})
+
+
+def curve_sizes(vocab_size: int, points: int = 120) -> list[int]:
+    """Sizes for a curve: evenly spread on a logarithmic axis from 1 to V, each once."""
+    spread = np.geomspace(1, vocab_size, points)
+    return sorted({int(size) for size in np.rint(spread)} | {1, vocab_size})
+
+
+def _total(counts: Ids) -> int:
+    total = int(counts.sum())
+    if total == 0:
+        raise DataError("nothing was counted, so there is no coverage", expected="a table with tokens")
+    return total
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share <= 1:
+        raise UsageError(
+            "the coverage is no share of the tokens",
+            got=f"{share:g}",
+            expected="above 0 and at most 1 (0.95 for 95%)",
+        )

@@ -1,0 +1,112 @@
+"""Which ids a draft vocabulary holds whatever their counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import DataError, MismatchError
+from ...corpus.tokenizer.files import eos_ids_in, read_side_files
+from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
+from ..counts.table import FrequencyTable
+from .select import SpecialTokens
+
+
+@dataclass(frozen=True)
+class ForceOptions:
+    """What is forced beside the end tokens and the chat template's control tokens, which always are.
+
+    Attributes:
+        bytes: the 256 byte tokens, so that any text can be drafted.
+        tools: the template's added tokens for tool calls and thinking.
+        target: a target's folder, whose end tokens are forced too and whose tokenizer must be the table's.
+    """
+
+    ids: tuple[int, ...] = ()
+    bytes: bool = False
+    tools: bool = False
+    target: Path | None = None
+
+
+def forced_ids(table: FrequencyTable, options: ForceOptions) -> tuple[int, ...]:
+    """The forced ids, ascending.
+
+    Raises:
+        DataError: no end token is known and none is forced by id, or there are no 256 byte tokens to force.
+        MismatchError: the target has another tokenizer, or fewer rows than the tokenizer has tokens.
+    """
+    special, found = table.special, set(options.ids)
+    target = _target_special(table, options.target) if options.target is not None else SpecialTokens()
+    eos = {*special.eos, *target.eos}
+    if not eos and not options.ids:
+        raise DataError(
+            "no end token is known, and a draft vocabulary without one could never draft an end",
+            expected="eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
+            remedy="pass --target FOLDER (with its generation_config.json), or --force ID for the end token",
+        )
+    found |= eos | {*special.control, *target.control}
+    if options.tools:
+        found |= {*special.tools, *target.tools}
+    if options.bytes:
+        if len(special.bytes) != 256:
+            raise DataError(
+                "the tokenizer has no token for each of the 256 bytes, so they cannot be forced",
+                expected="byte-level BPE, or byte fallback (<0x00> to <0xFF>)",
+                remedy="leave --force-bytes out",
+            )
+        found |= set(special.bytes)
+    return tuple(sorted(found))
+
+
+def target_rows(folder: Path, vocab_size: int) -> int | None:
+    """Rows of a target's LM head, ``vocab_size`` of its config.json; None where it names none.
+
+    More rows than the tokenizer has ids are padding, and normal.
+
+    Raises:
+        DataError: there is no such folder.
+        MismatchError: fewer rows than ``vocab_size`` token ids.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            "the target is missing", expected=f"{folder}, a model folder", remedy="check the path"
+        )
+    config = read_side_files(folder)["config.json"]
+    nested = config.get("text_config")
+    rows = config.get("vocab_size", nested.get("vocab_size") if isinstance(nested, Mapping) else None)
+    if not isinstance(rows, int):
+        return None
+    if rows < vocab_size:
+        raise MismatchError(
+            "the target has fewer rows than the tokenizer has tokens",
+            got=f"{vocab_size:,} token ids",
+            expected=f"at most the target's vocab_size {rows:,}",
+            source=folder,
+            remedy="count with the target's own tokenizer",
+        )
+    return rows
+
+
+def _target_special(table: FrequencyTable, folder: Path) -> SpecialTokens:
+    target_rows(folder, table.vocab_size)
+    side = read_side_files(folder)
+    if not side["generation_config.json"] and not side["config.json"]:
+        raise DataError(
+            "the target holds neither generation_config.json nor config.json",
+            source=folder,
+            remedy="give the folder of the model's checkpoint",
+        )
+    eos = eos_ids_in(side["generation_config.json"]) or eos_ids_in(side["config.json"])
+    if not (folder / "tokenizer.json").is_file():
+        return SpecialTokens(eos=eos)
+    tokenizer = load_tokenizer(folder)
+    check_fingerprint(
+        tokenizer.fingerprint,
+        table.fingerprint,
+        expected_from=f"the target {folder}",
+        got_from="the frequency table",
+        remedy="count again with --tokenizer set to the target's folder",
+    )
+    own = SpecialTokens.of(tokenizer)
+    return SpecialTokens(eos=(*own.eos, *eos), control=own.control, tools=own.tools)

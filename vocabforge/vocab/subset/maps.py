@@ -1,0 +1,245 @@
+"""Draft vocabularies and counts in the formats of other projects: exports and imports.
+
+* FR-Spec and SGLang's ``--speculative-token-map``: ``torch.save`` of a plain list of ids in rank order.
+* EAGLE-3: offsets ``d2t`` (R,) int64 and ``t2d`` (V,) bool, here as a safetensors file.
+* SpecVocab: a text file with one count a line, line n for token id n.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from ...core.errors import DataError, UsageError
+from ...core.files import atomic_write, sha256_file
+from ...core.registry import resolve
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ..counts.table import FrequencyTable
+from .select import Ids, SpecialTokens, shortened
+from .subset import VocabSubset
+
+# name -> "module:attr"; a writer gets (what, folder), writes one file, and returns its path.
+EXPORTS: dict[str, str] = {
+    "fr-spec": "vocabforge.vocab.subset.maps:write_fr_spec",
+    "d2t": "vocabforge.vocab.subset.maps:write_d2t",
+    "text": "vocabforge.vocab.subset.maps:write_text",
+    "counts-text": "vocabforge.vocab.subset.maps:write_counts_text",
+}
+_COUNT_DIGITS = 19  # those of 2**63 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class ExportInputs:
+    """What the exports are written from.
+
+    Attributes:
+        counts: (V,) that it was chosen by, None for one that was read from a list.
+        tokenizer: spells the tokens for people.
+        rows: rows of the target's head for ``t2d``, padded ones included; None: the tokenizer's V.
+    """
+
+    subset: VocabSubset
+    counts: Ids | None = None
+    tokenizer: TextTokenizer | None = None
+    rows: int | None = None
+
+
+def exporters(names: Iterable[str], what: ExportInputs) -> list[Callable[[Path], Path]]:
+    """Writers by name, each to be called with a folder; what one of them lacks is said before any runs.
+
+    Raises:
+        UsageError: an unknown name, or an export that needs the tokenizer or the counts and has none.
+    """
+    wanted = list(dict.fromkeys(names))
+    writers = [resolve(EXPORTS, name, "export") for name in wanted]
+    if "text" in wanted and what.tokenizer is None:
+        raise UsageError(
+            "the export text spells tokens, and there is no tokenizer to do it with",
+            expected="--tokenizer PATH, or a --target with a tokenizer.json",
+        )
+    if "counts-text" in wanted and what.counts is None:
+        raise UsageError(
+            "the export counts-text needs counts, and a list of ids has none",
+            remedy="choose other exports, or give --counts",
+        )
+    return [partial(writer, what) for writer in writers]
+
+
+def write_fr_spec(what: ExportInputs, folder: Path) -> Path:
+    """``freq_<R>.pt``: a plain list of ids in rank order, as FR-Spec and SGLang load it."""
+    import torch
+
+    path = folder / f"freq_{len(what.subset)}.pt"
+    torch.save([int(token) for token in what.subset.ranked], path)
+    return path
+
+
+def write_d2t(what: ExportInputs, folder: Path) -> Path:
+    """``d2t.safetensors``: offsets ``d2t`` (R,) int64 and ``t2d`` (rows,) bool."""
+    path = folder / "d2t.safetensors"
+    save_file({"d2t": what.subset.d2t(), "t2d": what.subset.t2d(what.rows)}, path)
+    return path
+
+
+def write_text(what: ExportInputs, folder: Path) -> Path:
+    """``tokens.tsv`` for people: rank (from 1), id, count (``-`` without counts), token."""
+    from ..overlap.token_bytes import readable, token_bytes
+
+    if what.tokenizer is None:
+        raise ValueError("exporters() lets no text be written without a tokenizer")
+    forms = token_bytes(what.tokenizer)
+    lines = ["rank\tid\tcount\ttoken"]
+    for rank, token in enumerate(what.subset.ranked.tolist(), start=1):
+        form = forms[token]
+        # A control token stands for no bytes: show its name.
+        shown = readable(form if form is not None else what.tokenizer.backend.id_to_token(token) or "")
+        count = "-" if what.counts is None else str(int(what.counts[token]))
+        lines.append(f"{rank}\t{token}\t{count}\t{shown}")
+    path = folder / "tokens.tsv"
+    atomic_write(path, "\n".join(lines) + "\n")
+    return path
+
+
+def write_counts_text(what: ExportInputs, folder: Path) -> Path:
+    """``counts.txt``: the count of every id of the vocabulary, one a line, as SpecVocab reads them."""
+    if what.counts is None:
+        raise ValueError("exporters() lets no counts be written that are not there")
+    path = folder / "counts.txt"
+    atomic_write(path, "".join(f"{count}\n" for count in what.counts.tolist()))
+    return path
+
+
+def read_fr_spec(path: Path) -> Ids:
+    """(R,) int64 ids in rank order from an FR-Spec list; a pickle that holds anything else is never run.
+
+    Raises:
+        DataError: no such file, no list of whole numbers, or one that would run code.
+    """
+    import torch
+
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise DataError("the list of token ids is missing", expected=path, remedy="check the path") from error
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            "the file holds more than a plain list, and could run code if it were opened",
+            got=_refused(error),
+            expected="torch.save of a list of token ids",
+            source=path,
+            remedy="do not trust it; ask its author for a plain list, or a subset artefact",
+        ) from error
+    except Exception as error:  # damaged archives raise many kinds
+        raise DataError(
+            "the list of token ids cannot be read",
+            got=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+            expected="torch.save of a list of token ids",
+            source=path,
+        ) from error
+    if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
+        kinds = sorted({type(token).__name__ for token in value}) if isinstance(value, list) else []
+        raise DataError(
+            "the file holds no list of token ids",
+            got=f"a list of {', '.join(kinds) or 'nothing'}"
+            if kinds or value == []
+            else type(value).__name__,
+            expected="a plain list of whole numbers, in rank order",
+            source=path,
+        )
+    try:
+        return np.array(value, dtype=np.int64)
+    except OverflowError as error:
+        raise DataError(
+            "an id of the list is no token id", got=error, expected="ids of the tokenizer", source=path
+        ) from error
+
+
+def subset_from_list(
+    ranked: Ids, tokenizer: TextTokenizer, *, source: object
+) -> tuple[VocabSubset, list[int]]:
+    """A draft vocabulary from ids in rank order, and the tokenizer's end tokens that it lacks.
+
+    Raises:
+        DataError: ids that repeat, or that the tokenizer does not have.
+    """
+    values, times = np.unique(ranked, return_counts=True)
+    if (times > 1).any():
+        raise DataError(
+            "the list holds ids more than once",
+            got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {shortened(values[times > 1])}",
+            source=source,
+            remedy="make the list again; one that was padded to its size holds fewer ids than it says",
+        )
+    outside = values[(values < 0) | (values >= tokenizer.vocab_size)]
+    if len(outside):
+        raise DataError(
+            "the list holds ids that the tokenizer does not have",
+            got=f"{len(outside):,} ids: {shortened(outside)}",
+            expected=f"0 to {tokenizer.vocab_size - 1:,}, of {tokenizer.source}",
+            source=source,
+            remedy="give the tokenizer that the list was made with",
+        )
+    subset = VocabSubset.from_ranked(
+        ranked, vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint
+    )
+    missing = [token for token in SpecialTokens.of(tokenizer).eos if not (subset.ids == token).any()]
+    return subset, missing
+
+
+def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
+    """A frequency table from one count a line (SpecVocab); documents and bytes are not known and 0.
+
+    Raises:
+        DataError: no such file, a line that is no count, or another number of lines than the tokenizer has ids
+            (further lines of 0 are padded rows).
+    """
+    try:
+        lines = path.read_text("ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        got = error.strerror if isinstance(error, OSError) else "no plain text"
+        raise DataError("the counts cannot be read", got=got, source=path, remedy="check the path") from error
+    bad = next((number for number, line in enumerate(lines, start=1) if not _is_count(line.strip())), None)
+    if bad is not None:
+        raise DataError(
+            "a line is no count",
+            got=repr(lines[bad - 1][:60]),
+            expected="one whole number of 0 or above a line, line n + 1 for token id n",
+            source=f"{path}:{bad}",
+        )
+    values = [int(line) for line in lines]
+    size = tokenizer.vocab_size
+    if len(values) < size or any(values[size:]) or sum(values) >= 2**63:
+        raise DataError(
+            "the counts are not those of this tokenizer",
+            got=f"{len(values):,} lines, total {sum(values):,}",
+            expected=f"{size:,} lines, one for each token id (further ones 0)",
+            source=path,
+            remedy=f"give the tokenizer that was counted with; this is {tokenizer.source}",
+        )
+    return FrequencyTable(
+        np.array(values[:size], dtype=np.int64),
+        0,
+        0,
+        "corpus",
+        tokenizer.fingerprint,
+        {str(path): sha256_file(path)},
+        SpecialTokens.of(tokenizer),
+        origin={"made_by": "counts-text"},
+    )
+
+
+def _is_count(text: str) -> bool:
+    return text.isdigit() and len(text.lstrip("0")) <= _COUNT_DIGITS
+
+
+def _refused(error: Exception) -> str:
+    """What a pickle would have called; not torch's advice to open it all the same."""
+    found = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
+    return found[0].strip() if found else "no plain list"

@@ -1,0 +1,84 @@
+"""Schedules: how many of a ranked draft vocabulary's tokens each draft step may use (PA-FR).
+
+At draft step t the vocabulary is ``V_t = {v : rank(v) <= B(t)}``. Every law has B(0) = B(1) = k_max and then
+falls, never rises, to k_min. The DynaSpec text lost its law: ``decay`` is our reading and the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.errors import UsageError
+from ...core.registry import resolve
+
+# name -> "module:attr"; a law gets (step >= 1, k_max, k_min, steps) and returns B(step).
+LAWS: dict[str, str] = {
+    "constant": "vocabforge.vocab.subset.schedule:constant",
+    "linear": "vocabforge.vocab.subset.schedule:linear",
+    "geometric": "vocabforge.vocab.subset.schedule:geometric",
+    "decay": "vocabforge.vocab.subset.schedule:decay",
+}
+DEFAULT_STEPS = 7
+
+
+def schedule_sizes(
+    law: str, k_max: int, k_min: int | None = None, steps: int = DEFAULT_STEPS
+) -> tuple[int, ...]:
+    """B(0) ... B(K - 1).
+
+    Args:
+        k_max: size at steps 0 and 1.
+        k_min: size that the law falls to; ``constant`` has none.
+        steps: K, the draft steps.
+
+    Returns:
+        K sizes, none above the one before it, all within k_min .. k_max.
+
+    Raises:
+        UsageError: an unknown law, K below 1, sizes below 1 or the wrong way round, a k_min that is missing
+            or has no meaning.
+    """
+    function: Callable[[int, int, int, int], int] = resolve(LAWS, law, "schedule")
+    if law == "constant":
+        if k_min is not None and k_min != k_max:
+            raise UsageError(
+                "a constant schedule has one size only",
+                got=f"k_min {k_min:,}, k_max {k_max:,}",
+                remedy="leave --k-min out",
+            )
+        k_min = k_max
+    if k_min is None:
+        raise UsageError(f"the schedule {law} needs the size that it falls to", expected="--k-min N")
+    if not 1 <= k_min <= k_max:
+        raise UsageError(
+            "the sizes of the schedule are not in order",
+            got=f"k_min {k_min:,}, k_max {k_max:,}",
+            expected="1 <= k_min <= k_max",
+        )
+    if steps < 1:
+        raise UsageError("a schedule needs at least one draft step", got=steps, expected="1 or more")
+    return tuple(function(max(step, 1), k_max, k_min, steps) for step in range(steps))
+
+
+def constant(step: int, k_max: int, k_min: int, steps: int) -> int:
+    """B(t) = k_max."""
+    return k_max
+
+
+def linear(step: int, k_max: int, k_min: int, steps: int) -> int:
+    """An equal step down each time, rounded down: k_max at t = 1, k_min at t = K - 1."""
+    falls = steps - 2
+    return k_max - -(-(k_max - k_min) * (step - 1) // falls) if step > 1 else k_max
+
+
+def geometric(step: int, k_max: int, k_min: int, steps: int) -> int:
+    """An equal ratio each time, rounded to the nearest: k_max at t = 1, k_min at t = K - 1."""
+    if step <= 1:
+        return k_max
+    share = (step - 1) / (steps - 2)
+    return min(k_max, max(k_min, round(k_max * (k_min / k_max) ** share)))
+
+
+def decay(step: int, k_max: int, k_min: int, steps: int) -> int:
+    """B(t) = max(k_min, floor(k_max / t)) for t >= 1."""
+    return max(k_min, k_max // step)

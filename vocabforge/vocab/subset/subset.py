@@ -1,0 +1,234 @@
+"""Static draft vocabularies: the artefact, and the two forms in which it is used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ...core.artifact import open_artifact, write_artifact
+from ...core.errors import ArtifactError, DataError, UsageError
+from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint
+from .select import Fill, Ids, select
+
+KIND = "subset"
+_FILE = "subset.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class VocabSubset:
+    """A draft vocabulary of R of the target's V token ids.
+
+    Attributes:
+        ids: (R,) int64, ascending; row j of a draft head stands for target id ``ids[j]``.
+        ranked: (R,) int64, the same ids in rank order (the FR-Spec list).
+        vocab_size: V of the tokenizer; a target's head may have more, padded rows.
+        forced: ids that are inside whatever their counts, ascending.
+        coverage: share of the counted tokens whose id is inside, None when nothing was counted.
+        filled: how many ids have neither a count nor a reason to be forced.
+        schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all
+            of them at every step.
+    """
+
+    ids: Ids
+    ranked: Ids
+    vocab_size: int
+    fingerprint: str
+    forced: tuple[int, ...] = ()
+    coverage: float | None = None
+    filled: int = 0
+    schedule: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem is not None:
+            raise DataError(
+                "this is no valid draft vocabulary",
+                got=problem,
+                expected="distinct ascending ids of the vocabulary, and a rank order of the same ids",
+            )
+
+    def _problem(self) -> str | None:
+        if (
+            self.ids.ndim != 1
+            or self.ids.dtype != np.int64
+            or self.ranked.dtype != np.int64
+            or not len(self.ids)
+        ):
+            return (
+                f"ids of shape {self.ids.shape} and type {self.ids.dtype}, ranked of type {self.ranked.dtype}"
+            )
+        if (np.diff(self.ids) <= 0).any():
+            return "ids that repeat or do not ascend"
+        if self.ids[0] < 0 or self.ids[-1] >= self.vocab_size:
+            return f"ids {self.ids[0]} to {self.ids[-1]} in a vocabulary of {self.vocab_size}"
+        if not np.array_equal(np.sort(self.ranked), self.ids):
+            return "a rank order of other ids"
+        if not np.isin(np.asarray(self.forced, dtype=np.int64), self.ids).all():
+            return "forced ids that are not inside"
+        if self.schedule and not 1 <= min(self.schedule) <= max(self.schedule) <= len(self.ids):
+            return f"a schedule of {min(self.schedule)} to {max(self.schedule)} among {len(self.ids)} ids"
+        if self.schedule and not set(self.forced) <= set(self.ranked[: min(self.schedule)].tolist()):
+            return f"a schedule whose {min(self.schedule)} first ids lack some of the forced ones"
+        return None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def d2t(self) -> Ids:
+        """(R,) int64 **offsets**: draft index j stands for target id ``j + d2t[j]`` (EAGLE-3's layout)."""
+        return self.ids - np.arange(len(self.ids), dtype=np.int64)
+
+    def t2d(self, vocab_size: int | None = None) -> npt.NDArray[np.bool_]:
+        """(V,) bool, True where the target id is inside; ``vocab_size`` counts a target's padded rows too.
+
+        Raises:
+            UsageError: ``vocab_size`` is below the tokenizer's.
+        """
+        rows = self.vocab_size if vocab_size is None else vocab_size
+        if rows < self.vocab_size:
+            raise UsageError(
+                "t2d needs a place for every token", got=rows, expected=f"at least {self.vocab_size}"
+            )
+        inside = np.zeros(rows, dtype=np.bool_)
+        inside[self.ids] = True
+        return inside
+
+    def digest(self) -> str:
+        """Hex SHA-256 over the ids, V and the fingerprint: what a drafter trained on it depends on."""
+        head = f"{self.vocab_size} {self.fingerprint} ".encode()
+        return hashlib.sha256(head + self.ids.astype("<i8").tobytes()).hexdigest()
+
+    def check_tokenizer(self, tokenizer: TextTokenizer, *, source: object) -> None:
+        """Refuse a tokenizer that this draft vocabulary was not made for; ``source`` is where it stands.
+
+        Raises:
+            MismatchError: the fingerprints differ.
+        """
+        check_fingerprint(
+            tokenizer.fingerprint,
+            self.fingerprint,
+            expected_from=tokenizer.source,
+            got_from=f"the draft vocabulary {source}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
+
+    @classmethod
+    def from_ranked(
+        cls, ranked: Ids, *, vocab_size: int, fingerprint: str, forced: Iterable[int] = ()
+    ) -> VocabSubset:
+        """From ids in rank order, without counts."""
+        return cls(np.sort(ranked), ranked, vocab_size, fingerprint, tuple(sorted(set(forced))))
+
+
+def make_subset(
+    counts: Ids,
+    size: int,
+    forced: Iterable[int],
+    *,
+    fingerprint: str,
+    fill: Fill = "error",
+    schedule: Sequence[int] = (),
+) -> VocabSubset:
+    """:func:`select`, with the coverage of the counts that it was made from.
+
+    Raises:
+        UsageError: see :func:`select`; also a schedule with a step too small for the forced ids.
+        DataError: see :func:`select`.
+    """
+    must = tuple(sorted(set(forced)))
+    if schedule and min(schedule) < len(must):
+        raise UsageError(
+            "the schedule's smallest size is below the number of forced ids",
+            got=f"{min(schedule):,}",
+            expected=f"at least {len(must):,}",
+            remedy="choose a larger --k-min, or force fewer ids",
+        )
+    ranked = select(counts, size, must, fill=fill)
+    tokens = int(counts.sum())
+    unused = ranked[counts[ranked] == 0]
+    return VocabSubset(
+        ids=np.sort(ranked),
+        ranked=ranked,
+        vocab_size=len(counts),
+        fingerprint=fingerprint,
+        forced=must,
+        coverage=int(counts[ranked].sum()) / tokens if tokens else None,
+        filled=int(np.count_nonzero(~np.isin(unused, np.asarray(must, dtype=np.int64)))),
+        schedule=tuple(schedule),
+    )
+
+
+def save_subset(
+    subset: VocabSubset,
+    path: Path,
+    *,
+    parents: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    exports: Iterable[Callable[[Path], object]] = (),
+) -> None:
+    """Write the artefact (kind ``subset``).
+
+    Args:
+        parents: content hashes by role.
+        exports: each is called with the folder and writes a further file into it, listed in the manifest.
+    """
+    meta = {
+        "size": len(subset),
+        "vocab_size": subset.vocab_size,
+        "fingerprint": subset.fingerprint,
+        "forced": list(subset.forced),
+        "coverage": subset.coverage,
+        "filled": subset.filled,
+        "schedule": list(subset.schedule),
+    }
+    with write_artifact(path, KIND, meta, parents=parents, overwrite=overwrite) as folder:
+        arrays = {"ids": np.ascontiguousarray(subset.ids), "ranked": np.ascontiguousarray(subset.ranked)}
+        save_file(arrays, folder / _FILE)
+        for export in exports:
+            export(folder)
+
+
+def load_subset(path: Path) -> VocabSubset:
+    """Read the artefact back, verified.
+
+    Raises:
+        ArtifactError: no such artefact, or one that does not hold what its manifest says.
+    """
+    artifact = open_artifact(path, KIND)
+    meta = artifact.meta
+    try:
+        arrays, size = load_file(artifact.file(_FILE)), meta["size"]
+        subset = VocabSubset(
+            ids=arrays["ids"],
+            ranked=arrays["ranked"],
+            vocab_size=int(meta["vocab_size"]),
+            fingerprint=str(meta["fingerprint"]),
+            forced=tuple(int(token) for token in meta["forced"]),
+            coverage=meta["coverage"],
+            filled=int(meta["filled"]),
+            schedule=tuple(int(size) for size in meta.get("schedule", ())),
+        )
+        if not isinstance(meta["fingerprint"], str):
+            raise ValueError(f"fingerprint {meta['fingerprint']!r}")
+        if subset.coverage is not None and not (
+            type(subset.coverage) in (int, float) and 0 <= subset.coverage <= 1
+        ):
+            raise ValueError(f"coverage {subset.coverage!r}")
+        if len(subset) != size:
+            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({size})")
+    except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
+        got = error.got if isinstance(error, DataError) else error
+        raise ArtifactError(
+            "the draft vocabulary cannot be read",
+            got=got,
+            source=path,
+            remedy="make it again with select-vocab",
+        ) from error
+    return subset
