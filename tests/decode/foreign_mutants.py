@@ -166,7 +166,7 @@ MUTANTS = {
         "cross_vocab.slrs_psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
     ),
     "nothing drawn, and no residual": source(
-        "verify_residual",
+        "verify.residual",
         "return choose_lazy(row, node, weights, law)",
         "return (choose_lazy if row.children[node] else lambda *_: (None, row.chance.draw(weights)))"
         "(row, node, weights, law)",
