@@ -15,7 +15,7 @@ from vocabforge.evaluate.reports.text import headline, parts_of, row_keys
 from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
-TEMPLATES = sorted((ROOT / "vocabforge" / "evaluate").glob("*.html.j2"))
+TEMPLATES = sorted((ROOT / "vocabforge" / "evaluate" / "reports" / "templates").glob("*.html.j2"))
 # Charts are made by our own code, whose texts are escaped.
 CHARTS = re.compile(r"\b(svg|wide|narrow|check_chart)\|safe")
 
@@ -299,7 +299,7 @@ def test_one_task_is_not_told_apart_from_the_whole(undrawn) -> None:
 
 
 def test_every_page_forbids_scripts_and_loading() -> None:
-    page = (ROOT / "vocabforge/evaluate/page.html.j2").read_text("utf-8")
+    page = (ROOT / "vocabforge/evaluate/reports/templates/page.html.j2").read_text("utf-8")
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)">', page)
     assert policy is not None
     rules = dict(rule.strip().split(" ", 1) for rule in policy[1].split(";"))

@@ -17,7 +17,7 @@ from vocabforge.core.artifact import MANIFEST, open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError
 
 # Parts of a larger artefact, of kinds of their own, that only their writer opens: ``inspect`` does not know them.
-PARTS = ("study-replay-part",)
+PARTS = ()
 KINDS = sorted([*VIEWS, *PARTS])
 
 

@@ -1,22 +1,25 @@
-"""What most tests of training begin with."""
+"""What most tests of training begin with. Imports stand in the fixtures: a GPU machine may lack pydantic."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import tiny_target
-from tests.train.run_support import make_place
-from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a target and texts for runs."""
+    from tests.train.run_support import make_place
+
     return make_place(tmp_path_factory.mktemp("place"))
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from vocabforge.models.target.hf import HFTarget
+
     return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))

@@ -73,7 +73,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing, not YAML, or not a mapping.
     """
     try:
-        value = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)
+        value = _parse_yaml(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         got = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
@@ -93,6 +93,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_UniqueKeyLoader)
+
+
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Apply ``key.sub=value`` overrides (values are parsed as YAML) to a nested mapping, in place.
 
@@ -100,7 +104,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         ConfigError: an override without ``=``, or a path that runs through a plain value.
     """
     for item in overrides:
-        key, value = yaml_pair(item, expected="key.sub=value", loader=_UniqueKeyLoader)
+        key, value = yaml_pair(item, expected="key.sub=value", parse=_parse_yaml)
         if not all(key.split(".")):
             raise ConfigError("this is no key of the configuration", got=repr(item), expected="key.sub=value")
         *parents, leaf = key.split(".")

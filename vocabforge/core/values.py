@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def split_pair(item: str, *, expected: str, source: str | None = None) -> tuple[
 
 
 def yaml_pair(
-    item: str, *, expected: str, source: str | None = None, loader: Any = yaml.SafeLoader
+    item: str, *, expected: str, source: str | None = None, parse: Callable[[str], Any] = yaml.safe_load
 ) -> tuple[str, Any]:
     """Key and value of ``KEY=VALUE``; values are read as YAML, so that ``false`` and ``20`` are what they look like.
 
@@ -77,7 +77,7 @@ def yaml_pair(
     """
     key, text = split_pair(item, expected=expected, source=source)
     try:
-        return key, yaml.load(text, Loader=loader)
+        return key, parse(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(
             "cannot read a value", got=f"{item!r}: {error}", expected="a YAML value", source=source or key
