@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("pydantic", reason="drafting is declared with pydantic, which is not installed")
+
 from tests.decode.graph_support import SAMPLED, outcome, requests
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.device_cycle import DeviceCycle

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from ...models.heads.registry import DraftHead, StaticHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
 from ...vocab.overlap.bridge import Bridge
-from ..build.spec import MethodSpec
 from ..proposers.draft_model import DraftModelBackend, draft_model_of
 from ..proposers.interface import Commit, Draw, Plan, Wrap
 from ..proposers.model import ModelProposer
@@ -30,6 +29,9 @@ from ..tree import DraftTree
 from ..trees.policies import choose_policy
 from .text import DraftText
 from .trees import NO_TOKEN, Drafted, Respelling, TokenMap, Translation, paths_of
+
+if TYPE_CHECKING:
+    from ..build.spec import MethodSpec
 
 LEAST_ROOM = 512  # positions of the drafter's cache, at least
 TARGET_TOKENS = 5  # that SLEM drafts by default, about

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,6 @@ from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
 from ...vocab.overlap.bridge import Bridge
-from ..build.spec import MethodSpec
 from ..proposers.interface import Commit, Draw, Plan, Wrap
 from ..proposers.ngram import chain_trees, root_trees
 from ..proposers.registry import Lap, ProposerParts
@@ -32,6 +31,9 @@ from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
 from .slrs_psi import ChainLaws, Streams
 from .slrs_trie import DraftWords, TargetTrie, target_ids
 from .text import DraftText
+
+if TYPE_CHECKING:
+    from ..build.spec import MethodSpec
 
 TARGET_TOKENS = 4  # of a drafted text by default, about
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default

@@ -12,12 +12,12 @@ from ...core.registry import resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
-from ..build.spec import MethodSpec
 from ..tree import DraftTree, TreeSettings
 from .interface import Commit, Draw, Plan
 
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
+    from ..build.spec import MethodSpec
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
 PROPOSERS: dict[str, str] = {
@@ -45,6 +45,13 @@ FITTING = {
     "draft-model": ("draft-model", *FOREIGN),
 }
 
+
+def _default_options() -> MethodSpec:
+    from ..build.spec import MethodSpec  # kernels are tested on machines without pydantic
+
+    return MethodSpec()
+
+
 Lap = Callable[[str], object]  # called at the end of a part of the work: "head", "layers", "draft"
 
 
@@ -63,7 +70,7 @@ class ProposerParts:
     target: LeanModel
     drafter: Any = None
     head: DraftHead | None = None
-    options: MethodSpec = field(default_factory=MethodSpec)
+    options: MethodSpec = field(default_factory=_default_options)
     bridge: Bridge | None = None
 
 
@@ -144,6 +151,8 @@ def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: Tr
     Raises:
         UsageError: a tree that the drafter or the head cannot fill.
     """
+    from ..build.spec import MethodSpec
+
     options = MethodSpec(
         tree="dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes
     )
