@@ -125,7 +125,8 @@ MUTANTS = {
         texts_are_read_as_they_are,
     ),
     "held bytes lost": source(
-        "cross_vocab.text", "self.held = pending[taken + len(complete) :]", "self.held = b''", texts_are_read_as_they_are
+        "cross_vocab.text", "self.held = pending[taken + len(complete) :]", "self.held = b''",
+        texts_are_read_as_they_are
     ),
     "accepted draft tokens not in the drafter's text": source(
         "proposers.draft_model", "known = min(start, self.passes.lengths[row] + 1)", "known = start",
