@@ -174,11 +174,11 @@ MUTANTS = {
         strings_are_lossless,
     ),
     "a residual that accepts as p does": source(
-        "verify_lazy", "heights[place] = _rest(height, law, tokens[place])", "heights[place] = height",
+        "verify.lazy", "heights[place] = _rest(height, law, tokens[place])", "heights[place] = height",
         strings_are_lossless,
     ),
     "a child accepted with p": source(
-        "verify_lazy", "happens(min(p[token], psi), psi)", "happens(p[token], p.sum())", strings_are_lossless
+        "verify.lazy", "happens(min(p[token], psi), psi)", "happens(p[token], p.sum())", strings_are_lossless
     ),
     "a range that ends one token early": source(
         "cross_vocab.slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
