@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.contracts.drafter_support import make_drafter
+from tests.decode.drafting import make_drafter
 from tests.support import DATA, tiny_target
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.proposers.interface import Commit

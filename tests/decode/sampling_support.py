@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.decode.chi_square import p_value
 from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
-from tests.decode.proof_support import TRANSFORMS, Case, reference_law
+from tests.decode.probability import p_value
+from tests.decode.proofs import TRANSFORMS, Case, reference_law
 from vocabforge.decode.proposers.interface import Draw
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory, target_weights

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.contracts.drafter_support import head_of, make_drafter
-from tests.decode.engine_support import PROMPT, watch_rows
+from tests.decode.drafting import PROMPT, head_of, make_drafter, watch_rows
 from tests.support import tiny_target
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from tests.decode.engine_support import PROMPT, SHAPES, Pair, check_figures, knowing
+from tests.decode.drafting import PROMPT, SHAPES, Pair, check_figures, knowing
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request, SamplingParams

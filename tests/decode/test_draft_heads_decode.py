@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
-from tests.decode.engine_support import advance, eagle, propose
+from tests.decode.drafting import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.cli.app import build_app

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.decode.engine_support import CASES, PROMPT, SHAPES, Pair, check_figures, eagle, hf_greedy, knowing
+from tests.decode.drafting import FAMILY_CASES, PROMPT, SHAPES, Pair, check_figures, eagle, hf_greedy, knowing
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.tree import DraftTree
@@ -14,7 +14,7 @@ from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.heads.registry import FullHead
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", FAMILY_CASES)
 def test_output_is_hugging_faces_greedy_output(pairs: dict[str, Pair], case: str) -> None:
     pair = pairs[case]
     expected = hf_greedy(pair.hf, PROMPT, 40)

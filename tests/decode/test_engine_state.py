@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tests.decode.engine_support import (
+from tests.decode.drafting import (
     PROMPT,
     SHAPES,
     Pair,
@@ -21,7 +21,7 @@ from tests.decode.engine_support import (
     make_pair,
     ready,
 )
-from tests.decode.graph_support import traced
+from tests.decode.recording import traced
 from tests.models.lean_support import build
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.chi_square import holm_rejections, p_value
+from tests.decode.probability import holm_rejections, p_value
 from tests.models.llama2c import convert
 from tests.support import DATA, needs_data
 from vocabforge.bench.decoding.settings import PROMPTS

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contracts.drafter_support import make_drafter
-from tests.decode.graph_support import SAMPLED, outcome, requests, same_as_eager, traced
+from tests.decode.drafting import make_drafter
 from tests.decode.node_support import Alternating, load_tiny
-from tests.decode.trace_recorder import Forbidden, TraceRecorder
+from tests.decode.recording import SAMPLED, Forbidden, TraceRecorder, outcome, requests, same_as_eager, traced
 from tests.models.lean_support import build as build_family
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.decode.trace_recorder import TraceRecorder, as_captured
+from tests.decode.recording import TraceRecorder, as_captured
 from vocabforge.decode.accelerate.graphs import GraphCapture
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.graph_support import SAMPLED, outcome, requests
+from tests.decode.recording import SAMPLED, outcome, requests
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.device_cycle import DeviceCycle
 from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes

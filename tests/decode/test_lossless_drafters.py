@@ -12,9 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.drafter_support import KINDS, VARIANTS, head_of, make_drafter, shape_for
-from tests.decode.engine_support import PROMPT, check_figures, knowing, watch_rows
-from tests.decode.enumeration import AllBranches, Law, total_variation
+from tests.decode.drafting import (
+    KINDS,
+    PROMPT,
+    VARIANTS,
+    check_figures,
+    head_of,
+    knowing,
+    make_drafter,
+    shape_for,
+    watch_rows,
+)
+from tests.decode.probability import AllBranches, Law, total_variation
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import target_side

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.engine_support import advance, eagle, propose
+from tests.decode.drafting import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.corpus.prepared.dataset import TrainingSequence, pack

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests.decode import sampling_support
-from tests.decode.chi_square import holm_rejections, p_value, upper_tail
 from tests.decode.markov import MarkovTarget
-from tests.decode.mutants import MUTANTS
-from tests.decode.mutation import mistake
-from tests.decode.proof_support import OWN, TRANSFORMS, Case, proposer_for, reference_law
+from tests.decode.mutants import MUTANTS, mistake
+from tests.decode.probability import holm_rejections, p_value, upper_tail
+from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_law
 from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Configuration, Sampler
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.sampling import SeededChance

@@ -16,21 +16,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.enumeration import AllBranches
 from tests.decode.markov import KINDS, MarkovTarget
-from tests.decode.plain_transform import plain_transform
-from tests.decode.proof_checks import CASES, HEADLESS, PAIRS, SAMPLERS, TREES, FixedTree, check, targets
-from tests.decode.proof_support import (
+from tests.decode.probability import AllBranches, plain_transform
+from tests.decode.proofs import (
+    CASES,
     GREEDY,
+    HEADLESS,
     OWN,
+    PAIRS,
+    SAMPLERS,
     SHAPES,
     TRANSFORMS,
+    TREES,
     Case,
+    FixedTree,
     Walker,
+    check,
     exact_weights,
     next_weights,
     proposer_for,
     reference_law,
+    targets,
 )
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder

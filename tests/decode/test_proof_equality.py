@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tests.decode.equality_support import Pair, Told, fresh_pass, own_prompts, spec_bench_prompts
-from tests.decode.mutation import mistake
-from tests.decode.proof_support import OWN
+from tests.decode.mutants import mistake
+from tests.decode.proofs import OWN
 from tests.support import DATA, needs_data
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request, SamplingParams

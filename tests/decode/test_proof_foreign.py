@@ -12,8 +12,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.decode.enumeration import AllBranches, all_ways
-from tests.decode.foreign_support import (
+from tests.decode.cross_vocab import (
     SITUATIONS,
     WAYS,
     case_of,
@@ -22,7 +21,8 @@ from tests.decode.foreign_support import (
     foreign_proposer,
     target_of,
 )
-from tests.decode.proof_support import GREEDY, TRANSFORMS, Case, Walker, exact_weights, reference_law
+from tests.decode.probability import AllBranches, all_ways
+from tests.decode.proofs import GREEDY, TRANSFORMS, Case, Walker, exact_weights, reference_law
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.cross_vocab import slrs as proposer_slrs
 from vocabforge.decode.engine import Decoder

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.decode.foreign_mutants import HARMLESS, MUTANTS
-from tests.decode.proof_support import exact_weights
+from tests.decode.cross_vocab_mutants import HARMLESS, MUTANTS
+from tests.decode.proofs import exact_weights
 from vocabforge.core.errors import VocabForgeError
 
 pytestmark = pytest.mark.long

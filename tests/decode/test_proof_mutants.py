@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.decode.mutants import MUTANTS
-from tests.decode.mutation import mistake
-from tests.decode.proof_support import exact_weights
+from tests.decode.mutants import MUTANTS, mistake
+from tests.decode.proofs import exact_weights
 from vocabforge.core.errors import VocabForgeError
 
 pytestmark = pytest.mark.long

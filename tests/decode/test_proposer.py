@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.decode.engine_support import advance, eagle, propose
+from tests.decode.drafting import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.tree import TreeSettings

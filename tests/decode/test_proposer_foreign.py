@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.decode.bridges import bridge, side
 from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests, sharp
-from tests.decode.toy_bridge import bridge, side
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import proposer as proposer_foreign

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.decode.engine_support import PROMPT, SHAPES, Pair, knowing
+from tests.decode.drafting import PROMPT, SHAPES, Pair, knowing
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.decode.bridges import LongestMatch
 from tests.decode.markov import MarkovTarget
-from tests.decode.slrs_support import Spells
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
@@ -49,8 +49,8 @@ HOT = SamplingParams(1.0)
 def bridge_of(
     own: Sequence[bytes | None] = DRAFT_FORMS, ours: Sequence[bytes | None] = TARGET_FORMS
 ) -> Bridge:
-    target = BridgeSide(tuple(ours), Spells(ours), (2,), (1,))
-    drafter = BridgeSide(tuple(own), Spells(own), (7,), (0,))
+    target = BridgeSide(tuple(ours), LongestMatch(ours), (2,), (1,))
+    drafter = BridgeSide(tuple(own), LongestMatch(own), (7,), (0,))
     pairs = [(token, own.index(form)) for token, form in enumerate(ours) if form and form in own]
     return Bridge(target, drafter, np.array(pairs, dtype=np.int64).reshape(-1, 2), (2, 7))
 
@@ -218,8 +218,8 @@ def test_texts_get_shorter_where_strings_are_written_in_many_ways(
 ) -> None:
     """Runs of one letter under tokens of one to eight of it: the ways double with every letter."""
     runs = tuple(b"a" * size for size in range(1, 9))
-    target_side = BridgeSide((*runs, b"b"), Spells((*runs, b"b")), (), (8,))
-    drafter_side = BridgeSide((*runs, b"b"), Spells((*runs, b"b")), (), (8,))
+    target_side = BridgeSide((*runs, b"b"), LongestMatch((*runs, b"b")), (), (8,))
+    drafter_side = BridgeSide((*runs, b"b"), LongestMatch((*runs, b"b")), (), (8,))
     pairs = np.array([[token, token] for token in range(9)])
     between = Bridge(target_side, drafter_side, pairs, None)
     contexts, lengths = [], []
@@ -236,7 +236,7 @@ def test_texts_get_shorter_where_strings_are_written_in_many_ways(
 
 def test_half_a_character_stops_drafting() -> None:
     forms = (b"\xc3", b"\xa9", b"\xc3\xa9", b"a")
-    side = BridgeSide(forms, Spells(forms), (), (3,))
+    side = BridgeSide(forms, LongestMatch(forms), (), (3,))
     bridge = Bridge(side, side, np.array([[token, token] for token in range(4)]), None)
     models = MarkovTarget("plain", 4, 3, layers=2), MarkovTarget("plain", 4, 8, layers=1)
     proposer = make_proposer("slrs", ProposerParts(*models, None, MethodSpec(depth=2), bridge))

@@ -9,20 +9,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.decode.enumeration import AllBranches, Law, all_ways, total_variation
-from tests.decode.mutation import mistake
-from tests.decode.toy_targets import Toy, batch_of, random_tree, tree_logits
-from tests.decode.verify_support import (
+from tests.decode.mutants import mistake
+from tests.decode.probability import AllBranches, Law, all_ways, total_variation
+from tests.decode.toys import (
     Always,
     OneUniform,
     Source,
+    Toy,
+    batch_of,
     exact_target,
     exact_weights,
     history,
     logits_of,
     next_law,
     output_law,
+    random_tree,
     target_law,
+    tree_logits,
     verify_one,
 )
 from vocabforge.core.errors import DataError, UsageError

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.decode.enumeration import AllBranches, all_ways, fractions, total_variation
-from tests.decode.mutation import mistake
-from tests.decode.toy_targets import Toy
-from tests.decode.verify_support import (
+from tests.decode.mutants import mistake
+from tests.decode.probability import AllBranches, all_ways, fractions, total_variation
+from tests.decode.toys import (
     Drafter,
     OneUniform,
     Source,
+    Toy,
     exact_weights,
     output_law,
     real_weights,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.contracts.drafter_support import make_drafter
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
+from tests.decode.drafting import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
