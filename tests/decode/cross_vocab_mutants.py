@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 
+from tests.decode import mutants
 from tests.decode.cross_vocab import (
     SITUATIONS,
     Situation,
@@ -23,7 +24,7 @@ from tests.decode.cross_vocab import (
     target_of,
 )
 from tests.decode.markov import MarkovTarget
-from tests.decode.mutants import mistake
+from tests.decode.mutants import Mutant, mistake
 from tests.decode.proofs import GREEDY, TRANSFORMS
 from tests.vocab.overlap_support import hand_made
 from vocabforge.decode.build.spec import MethodSpec
@@ -154,13 +155,8 @@ def a_drafter_like_the_target_is_right() -> None:
                 assert set(result.accept_lengths) == {3}, (way, tree)
 
 
-class Mutant(NamedTuple):
-    change: Callable[[], AbstractContextManager[None]]
-    killer: Callable[[], None]
-
-
 def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:
-    return Mutant(lambda: mistake(f"vocabforge.decode.{module}", right, wrong), killer)
+    return mutants.source(f"vocabforge.decode.{module}", right, wrong, killer)
 
 
 @contextmanager

@@ -107,34 +107,36 @@ def make_pair(folder: Path, hf: Any) -> Pair:
 
 class Knows:
     """Drafts as ever, then writes the true continuation into a part of one path of each row, so that much is
-    accepted. ``truths`` are prompts with their continuations, one a row."""
+    accepted. ``truths`` are prompts with their continuations."""
 
     truths: list[list[int]]
     draw: random.Random
 
     def begin(self, row: int, prompt_ids: Any) -> None:
         super().begin(row, prompt_ids)  # type: ignore[misc]
-        self.places = {**getattr(self, "places", {}), row: len(prompt_ids)}
+        prompt = list(prompt_ids)
+        known = next((text for text in self.truths if text[: len(prompt)] == prompt), [])
+        self.rest = {**getattr(self, "rest", {}), row: known[len(prompt) :]}
 
     def commit(self, commit: Commit) -> None:
         super().commit(commit)  # type: ignore[misc]
         for row, tokens in enumerate(commit.tokens):
             if tokens:
-                self.places[row] += len(tokens)
+                self.rest[row] = self.rest[row][len(tokens) :]
 
     def propose(self, roots: torch.Tensor, *rest: Any) -> DraftTree:
         tree = super().propose(roots, *rest)  # type: ignore[misc]
         tokens = tree.tokens.clone()
-        for row, truth in enumerate(self.truths):
-            rest = truth[self.places.get(row, 0) :]
-            if rest and tokens[row, 0] == rest[0]:  # an idle row drafts anything
-                self._tell(tokens[row], tree.parents[row].tolist(), rest[1:])
-        return dataclasses.replace(tree, tokens=tokens)
+        for row, truth in self.rest.items():
+            if row < len(tokens) and truth and tokens[row, 0] == truth[0]:  # an idle row drafts anything
+                alive = [True] * tokens.shape[1] if tree.alive is None else tree.alive[row].tolist()
+                self._tell(tokens[row], tree.parents[row].tolist(), alive, truth[1:])
+        return dataclasses.replace(tree, tokens=tokens, laws=None)
 
-    def _tell(self, tokens: torch.Tensor, parents: list[int], truth: list[int]) -> None:
+    def _tell(self, tokens: torch.Tensor, parents: list[int], alive: list[bool], truth: list[int]) -> None:
         node = 0
         for right in truth:
-            children = [n for n in range(1, len(tokens)) if parents[n] == node]
+            children = [n for n in range(1, len(tokens)) if parents[n] == node and alive[n]]
             if not children or self.draw.random() < 0.25:
                 break
             node = next((n for n in children if tokens[n] == right), self.draw.choice(children))
@@ -144,7 +146,7 @@ class Knows:
 def knowing(proposer: Any, *truths: list[int], seed: int = 0) -> Any:
     if not isinstance(proposer, Knows):
         proposer.__class__ = type("Knowing", (Knows, type(proposer)), {})
-    proposer.truths, proposer.draw = list(truths), random.Random(seed)
+    proposer.truths, proposer.draw, proposer.rest = list(truths), random.Random(seed), {}
     return proposer
 
 

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import pkgutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -213,171 +213,222 @@ def repeated_texts_are_drafted() -> None:
 
 
 class Mutant(NamedTuple):
-    module: str
-    right: str
-    wrong: str
+    change: Callable[[], AbstractContextManager[None]]
     killer: Callable[[], None]
+
+
+def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:
+    """Another snippet in the source of a module, or of the one module of a package that has it."""
+    return Mutant(lambda: mistake(module, right, wrong), killer)
 
 
 DECODE = "vocabforge.decode"  # or the module, where a snippet stands in several
 DRAWS = "found = draw_children(law, len(children), draw.chance)"
 MUTANTS = {
     # The mistakes of METHODS section 10, and those of the issue.
-    "one uniform number for all decisions": Mutant(
+    "one uniform number for all decisions": source(
         DECODE,
         "self._uniform = np.random.Generator(np.random.Philox(key=seed)).random",
         "number = np.random.Generator(np.random.Philox(key=seed)).random(); self._uniform = lambda: number",
         fresh_numbers,
     ),
-    "the best tokens verified as if drawn": Mutant(
+    "the best tokens verified as if drawn": source(
         DECODE,
         DRAWS,
         "found = law.ids[np.argsort(-law.weights, kind='stable')[: len(children)]].tolist()",
         drawn,
     ),
-    "drawn, then only the best kept": Mutant(
+    "drawn, then only the best kept": source(
         DECODE,
         DRAWS,
         "found = sorted(draw_children(law, len(children) + 1, draw.chance),"
         " key=lambda token: -law.weights[list(law.ids).index(token)])[: len(children)]",
         drawn,
     ),
-    "drawn from a part of the law": Mutant(
+    "drawn from a part of the law": source(
         DECODE,
         DRAWS,
         "found = draw_children(DraftLaw(law.ids[1:], law.weights[1:]), len(children), draw.chance)",
         drawn,
     ),
-    "<= for <": Mutant(
+    "<= for <": source(
         DECODE, "* total < weight", "* total <= weight", the_lowest_and_the_highest_uniform_number
     ),
-    "a draw that takes weights of 0": Mutant(
+    "a draw that takes weights of 0": source(
         DECODE, 'side="right"', 'side="left"', the_lowest_and_the_highest_uniform_number
     ),
-    "the residual skipped": Mutant(DECODE + ".verify.residual", "p = rest / rest.sum()", "p = p", drawn),
-    "no residual outside the law's ids": Mutant(
+    "the residual skipped": source(DECODE + ".verify.residual", "p = rest / rest.sum()", "p = p", drawn),
+    "no residual outside the law's ids": source(
         DECODE + ".verify.residual", "rest = p.copy()\n", "rest = 0 * p\n", drawn_chain
     ),
-    "q of another order": Mutant(
+    "q of another order": source(
         DECODE + ".verify.residual",
         "q = law.weights / law.weights.sum()",
         "q = (law.weights / law.weights.sum())[::-1]",
         drawn,
     ),
-    "q of before the draw": Mutant(DECODE + ".verify.residual", "q = _without(q, place)", "q = q", drawn),
-    "drawn siblings not removed": Mutant(
+    "q of before the draw": source(DECODE + ".verify.residual", "q = _without(q, place)", "q = q", drawn),
+    "drawn siblings not removed": source(
         DECODE,
         "weights[place] = 0 * weights[place]",
         "weights[place] = weights[place]",
         drawn,
     ),
-    "siblings not removed": Mutant(
+    "siblings not removed": source(
         DECODE + ".verify.point", "weights[token] = 0 * weight", "weights[token] = weight", any_trees
     ),
-    "the whole mass stays 1": Mutant(
+    "the whole mass stays 1": source(
         DECODE + ".verify.point",
         "happens(weight, weights.sum())",
         "happens(weight, 3 * weights.max())",
         any_trees,
     ),
-    "EOS dropped": Mutant(
+    "drawn in one order, tried in another": source(
+        DECODE, DRAWS, DRAWS.replace(" = ", " = list(reversed(") + "))", drawn
+    ),
+    "the residual is the target's law": source(
+        DECODE + ".verify.residual", "rest = _residual(p, q, law)", "rest = p", drawn
+    ),
+    "the rejected law taken out altogether": source(
+        DECODE + ".verify.residual", "np.maximum(p[law.ids] - q, 0 * q)", "0 * q", drawn
+    ),
+    "q not renormalised": source(
+        DECODE + ".verify.residual", "return rest / rest.sum() if rest.any() else rest", "return rest", drawn
+    ),
+    "accepted with min(p, q) of p + q": source(
+        DECODE + ".verify.residual", "happens(min(p, q), q)", "happens(min(p, q), q + p)", drawn
+    ),
+    "accepted whatever q is": source(
+        DECODE + ".verify.residual", "happens(min(p, q), q)", "happens(p, p + 1)", drawn
+    ),
+    "p of another total": source(
+        DECODE + ".verify.residual",
+        "p = weights / weights.sum()",
+        "p = weights / weights.max() / len(weights)",
+        drawn,
+    ),
+    "a rejected sibling that stays": source(
+        DECODE + ".verify.point",
+        "weights[token] = 0 * weight  # a fraction stays a fraction",
+        "return False",
+        any_trees,
+    ),
+    "no renormalisation after a rejection": source(
+        DECODE + ".verify.point",
+        "happens(weight, weights.sum())",
+        "happens(weight, 1 + 0 * weight)",
+        any_trees,
+    ),
+    "accepted half as often": source(
+        DECODE + ".verify.point",
+        "happens(weight, weights.sum())",
+        "happens(weight / 2, weights.sum())",
+        any_trees,
+    ),
+    "penalties count the root twice": source(
+        DECODE + ".verify.point",
+        "row.history, path_tokens)",
+        "row.history, [row.tokens[0], *path_tokens])",
+        any_trees,
+    ),
+    "EOS dropped": source(
         DECODE,
         "            ids.append(token)\n",
         "            ids.extend([] if token in request.stop_ids else [token])\n",
         stops,
     ),
-    "tokens after EOS": Mutant(
+    "tokens after EOS": source(
         DECODE,
         "            if self.finish is not None:\n                break",
         "            pass",
         stops,
     ),
-    "one token too many": Mutant(
+    "one token too many": source(
         DECODE, "elif len(ids) == self.room:", "elif len(ids) == self.room + 1:", limits
     ),
-    "token 0 lost": Mutant(
+    "token 0 lost": source(
         DECODE + ".proposers.ngram",
         "for token in tokens:",
         "for token in filter(None, tokens):",
         repeated_texts_are_drafted,
     ),
-    "a mask without the last committed slot": Mutant(
+    "a mask without the last committed slot": source(
         DECODE, "(behind < 0)[:, None] |", "(behind < -1)[:, None] |", any_trees
     ),
-    "a mask that shows siblings": Mutant(
+    "a mask that shows siblings": source(
         DECODE, "(inside & ((behind", "((inside | ~inside) & ((behind", any_trees
     ),
-    "positions by slot": Mutant(
+    "positions by slot": source(
         DECODE,
         "self.committed[:, None] + tree.depths,\n            cache",
         "slots,\n            cache",
         any_trees,
     ),
-    "compaction from the slot before": Mutant(
+    "compaction from the slot before": source(
         DECODE,
         "self.committed[:, None] + path, self",
         "self.committed[:, None] + path - 1, self",
         any_trees,
     ),
-    "no compaction": Mutant(DECODE, "if not tree.chain:", "if False:", several_cycles),
-    "compaction one slot late": Mutant(
+    "no compaction": source(DECODE, "if not tree.chain:", "if False:", several_cycles),
+    "compaction one slot late": source(
         DECODE,
         "self.committed[:, None] + self._slots[: path.shape[1]]",
         "self.committed[:, None] + self._slots[1 : path.shape[1] + 1]",
         several_cycles,
     ),
-    "rows that move each other's slots": Mutant(
+    "rows that move each other's slots": source(
         "vocabforge.models.kv_cache",
         "cache[:, self.rows, :, destination] = cache[:, self.rows, :, source]",
         "cache[:, self.rows, :, destination] = cache[:, self.rows.flip(0), :, source]",
         several_cycles,
     ),
-    "an early exit that overwrites the root": Mutant(
+    "an early exit that overwrites the root": source(
         DECODE,
         "slots = (self.committed[:, None] + 1) + self.slots[used",
         "slots = self.committed[:, None] + self.slots[used",
         early_exit_is_right,
     ),
-    "one slot too few committed": Mutant(
+    "one slot too few committed": source(
         DECODE + ".target_side",
         "self.committed.add_(counts)",
         "self.committed.add_(counts - 1)",
         any_trees,
     ),
-    "dead nodes alive": Mutant(DECODE, "if alive is None or alive[node]:", "if True:", dead_nodes),
-    "dead nodes alive, greedily": Mutant(
+    "dead nodes alive": source(DECODE, "if alive is None or alive[node]:", "if True:", dead_nodes),
+    "dead nodes alive, greedily": source(
         "vocabforge.ops.tree_verify", "agrees = agrees & alive", "agrees = agrees & True", dead_nodes
     ),
-    "greedy penalties without the path": Mutant(
+    "greedy penalties without the path": source(
         DECODE + ".verify.greedy", "row.history, path_tokens)", "row.history, [])", greedy_trees
     ),
-    "matched, penalties without the path": Mutant(
+    "matched, penalties without the path": source(
         DECODE + ".verify.match", "row.history, path_tokens)", "row.history, [])", any_trees
     ),
-    "any child a match": Mutant(
+    "any child a match": source(
         DECODE + ".verify.match", "if row.tokens[child] == token", "if True", any_trees
     ),
-    "penalties without the path": Mutant(
+    "penalties without the path": source(
         DECODE + ".verify.point", "row.history, path_tokens)", "row.history, [])", any_trees
     ),
-    "drawn, penalties without the path": Mutant(
+    "drawn, penalties without the path": source(
         DECODE + ".verify.residual", "row.history, path_tokens)", "row.history, [])", drawn_with_penalties
     ),
-    "penalties without the output": Mutant(
+    "penalties without the output": source(
         DECODE, "one.judge.history.add(verdicts.tokens[row])", "pass", any_trees
     ),
-    "penalties without the first token": Mutant(DECODE, "history.add([first])", "pass", any_trees),
-    "top-p without the token that reaches it": Mutant(
+    "penalties without the first token": source(DECODE, "history.add([first])", "pass", any_trees),
+    "top-p without the token that reaches it": source(
         DECODE, "sampling.top_p * mass[-1])) + 1]", "sampling.top_p * mass[-1]))]", transform
     ),
-    "top-k that keeps one more": Mutant(DECODE, 'kind="stable")][:k]', 'kind="stable")][:k + 1]', transform),
-    "a repetition penalty that favours": Mutant(
+    "top-k that keeps one more": source(DECODE, 'kind="stable")][:k]', 'kind="stable")][:k + 1]', transform),
+    "a repetition penalty that favours": source(
         DECODE,
         "touched > 0, touched / factor, touched * factor",
         "touched > 0, touched * factor, touched / factor",
         transform,
     ),
-    "a frequency penalty once": Mutant(
+    "a frequency penalty once": source(
         DECODE, "often.astype(np.float32)", "(often > 0).astype(np.float32)", transform
     ),
 }

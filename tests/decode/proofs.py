@@ -19,9 +19,9 @@ from tests.decode.probability import AllBranches, Law, fractions
 from vocabforge.core.registry import resolve
 from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.control.control import Control
+from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Plan
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import FOREIGN, PROPOSERS, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.tree import DraftTree, build_tree
@@ -319,6 +319,23 @@ def check(walker: Walker, kind: str, cases: Sequence[Case]) -> None:
         expected = wanted(kind, case.sampling, case.length, tuple(case.stop_ids))
         assert sum(law.values()) == 1
         assert law == expected, case.sampling
+
+
+class Switching:
+    """A control that drafts another size in every cycle, plain decoding among them."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans, self._cycles = [PLAIN_PLAN, *plans][::-1], 0
+
+    def begin(self) -> None:
+        self._cycles = 0
+
+    def plan(self) -> Plan:
+        self._cycles += 1
+        return self._plans[(self._cycles - 1) % len(self._plans)]
+
+    def observe(self, cycle: CycleFigures) -> None:
+        pass
 
 
 class FixedTree:

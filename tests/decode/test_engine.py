@@ -36,14 +36,6 @@ def test_output_is_hugging_faces_greedy_output(pairs: dict[str, Pair], case: str
             assert sum(result.accepted_by_depth) > 0
 
 
-def test_an_honest_random_drafter_changes_nothing_either(pair: Pair) -> None:
-    expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids
-    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"], restricted=True))
-    result = decoder.generate(PROMPT, max_new_tokens=30, stop_ids=())
-    assert result.token_ids == expected
-    check_figures(result, decoder, PROMPT)
-
-
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 50])
 def test_prompts_over_any_number_of_prefill_chunks(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, length: int

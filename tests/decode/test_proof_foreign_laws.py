@@ -28,8 +28,6 @@ from tests.decode.proofs import TRANSFORMS, exact_weights
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.sampling import SeededChance
 
-pytestmark = pytest.mark.long
-
 LEVEL = 1e-6  # family-wise
 DRAWN = ("tli, drawn chain", "slrs", "slrs, further ahead", "slrs, one token")
 SOME = ("plain", "all", "top-p")

@@ -174,23 +174,6 @@ def test_every_draw_has_a_law(models: tuple[LeanModel, LeanModel]) -> None:
     assert drafted(proposer, SamplingParams(0.0)).laws is None
 
 
-def test_the_law_told_is_the_frequency_of_drafts(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer, count = begun(proposer_of(models, depth=2)), 800
-    tree = drafted(proposer, HOT)
-    assert tree.laws is not None
-    law = tree.laws[0][0]
-    shares = {token: float(law.probability(token)) for token in range(2, len(TARGET_FORMS))}
-    seen = np.zeros(len(TARGET_FORMS) + 1)
-    for seed in range(count):
-        tokens = drafted(proposer, HOT, seed).tokens[0].tolist()
-        seen[tokens[1] if len(tokens) > 1 else -1] += 1
-    cells = [(seen[token], count * share) for token, share in shares.items() if count * share > 2]
-    statistic = sum((found - wanted) ** 2 / wanted for found, wanted in cells)
-    assert len(cells) > 6
-    assert statistic < len(cells) + 6 * (2 * len(cells)) ** 0.5 + 12
-    assert sum(shares.values()) <= 1 + 1e-9
-
-
 def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanModel]) -> None:
     proposer = begun(proposer_of(models, single_token=True, depth=7))
     assert proposer.plans() == [Plan(1, 2)]

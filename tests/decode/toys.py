@@ -98,7 +98,6 @@ def tree_logits(toy: Toy, tree: DraftTree, row: int = 0) -> Tensor:
 
 PROMPT = [0, 1]
 ROOT = 2  # a committed token: penalties count it once
-Source = Callable[[Sequence[int]], AllBranches]
 real_weights = sampling.target_weights  # before any test replaces it
 
 
@@ -172,7 +171,6 @@ def output_law(
     settings: SamplingParams,
     draft: Callable[[AllBranches], DraftTree],
     length: int,
-    source: Source = AllBranches,
     verifier: str | None = None,
 ) -> Law:
     """Law of the first tokens after one drafting and its verification, missing ones drawn from the target itself."""
@@ -181,26 +179,11 @@ def output_law(
         return tuple(verify_one(toy, draft(chance), settings, chance, verifier).tokens[0])
 
     law: Law = {}
-    for weight, tokens in all_ways(run, source):
+    for weight, tokens in all_ways(run):
         for full, rest in target_law(toy, settings, length, tokens).items():
             law[full] = law.get(full, Fraction(0)) + weight * rest
     assert sum(law.values()) == 1
     return law
-
-
-class OneUniform(AllBranches):
-    """The mistake of one uniform number for all decisions; it is kept as the interval that it lies in."""
-
-    def __init__(self, script: Sequence[int]) -> None:
-        super().__init__(script)
-        self.low, self.high = Fraction(0), Fraction(1)
-
-    def happens(self, weight: Any, total: Any) -> bool:
-        p = min(max(Fraction(weight) / Fraction(total), self.low), self.high)
-        width = self.high - self.low
-        accepted = self.choose([(self.high - p) / width, (p - self.low) / width]) == 1
-        self.low, self.high = (self.low, p) if accepted else (p, self.high)
-        return accepted
 
 
 class Always:
