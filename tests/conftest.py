@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support import World
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -47,6 +52,32 @@ def _one_thread() -> Iterator[None]:
 
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny target without a tokenizer; made once, not to be changed."""
+    from tests.support import tiny_target
+
+    return tiny_target(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A target with its tokenizer, a drafter and a draft vocabulary; made once, not to be changed."""
+    from tests.support import make_world
+
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(pristine: World, tmp_path: Path) -> World:
+    """A copy to damage."""
+    folder = tmp_path / "world"
+    shutil.copytree(pristine.target.parent, folder)
+    from tests.support import World
+
+    return World(*(folder / path.name for path in pristine))
 
 
 @pytest.fixture(scope="session")

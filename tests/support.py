@@ -1,11 +1,17 @@
-"""What several tests share: the development data's place and tiny models."""
+"""The tiny worlds of the tests: targets, tokenizers, drafters, vocabularies, and where the development data are.
+
+The session's own, made once and only read, are fixtures of ``conftest.py``. Heavy libraries are imported where they are
+needed: the GPU tests run on machines without most of them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -75,6 +81,120 @@ def tiny_drafter(target: Any, *, seed: int = 1, own_head: int | None = None, tar
         if drafter.has_own_head:
             drafter.lm_head.weight.copy_(drafter.target_head[drafter.target_ids])
     return drafter.eval()
+
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>\n' }}{%- endif %}"
+)
+CHAT_TOKENS = ("<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
+
+
+def byte_tokenizer(folder: Path, *, template: str | None = CHAT_TEMPLATE, **config: Any) -> Path:
+    """Write a byte-level tokenizer of 256 bytes and five specials (ids 256..260); returns its folder."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({character: at for at, character in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in CHAT_TOKENS])
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    side = {"eos_token": "<|end|>", "bos_token": "<|bos|>", "chat_template": template, **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(side), "utf-8")
+    return folder
+
+
+BOS, EOS = 0, 1
+ENDS = ("<s>", "</s>")
+
+
+def merging_tokenizer(folder: Path, letters: str, words: Sequence[str]) -> int:
+    """Write a byte-level BPE tokenizer of these letters and words; returns the number of its ids.
+
+    The ids: beginning, end, letters, words. Each word is merged from the longest earlier token that begins it and
+    the letter or token behind that.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = [*ENDS, *letters, *words]
+    vocab = {token: at for at, token in enumerate(tokens)}
+    merges = []
+    for word in words:
+        splits = [at for at in range(1, len(word)) if word[:at] in vocab and word[at:] in vocab]
+        merges += [(word[:at], word[at:]) for at in splits]
+    backend = Tokenizer(models.BPE(vocab, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in ENDS])
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    side = {"bos_token": ENDS[0], "eos_token": ENDS[1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(side), "utf-8")
+    return len(tokens)
+
+
+ROWS = 264  # three more than the byte tokenizer has ids
+
+
+class World(NamedTuple):
+    """Folders that belong together, and the texts to train on."""
+
+    target: Path
+    drafter: Path
+    vocab: Path
+    text: Path
+
+
+def make_target(folder: Path, *, seed: int = 0, **changes: object) -> Path:
+    """Weights and tokenizer in one folder."""
+    tiny_target(
+        folder, seed=seed, **{"vocab_size": ROWS, "eos_token_id": 257, "bos_token_id": 256, **changes}
+    )
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return byte_tokenizer(folder)
+
+
+def make_drafter(folder: Path, target: Path, **options: object) -> Path:
+    """A random drafter artefact that records its target and tokenizer."""
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+    from vocabforge.models.drafters.io import save_drafter
+    from vocabforge.models.target.fingerprint import target_fingerprint
+    from vocabforge.models.target.hf import HFTarget
+
+    meta = {
+        "target_fingerprint": target_fingerprint(target),
+        "target_name": target.name,
+        "tokenizer_fingerprint": load_tokenizer(target).fingerprint,
+        "eos_ids": [257],
+    }
+    drafter = tiny_drafter(HFTarget.load(target), **options)
+    save_drafter(folder, drafter, meta, config={"target": str(target)})
+    return folder
+
+
+def make_vocab(folder: Path, tokenizer: Path, *, size: int = 64, eos: bool = True) -> Path:
+    """A subset artefact of the first ids and, if wanted, the end token."""
+    import numpy as np
+
+    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+    from vocabforge.vocab.subset.subset import VocabSubset, save_subset
+
+    loaded = load_tokenizer(tokenizer)
+    ids = np.array([*range(size - 1), 257 if eos else size - 1])
+    subset = VocabSubset.from_ranked(ids, vocab_size=loaded.vocab_size, fingerprint=loaded.fingerprint)
+    save_subset(subset, folder)
+    return folder
+
+
+def make_world(folder: Path) -> World:
+    target = make_target(folder / "target")
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(f"story {n}: " + "once upon a time " * 8 for n in range(30)), "utf-8")
+    return World(target, make_drafter(folder / "drafter", target), make_vocab(folder / "vocab", target), text)
 
 
 def ttt_loss(drafter: Any, target: Any, batch: Any, *, steps: int, decay: float, **settings: Any) -> Any:

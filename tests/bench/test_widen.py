@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contracts.drafter_support import VARIANTS, head_of, make_drafter
+from tests.decode.drafting import VARIANTS, head_of, make_drafter
 from tests.models.lean_support import build
 from tests.support import tiny_target
 from vocabforge.bench.decoding.modes import widen_drafter, widen_target

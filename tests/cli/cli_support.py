@@ -7,27 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import ROOT, tiny_drafter, tiny_target
+from tests.support import ROOT
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
 from vocabforge.core.registry import load_attribute
-
-ROWS = 264  # three more than the byte tokenizer has ids
-
-
-class World(NamedTuple):
-    """Folders that belong together, and the texts to train on."""
-
-    target: Path
-    drafter: Path
-    vocab: Path
-    text: Path
 
 
 def invoke(command: str, *arguments: object) -> Result:
@@ -47,54 +34,6 @@ def call(*arguments: object, code: str | None = None, **environment: str) -> sub
         text=True,
         timeout=120,
     )
-
-
-def make_target(folder: Path, *, seed: int = 0, **changes: object) -> Path:
-    """Weights and tokenizer in one folder."""
-    tiny_target(
-        folder, seed=seed, **{"vocab_size": ROWS, "eos_token_id": 257, "bos_token_id": 256, **changes}
-    )
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    return byte_tokenizer(folder)
-
-
-def make_drafter(folder: Path, target: Path, **options: object) -> Path:
-    """A random drafter artefact that records its target and tokenizer."""
-    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-    from vocabforge.models.drafters.io import save_drafter
-    from vocabforge.models.target.fingerprint import target_fingerprint
-    from vocabforge.models.target.hf import HFTarget
-
-    meta = {
-        "target_fingerprint": target_fingerprint(target),
-        "target_name": target.name,
-        "tokenizer_fingerprint": load_tokenizer(target).fingerprint,
-        "eos_ids": [257],
-    }
-    drafter = tiny_drafter(HFTarget.load(target), **options)
-    save_drafter(folder, drafter, meta, config={"target": str(target)})
-    return folder
-
-
-def make_vocab(folder: Path, tokenizer: Path, *, size: int = 64, eos: bool = True) -> Path:
-    """A subset artefact of the first ids and, if wanted, the end token."""
-    import numpy as np
-
-    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-    from vocabforge.vocab.subset.subset import VocabSubset, save_subset
-
-    loaded = load_tokenizer(tokenizer)
-    ids = np.array([*range(size - 1), 257 if eos else size - 1])
-    subset = VocabSubset.from_ranked(ids, vocab_size=loaded.vocab_size, fingerprint=loaded.fingerprint)
-    save_subset(subset, folder)
-    return folder
-
-
-def make_world(folder: Path) -> World:
-    target = make_target(folder / "target")
-    text = folder / "text.txt"
-    text.write_text("\n\n".join(f"story {n}: " + "once upon a time " * 8 for n in range(30)), "utf-8")
-    return World(target, make_drafter(folder / "drafter", target), make_vocab(folder / "vocab", target), text)
 
 
 def truncate(file: Path, share: float = 0.5) -> None:

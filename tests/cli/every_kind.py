@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from tests.capture.capture_support import make_cache, make_job, splits
-from tests.cli.cli_support import invoke, make_drafter, make_target, make_vocab
-from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.cli.cli_support import invoke
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.export.test_eagle_layout import eagle1
-from tests.support import ROOT, tiny_drafter
+from tests.support import ROOT, byte_tokenizer, make_drafter, make_target, make_vocab, tiny_drafter
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
 from vocabforge.cli.options.tables import load_part
 from vocabforge.core.artifact import open_artifact, write_artifact

@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_support import (
-    World,
-    assert_user_error,
-    edit_json,
-    invoke,
-    make_target,
-    make_vocab,
-    truncate,
-)
-from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
+from tests.support import World, byte_tokenizer, make_target, make_vocab
 
 
 def damaged(folder: Path, change) -> Path:

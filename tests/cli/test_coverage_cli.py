@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke, make_target
-from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.support import byte_tokenizer, make_target
 from tests.vocab.table_factory import byte_table
 from vocabforge.core.artifact import open_artifact
 

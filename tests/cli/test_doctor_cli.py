@@ -10,17 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.cli.cli_support import (
-    World,
-    assert_user_error,
-    edit_json,
-    invoke,
-    make_drafter,
-    make_target,
-    make_vocab,
-    truncate,
-)
-from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
+from tests.support import World, byte_tokenizer, make_drafter, make_target, make_vocab
 
 
 @pytest.fixture(autouse=True)

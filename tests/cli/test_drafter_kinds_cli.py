@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import World, assert_user_error, invoke
-from tests.contracts.drafter_support import KINDS
-from tests.contracts.drafter_support import make_drafter as random_drafter
+from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.build_support import grid_methods
+from tests.decode.drafting import KINDS
+from tests.decode.drafting import make_drafter as random_drafter
+from tests.support import World
 from vocabforge.core.artifact import open_artifact
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.hf import HFTarget

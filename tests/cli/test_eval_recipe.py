@@ -12,8 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.cli_support import call
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import tiny_drafter, tiny_target
+from tests.support import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
 from vocabforge.cli.decode.generate import generate

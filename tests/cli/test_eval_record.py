@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.decode.graph_support import traced
+from tests.decode.recording import traced
 from vocabforge.cli.decode.eval_record import parents_of, passes_of, settings_of
 from vocabforge.core.artifact import write_artifact
 from vocabforge.decode.build.recipe import DecodingRecipe

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.contracts.drafter_support import make_drafter
+from tests.decode.drafting import make_drafter
 from tests.support import tiny_drafter
 from tests.train.run_support import make_place
 from vocabforge.cli.ship import export_fallback

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tests.cli.cli_support import assert_user_error, invoke, make_target
-from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.support import byte_tokenizer, make_target
 from tests.vocab.table_factory import byte_table
 from tests.vocab.test_token_maps import Bomb
 from vocabforge.core.artifact import open_artifact

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import tiny_drafter, tiny_target
+from tests.support import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
 from vocabforge.cli.decode.generate import generate

@@ -12,22 +12,23 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.contracts.drafter_support import (
+from tests.decode.drafting import (
     CASES,
     HEADS,
     KINDS,
     TokenPath,
+    advance,
     chain_logits,
     commit_rows,
     drawing,
     head_of,
     levels_of,
     make_drafter,
+    propose,
     shape_for,
     sizes_for,
     tree_paths,
 )
-from tests.decode.engine_support import advance, propose
 from tests.support import tiny_target
 from tests.train.ttt_reference import Document, capture, documents, pack
 from vocabforge.capture.online import CapturedBatch

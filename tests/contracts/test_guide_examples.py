@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
-from tests.decode.proof_support import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_law
+from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_law
 from tests.ops.kernels_build import KERNELS, load_build
 from tests.support import ROOT, tiny_drafter, tiny_target
 from tests.train.run_support import make_place, settings
@@ -115,7 +115,7 @@ def recurrent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guide:
 def test_the_drafter_keeps_the_contract(
     recurrent: Guide, folder: Path, target: HFTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contract = fresh("tests.contracts.test_drafters", monkeypatch, "tests.contracts.drafter_support")
+    contract = fresh("tests.contracts.test_drafters", monkeypatch, "tests.decode.drafting")
     checks = list(checks_of(contract, "recurrent"))
     assert len(checks) > 12
     for number, check in enumerate(checks):
@@ -125,7 +125,7 @@ def test_the_drafter_keeps_the_contract(
 def test_the_drafter_is_lossless(
     recurrent: Guide, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proof = fresh("tests.decode.test_lossless_drafters", monkeypatch, "tests.contracts.drafter_support")
+    proof = fresh("tests.decode.test_lossless_drafters", monkeypatch, "tests.decode.drafting")
     checks = list(checks_of(proof, "recurrent"))
     assert {check.name for check in checks} > {"test_greedy_output_is_plain_decodings"}
     for number, check in enumerate(checks):
@@ -167,7 +167,7 @@ def verifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(VERIFIERS, name, value)
     install(guide, tmp_path, monkeypatch)
     exact_weights(monkeypatch)
-    return fresh("tests.decode.proof_checks", monkeypatch)
+    return fresh("tests.decode.proofs", monkeypatch)
 
 
 def test_the_lossless_verifier_is_proved_and_the_other_left_out(verifiers: Any) -> None:

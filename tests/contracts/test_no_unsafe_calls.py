@@ -7,8 +7,6 @@ import functools
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from tests.support import ROOT
 
 SOURCES = sorted([*(ROOT / "vocabforge").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])
@@ -178,84 +176,3 @@ def test_every_exception_is_still_needed() -> None:
         calls = {_called(node.func, names) for node in nodes if isinstance(node, ast.Call)}
         assert called in calls, (name, called)
     assert "torch.load(" in (ROOT / "vocabforge/vocab/subset/maps.py").read_text("utf-8")
-
-
-PLANTED = [
-    "import pickle\npickle.load(f)",
-    "import pickle as p\np.loads(b)",
-    "from pickle import loads\nloads(b)",
-    "from pickle import Unpickler as U\nU(f)",
-    "import pickle\nread = pickle.loads",
-    "import marshal\nmarshal.loads(b)",
-    "import torch\ntorch.load(p)",
-    "import torch\ntorch.load(p, weights_only=True)",
-    "from torch import load\nload(p)",
-    "import torch\ntorch.hub.load('a', 'b')",
-    "import numpy as np\nnp.load(p)",
-    "import numpy as np\nnp.load(p, allow_pickle=True)",
-    "import yaml\nyaml.load(t)",
-    "import yaml\nyaml.load(t, Loader=yaml.Loader)",
-    "import yaml\nyaml.load(t, Loader=yaml.FullLoader)",
-    "import yaml\nyaml.unsafe_load(t)",
-    "eval(t)",
-    "exec(t)",
-    "import builtins\nbuiltins.exec(t)",
-    "compile(t, 'x', 'exec')",
-    "__import__(name)",
-    "import subprocess\nsubprocess.run(c, shell=True)",
-    "import subprocess\nsubprocess.Popen(c, shell=flag)",
-    "from subprocess import getoutput\ngetoutput(c)",
-    "import os\nos.system(c)",
-    "import os\nos.popen(c)",
-    "import tempfile\ntempfile.mktemp()",
-    "from transformers import AutoModel\nAutoModel.from_pretrained(p)",
-    "from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained(p, trust_remote_code=True)",
-    "from transformers import AutoConfig\nAutoConfig.from_pretrained(p, trust_remote_code=flag)",
-    "import transformers\ntransformers.AutoModelForCausalLM.from_config(c)",
-    "from transformers import pipeline\npipeline('x')",
-    "import datasets\ndatasets.load_dataset(n, trust_remote_code=True)",
-    "import jinja2\njinja2.Environment()",
-    "from jinja2 import Environment\nEnvironment()",
-    "from jinja2.sandbox import ImmutableSandboxedEnvironment\nImmutableSandboxedEnvironment()",
-    "import jinja2\njinja2.Template(t)",
-    "import requests\nrequests.get(u)",
-    "import httpx\nhttpx.Client()",
-    "import httpx\nhttpx.Client(timeout=1, verify=False)",
-    "import urllib.request\nurllib.request.urlopen(u)",
-    "import tarfile\ntarfile.open(p).extractall(d)",
-    "import zipfile\nzipfile.ZipFile(p).extract(n)",
-    "import shutil\nshutil.unpack_archive(p)",
-    "from xml.etree import ElementTree\nElementTree.parse(p)",
-    "import xml.etree.ElementTree as ET\nET.fromstring(t)",
-    "import runpy\nrunpy.run_path(p)",
-]
-HARMLESS = [
-    "import re\nre.compile(t)",
-    "model.eval()",
-    "import torch\ntorch.compile(f)",
-    "import numpy as np\nnp.load(p, allow_pickle=False)",
-    "import yaml\nyaml.safe_load(t)\nyaml.load(t, Loader=yaml.SafeLoader)",
-    "import subprocess\nsubprocess.run(['x'])",
-    "from transformers import AutoModel\nAutoModel.from_pretrained(p, trust_remote_code=False)",
-    "import datasets\ndatasets.load_dataset(n)",
-    "from transformers import LlamaForCausalLM\nLlamaForCausalLM.from_pretrained(p)",
-    "import requests\nrequests.get(u, timeout=1)",
-    "import pickle\ntry: pass\nexcept pickle.UnpicklingError: pass",
-]
-
-
-@pytest.mark.parametrize("text", PLANTED)
-def test_a_planted_call_is_found(text: str) -> None:
-    assert list(problems(text, "vocabforge/x.py"))
-
-
-@pytest.mark.parametrize("text", HARMLESS)
-def test_harmless_calls_are_not(text: str) -> None:
-    assert list(problems(text, "vocabforge/x.py")) == []
-
-
-def test_only_token_maps_may_open_weights() -> None:
-    text = "import torch\ntorch.load(p, weights_only={})"
-    assert list(problems(text.format(True), "vocabforge/vocab/subset/maps.py")) == []
-    assert list(problems(text.format(False), "vocabforge/vocab/subset/maps.py"))
-    assert list(problems(text.format("flag"), "vocabforge/vocab/subset/maps.py"))

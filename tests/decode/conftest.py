@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:  # tests on a machine with a GPU do without transformers
-    from tests.decode.engine_support import Pair
+    from tests.decode.drafting import Pair
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
-    from tests.decode.engine_support import CASES, make_pair
+    from tests.decode.drafting import FAMILY_CASES, make_pair
     from tests.models.lean_support import build
 
     made = {}
-    for case in CASES:
+    for case in FAMILY_CASES:
         folder = tmp_path_factory.mktemp(case)
         made[case] = make_pair(folder, build(case, folder))
     return made

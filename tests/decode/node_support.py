@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.decode.trace_recorder import TraceRecorder
+from tests.decode.recording import TraceRecorder
 from tests.support import tiny_target
 from vocabforge.decode.accelerate.graphs import GraphCapture
 from vocabforge.decode.build.spec import MethodSpec

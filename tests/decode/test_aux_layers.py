@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.contracts.drafter_support import head_of, make_drafter
-from tests.decode.engine_support import PROMPT, watch_rows
-from tests.support import tiny_target
+from tests.decode.drafting import PROMPT, head_of, make_drafter, watch_rows
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
@@ -21,21 +19,16 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget, default_aux_layers, read_target_config
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
 @pytest.mark.parametrize("layers", [(0,), (4,), (0, 2), (3, 1), (1, 2, 3), (0, 1, 2, 3, 4)])
 @torch.inference_mode()
 def test_the_engine_feeds_the_layers_of_the_artefact(
-    layers: tuple[int, ...], folder: Path, tmp_path: Path
+    layers: tuple[int, ...], tiny_folder: Path, tmp_path: Path
 ) -> None:
-    target, lean = HFTarget.load(folder, aux_layers=layers), load_target(folder)
-    drafter = make_drafter("eagle3", folder, target, aux_layers=layers)
+    target, lean = HFTarget.load(tiny_folder, aux_layers=layers), load_target(tiny_folder)
+    drafter = make_drafter("eagle3", tiny_folder, target, aux_layers=layers)
     assert drafter.fc.weight.shape == (32, 32 * len(layers))
     save_drafter(tmp_path / "d", drafter, {})
-    loaded, _ = load_drafter(tmp_path / "d", TargetTensors(lean.embedding, lean.lm_head_weight), folder)
+    loaded, _ = load_drafter(tmp_path / "d", TargetTensors(lean.embedding, lean.lm_head_weight), tiny_folder)
     assert loaded.config.aux_layers == layers
     proposer = tree_proposer(lean, loaded, head_of(loaded), TreeSettings(2, 2, 7))
     rows, _ = watch_rows(proposer)
@@ -49,8 +42,8 @@ def test_the_engine_feeds_the_layers_of_the_artefact(
     )
 
 
-def test_layers_are_the_targets_default_or_those_wished_for(folder: Path) -> None:
-    config = read_target_config(folder)
+def test_layers_are_the_targets_default_or_those_wished_for(tiny_folder: Path) -> None:
+    config = read_target_config(tiny_folder)
     assert drafter_sizes("eagle3", config).aux_layers == default_aux_layers(5)
     assert drafter_sizes("eagle3", config, aux_layers=(2, 4)).aux_layers == (2, 4)
     assert drafter_sizes("eagle1", config).aux_layers == drafter_sizes("medusa", config).aux_layers == ()

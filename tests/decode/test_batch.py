@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import torch
 
-from tests.decode.engine_support import PROMPT, SHAPES, Pair, check_figures, knowing
+from tests.decode.drafting import PROMPT, SHAPES, Pair, check_figures, knowing
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request, SamplingParams
-from vocabforge.models.kv_cache import causal_mask
 
 PROMPTS = [PROMPT, [60, 2], [(7 * i + 3) % 67 for i in range(31)], PROMPT[::-1], [5] * 9]
 
@@ -93,32 +91,6 @@ def test_streams_name_the_request_and_lose_nothing(pair: Pair) -> None:
         pieces.setdefault(number, []).extend(tokens)
         assert pieces[number] == results[number].token_ids
     assert [pieces[number] for number in range(5)] == [alone(pair, prompt, 20) for prompt in PROMPTS]
-
-
-@torch.inference_mode()
-def test_caches_of_all_rows_equal_those_of_fresh_passes(pair: Pair) -> None:
-    truths = [prompt + alone(pair, prompt, 60) for prompt in PROMPTS[:3]]
-    proposer = knowing(pair.proposer(SHAPES["tree"]), *truths)
-    decoder = Decoder(pair.lean, proposer, rows=3)
-    results = [Generation() for _ in range(3)]
-    stream = decoder.stream_batch([Request(prompt, 60) for prompt in PROMPTS[:3]], results)
-    while min(len(result.token_ids) for result in results) < 25:
-        next(stream)
-    for row, (prompt, result) in enumerate(zip(PROMPTS, results)):
-        committed = decoder._side.lengths[row]
-        assert committed >= len(prompt) + 24
-        assert proposer.backend.lengths[row] == committed
-        assert decoder._side.committed[row] == proposer.backend.rows[row] == committed
-        text = (prompt + result.token_ids)[:committed]
-        assert text == truths[row][: len(text)]
-        fresh, slots = pair.lean.new_cache(committed), torch.arange(committed)
-        mask = causal_mask(slots, slots)
-        pair.lean.forward(
-            torch.tensor([truths[row][:committed]]), slots[None], cache=fresh, slots=slots, mask=mask
-        )
-        kept = decoder._side.cache
-        torch.testing.assert_close(kept.k[:, row, :, :committed], fresh.k[:, 0], rtol=0, atol=2e-4)
-        torch.testing.assert_close(kept.v[:, row, :, :committed], fresh.v[:, 0], rtol=0, atol=2e-4)
 
 
 def test_a_decoder_needs_a_row(pair: Pair) -> None:

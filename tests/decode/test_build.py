@@ -13,9 +13,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
-from tests.support import tiny_drafter, tiny_target
+from tests.support import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.generate import generate
 from vocabforge.cli.ship.export import export

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
-from tests.decode.engine_support import advance, eagle, propose
-from tests.support import tiny_drafter, tiny_target
+from tests.decode.drafting import advance, eagle, make_drafter, propose
+from tests.support import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
@@ -20,6 +21,8 @@ from vocabforge.cli.decode.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.heads import parse_budget
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.request import Request
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
@@ -29,14 +32,17 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.heads.states import drafting_rows
+from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
-VOCAB = 261
+VOCAB, NEW = 261, 10
 TREE = {"depth": 2, "topk": 3, "total_nodes": 10}
+PROMPTS = [[72, 101, 108, 108, 111], [65, 66, 65, 66, 65, 66, 65], [9, 200, 3]]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``t`` target, drafters ``a`` and ``b`` (own head), heads ``ranker``, ``low-rank``, ``router`` of a."""
+    """``t`` target; drafters ``a``, ``b`` (own head) and ``m`` (Medusa); heads ``ranker-a``, ``low-rank``, ``router``
+    of a, ``ranker-b`` of b; draft vocabularies ``core`` and ``pafr``."""
     place = tmp_path_factory.mktemp("heads")
     tiny_target(place / "t", vocab_size=VOCAB)
     byte_tokenizer(place / "t")
@@ -61,12 +67,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_head(place / "router", "router", router, owner, {"budgets": [4, 2]})
     other = HeadOwner(owner.drafter, "x" * 64, owner.tokenizer)
     save_head(place / "foreign", "ranker", scorer, other)
+    save_drafter(place / "m", make_drafter("medusa", place / "t", target, medusa_heads=3), meta)
+    ranked = np.random.default_rng(0).permutation(VOCAB - 5)[:60].astype(np.int64)
+    for name, schedule in (("core", ()), ("pafr", (60, 30, 9))):
+        size = tokenizer.vocab_size
+        subset = VocabSubset(np.sort(ranked), ranked, size, tokenizer.fingerprint, schedule=schedule)
+        save_subset(subset, place / name)
     return place
 
 
-def methods_of(place: Path, drafters: list[str], heads: list[str], **request):
-    folders, named = ([str(place / name) for name in names] for names in (drafters, heads))
-    found = grid_methods(place / "t", folders, head=named, **TREE, **request)
+def methods_of(
+    place: Path, drafters=("a",), heads=(), *, vocabs=(), proposers=(), draft=TREE, **asked
+) -> dict[str, Any]:
+    folders, named, reduced = ([str(place / name) for name in names] for names in (drafters, heads, vocabs))
+    found = grid_methods(place / "t", folders, reduced, head=named, proposer=proposers, **draft, **asked)
     return {method.name: method for method in found}
 
 
@@ -234,3 +248,100 @@ def test_eval_records_which_head_was_used(place: Path, tmp_path: Path) -> None:
     assert "clusters by draft step 4 2" in facts["draft head of a+router"]
     assert {"draft head a+r", "draft head a+router"} <= set(results["parents"])
     assert "shortlist of 30" in (tmp_path / "out" / "report.html").read_text()
+
+
+def check_texts(methods) -> None:
+    """Every method writes what plain decoding writes; rows side by side draft as they do alone."""
+    requests = [Request(prompt, NEW) for prompt in PROMPTS]
+    plain = [methods["plain"].generator.generate(p, max_new_tokens=NEW, stop_ids=()) for p in PROMPTS]
+    for method in methods.values():
+        decoder = method.generator
+        alone = [decoder.generate(prompt, max_new_tokens=NEW, stop_ids=()) for prompt in PROMPTS]
+        assert [one.token_ids for one in alone] == [one.token_ids for one in plain]
+        if decoder.proposer is None:
+            continue
+        beside = Decoder(decoder.target, decoder.proposer, rows=3).generate_batch(requests)
+        assert [one.token_ids for one in beside] == [one.token_ids for one in plain]
+        assert [one.accept_lengths for one in beside] == [one.accept_lengths for one in alone]
+
+
+def test_an_eagle_drafter_under_every_head(place: Path) -> None:
+    methods = methods_of(
+        place, vocabs=("core", "pafr"), heads=("ranker-a",), dynamic=("context:40", "ranker:12")
+    )
+    assert list(methods)[1:] == [
+        *("a", "a+core", "a+pafr", "a+ranker-a"),
+        *("a+core+context", "a+core+ranker", "a+pafr+context", "a+pafr+ranker"),
+    ]
+    assert methods["a+core"].head is None
+    assert methods["a+pafr"].head == "scheduled head over 60 tokens, tokens by draft step 60 30 9"
+    assert "hot core of 60, up to 40 of the text" in methods["a+core+context"].description
+    assert methods["a+core+ranker"].head.endswith("hot core of 60, tail of 12 from a ranker")
+    tried = ("plain", "a+pafr", "a+ranker-a", "a+core+context", "a+core+ranker")
+    check_texts({name: methods[name] for name in tried})
+
+
+def test_medusa_under_every_head(place: Path) -> None:
+    methods = methods_of(place, drafters=("m",), vocabs=("core", "pafr"), dynamic=("context:40",))
+    assert list(methods)[2:] == ["m+core", "m+pafr", "m+core+context", "m+pafr+context"]
+    del methods["m+pafr+context"]
+    check_texts(methods)
+
+
+def test_an_early_exit_under_every_head(place: Path) -> None:
+    methods = methods_of(
+        place,
+        drafters=(),
+        vocabs=("core", "pafr"),
+        proposers=("early-exit",),
+        draft={"depth": 3},
+        dynamic=("context",),
+    )
+    assert list(methods)[2:] == [
+        f"early-exit+{name}" for name in ("core", "pafr", "core+context", "pafr+context")
+    ]
+    del methods["early-exit"], methods["early-exit+pafr+context"]
+    check_texts(methods)
+
+
+def test_a_context_head_drafts_tokens_that_only_the_text_has(place: Path) -> None:
+    methods = methods_of(place, vocabs=("core",), dynamic=("context:40",))
+    head = methods["a+core+context"].generator.proposer.head
+    core = set(methods["a+core"].generator.proposer.head.target_ids.tolist())
+    seen: set[int] = set()
+    topk = head.topk
+
+    def watching(hidden, k, state):
+        answer = topk(hidden, k, state)
+        held = {i for i in state.context.flatten().tolist() if i >= 0}
+        assert set(answer[1].flatten().tolist()) <= core | held
+        seen.update(set(answer[1].flatten().tolist()) - core)
+        return answer
+
+    head.topk = watching
+    result = methods["a+core+context"].generator.generate(
+        [i for i in range(200) if i not in core][:30], max_new_tokens=40, stop_ids=()
+    )
+    assert len(result.token_ids) == 40
+    assert len(seen) > 3
+
+
+def test_dynamic_tokens_need_a_vocabulary(place: Path) -> None:
+    with pytest.raises(UsageError, match="--vocab DIR beside it"):
+        methods_of(place, dynamic=("context",))
+
+
+def test_a_draft_model_under_a_context_head(place: Path, tmp_path: Path) -> None:
+    """The target itself, as its own draft model: with its whole vocabulary it would always be right."""
+    tiny_target(tmp_path / "small", vocab_size=VOCAB)
+    byte_tokenizer(tmp_path / "small")
+    found = grid_methods(
+        place / "t",
+        [f"small={tmp_path / 'small'}"],
+        [str(place / "core")],
+        dynamic=("context",),
+        depth=3,
+    )
+    methods = {method.name: method for method in found}
+    assert list(methods)[1:] == ["small", "small+core", "small+core+context"]
+    check_texts(methods)

@@ -98,13 +98,6 @@ def test_other_families(case: str, tmp_path: Path) -> None:
         assert all(set(one.accept_lengths) == {5} for one in results)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_target_as_its_own_draft_model_accepts_everything(shape: str, target: LeanModel) -> None:
-    target = sharp(copy.deepcopy(target))
-    results = Decoder(target, made(target, target, shape), rows=2).generate_batch(requests())
-    assert all(set(one.accept_lengths) == {SHAPES[shape].depth + 2} for one in results)
-
-
 @pytest.mark.parametrize("shape", [*SHAPES, "stem"])
 def test_the_cache_is_that_of_a_fresh_prefill(shape: str, target: LeanModel, drafter: LeanModel) -> None:
     """After compaction, catch-up and plain cycles, in rows of different lengths."""
@@ -149,17 +142,6 @@ def test_a_window_narrower_than_the_tree(tmp_path: Path) -> None:
     longer = plain(target, [Request(PROMPTS[0], 24)])[0]
     assert result.token_ids == longer[:14]
     assert check_paths(watched, target, [*PROMPTS[0], *longer]) > 12
-
-
-def test_requests_leave_nothing_behind(target: LeanModel, drafter: LeanModel) -> None:
-    asked = requests(10, PROMPTS[:3])
-    used = Decoder(target, made(target, drafter, "dynamic"), rows=2)
-    used.generate_batch(asked[::-1])
-    again = used.generate_batch(asked)
-    for one, request in zip(again, asked):
-        alone = Decoder(target, made(target, drafter, "dynamic")).generate_batch([request])[0]
-        assert one.token_ids == alone.token_ids
-        assert one.accept_lengths == alone.accept_lengths
 
 
 def test_long_plain_phases_are_read_in_parts(

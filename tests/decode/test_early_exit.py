@@ -62,13 +62,6 @@ def test_the_output_is_the_targets(
     assert len(lengths) > 1, "some drafts were accepted, some were not"
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_all_layers_accept_everything(shape: str, target: LeanModel) -> None:
-    target = sharp(copy.deepcopy(target))
-    results = Decoder(target, made(target, shape, 5), rows=2).generate_batch(requests())
-    assert all(set(one.accept_lengths) == {SHAPES[shape].depth + 2} for one in results)
-
-
 @pytest.mark.parametrize("case", ["mistral-window", "qwen2-layer-types", "olmo2"])
 def test_other_families(case: str, tmp_path: Path) -> None:
     build_family(case, tmp_path)
@@ -123,17 +116,6 @@ def test_the_targets_cache_is_that_of_a_fresh_prefill(shape: str, target: LeanMo
         cache = fresh(target, [*prompt, *text][:length])[1]
         found = passes.cache.k[:, row, :, start:length]
         torch.testing.assert_close(found, cache.k[:, 0, :, start:], rtol=1e-4, atol=1e-4)
-
-
-def test_requests_leave_nothing_behind(target: LeanModel) -> None:
-    asked = requests(10, PROMPTS[:3])
-    used = Decoder(target, made(target, "dynamic"), rows=2)
-    used.generate_batch(asked[::-1])
-    again = used.generate_batch(asked)
-    for one, request in zip(again, asked):
-        alone = Decoder(target, made(target, "dynamic")).generate_batch([request])[0]
-        assert one.token_ids == alone.token_ids
-        assert one.accept_lengths == alone.accept_lengths
 
 
 @pytest.mark.parametrize("context", [40, 41])

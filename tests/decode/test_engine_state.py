@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tests.decode.engine_support import (
+from tests.decode.drafting import (
     PROMPT,
     SHAPES,
     Pair,
@@ -21,7 +20,7 @@ from tests.decode.engine_support import (
     make_pair,
     ready,
 )
-from tests.decode.graph_support import traced
+from tests.decode.recording import traced
 from tests.models.lean_support import build
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
@@ -156,29 +155,6 @@ def test_sampling_follows_its_seed_and_tiny_temperatures_are_greedy(pair: Pair) 
     assert sample(1) == sample(1)
     assert len({tuple(sample(seed)) for seed in range(4)}) == 4
     assert sample(1, 1e-20) == Decoder(pair.lean).generate(PROMPT, max_new_tokens=25, stop_ids=()).token_ids
-
-
-def test_sampled_first_tokens_follow_the_target_through_the_whole_engine(pair: Pair) -> None:
-    """The second token is the first that drafts can spoil: its law given the first, against the target's."""
-    decoder = Decoder(pair.lean, pair.proposer(TreeSettings(10, 0, 11)))
-    seen: dict[tuple[int, int], int] = {}
-    count = 400
-    for seed in range(count):
-        first, second = decoder.generate(
-            PROMPT, max_new_tokens=2, stop_ids=(), temperature=0.7, seed=seed
-        ).token_ids
-        seen[first, second] = seen.get((first, second), 0) + 1
-    with torch.no_grad():
-        law = (pair.hf(torch.tensor([PROMPT])).logits[0, -1] / 0.7).softmax(-1)
-        batch = torch.tensor([[*PROMPT, token] for token in range(67)])
-        joint = law[:, None] * (pair.hf(batch).logits[:, -1] / 0.7).softmax(-1)  # (V, V)
-    cells = [(divmod(i, 67), float(p)) for i, p in enumerate(joint.flatten()) if p * count >= 4]
-    statistic = sum((seen.get(cell, 0) - p * count) ** 2 / (p * count) for cell, p in cells)
-    rest = 1 - sum(p for _, p in cells)
-    others = count - sum(seen.get(cell, 0) for cell, _ in cells)
-    statistic += (others - rest * count) ** 2 / (rest * count)
-    assert len(cells) >= 8, "the test needs likely pairs"
-    assert statistic < len(cells) + 4.5 * math.sqrt(2 * len(cells)), (statistic, len(cells))
 
 
 def test_streaming_yields_exactly_the_tokens_of_the_result(pair: Pair) -> None:

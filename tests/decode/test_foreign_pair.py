@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from tests.decode.chi_square import holm_rejections, p_value
+from tests.decode.probability import holm_rejections, p_value
 from tests.models.llama2c import convert
 from tests.support import DATA, needs_data
 from vocabforge.bench.decoding.settings import PROMPTS
@@ -29,7 +28,7 @@ from vocabforge.decode.proposers.interface import Draw
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory
-from vocabforge.decode.tree import DraftLaw, DraftTree
+from vocabforge.decode.tree import DraftTree
 from vocabforge.decode.verify.registry import RowVerification, verify
 from vocabforge.evaluate.identity.rounding import next_logits
 from vocabforge.models.kv_cache import KVCache
@@ -42,7 +41,6 @@ MODELS = DATA / "models"
 NAMES = ("tli", "slem", "slrs")
 TO_WORDS, TO_LETTERS = "characters draft for words", "words draft for characters"
 WAYS = (TO_WORDS, TO_LETTERS)
-NOTHING = -1  # where a draw gave no token
 # Many tokens may follow: behind a word, and within one.
 TEXTS = ("Lily and Tom played with the", "One day she saw a b")
 
@@ -187,49 +185,3 @@ def test_the_first_token_has_the_targets_law(ways: dict[str, Way]) -> None:
 @pytest.mark.proof
 def test_the_first_token_has_the_targets_law_in_many_draws(ways: dict[str, Way]) -> None:
     check_first_tokens(ways, TEXTS, 6_144)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_tli_reports_the_law_that_it_draws_from(way: str, ways: dict[str, Way]) -> None:
-    """Its law is the drafter's softmax over what both have, and its draws have it."""
-    one = bench(ways[way], "tli", TEXTS[1])
-    ids = encode_prompt(ways[way].drafter_words, TEXTS[1])
-    with torch.inference_mode():
-        logits = next_logits(ways[way].drafter, ids).double().numpy()
-    pairs = np.concatenate([ways[way].bridge.pairs, np.array([ways[way].bridge.eos])])
-    weights = np.exp(logits[pairs[:, 1]] - logits.max())
-    expected = dict(zip(pairs[:, 0].tolist(), (weights / weights.sum()).tolist()))
-    seen: Counter[int] = Counter()
-    for seed in range(48):
-        tree, _ = one.draft(seed)
-        seen.update(tree.tokens[:, 1].tolist())
-        assert tree.laws is not None
-        for laws in (tree.laws[0], tree.laws[-1]):
-            law = laws[0]
-            assert isinstance(law, DraftLaw)
-            q = law.weights / law.weights.sum()
-            assert dict(zip(law.ids.tolist(), q.tolist())) == pytest.approx(expected, rel=1e-4, abs=1e-9)
-    assert p_value(seen, expected) > 1e-4
-
-
-def drawn_by_slrs(one: Bench, draws: int) -> tuple[Counter[int], dict[int, float]]:
-    """Drafted first tokens, and the law that came with them, over everything that it can give."""
-    seen: Counter[int] = Counter()
-    law: Any = None
-    for seed in range(draws):
-        tree, _ = one.draft(seed)
-        assert tree.laws is not None
-        law = tree.laws[0][0]
-        seen[int(tree.tokens[0, 1]) if tree.tokens.shape[1] > 1 else NOTHING] += 1
-    psi = {token: float(law.probability(token)) for token in range(one.way.target.config.vocab_size)}
-    psi[NOTHING] = max(1 - sum(psi.values()), 0.0)
-    return seen, psi
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_slrs_reports_the_law_that_it_draws_from(way: str, ways: dict[str, Way]) -> None:
-    with torch.inference_mode():
-        seen, psi = drawn_by_slrs(bench(ways[way], "slrs", TEXTS[1]), 1024)
-    assert min(psi.values()) >= 0
-    assert len(seen) > 5
-    assert p_value(seen, psi) > 1e-4

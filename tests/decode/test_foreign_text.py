@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from tests.decode import toy_bridge as toy
+from tests.decode import bridges as toy
 from tests.support import needs_data
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import Prepared, hand_made

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contracts.drafter_support import make_drafter
-from tests.decode.graph_support import SAMPLED, outcome, requests, same_as_eager, traced
+from tests.decode.drafting import make_drafter
 from tests.decode.node_support import Alternating, load_tiny
-from tests.decode.trace_recorder import Forbidden, TraceRecorder
+from tests.decode.recording import SAMPLED, TraceRecorder, outcome, requests, same_as_eager, traced
 from tests.models.lean_support import build as build_family
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
@@ -265,23 +264,6 @@ def test_recordings_keep_the_state_that_they_name() -> None:
     capture.forget()
     run(torch.ones(2))
     assert len(capture.done) == 3
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: x + int(x.max()),
-        lambda x: x + max(x.tolist()),
-        lambda x: x[x > 0],
-        lambda x: x + torch.tensor([1.0]),
-        lambda x: x.nonzero(),
-        lambda x: x.clone().__setitem__(0, 1.0),
-        lambda x: x if x.sum() > 0 else -x,
-    ],
-)
-def test_the_recorder_refuses_what_a_graph_cannot_hold(function: Any) -> None:
-    with pytest.raises(Forbidden):
-        GraphCapture(TraceRecorder)("bad", function)(torch.ones(3))
 
 
 def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:

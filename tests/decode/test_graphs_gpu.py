@@ -12,7 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("pydantic", reason="drafting is declared with pydantic, which is not installed")
 
-from tests.decode.graph_support import SAMPLED, outcome, requests
+from tests.decode.recording import SAMPLED, outcome, requests
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.device_cycle import DeviceCycle
 from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes

@@ -12,9 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.drafter_support import KINDS, VARIANTS, head_of, make_drafter, shape_for
-from tests.decode.engine_support import PROMPT, check_figures, knowing, watch_rows
-from tests.decode.enumeration import AllBranches, Law, total_variation
+from tests.decode.drafting import (
+    KINDS,
+    PROMPT,
+    VARIANTS,
+    check_figures,
+    head_of,
+    knowing,
+    make_drafter,
+    shape_for,
+    watch_rows,
+)
+from tests.decode.probability import AllBranches, Law, total_variation
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import target_side
@@ -29,11 +38,6 @@ SHAPES = {"chain": (1, 4, 6), "wide": (7, 1, 8), "tree": (3, 4, 17), "smallest":
 LENGTH = 3  # tokens whose joint law is compared
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
 def proposer_of(drafter: Any, lean: Any, settings: TreeSettings) -> Any:
     return tree_proposer(lean, drafter, head_of(drafter), settings)
 
@@ -42,19 +46,18 @@ GREEDY = [*itertools.product(KINDS, ["target", "reduced"]), *((case, "reduced") 
 
 
 @pytest.mark.parametrize(("case", "head"), GREEDY)
-@pytest.mark.parametrize("shapes", [["tree"], pytest.param(list(SHAPES), marks=pytest.mark.proof)])
-def test_greedy_output_is_plain_decodings(case: str, head: str, shapes: list[str], folder: Path) -> None:
-    lean = load_target(folder)
-    drafter = make_drafter(case, folder, HFTarget.load(folder), head)
-    expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
-    for seed, name in enumerate(shapes):
+def test_greedy_output_is_plain_decodings(case: str, head: str, tiny_folder: Path) -> None:
+    lean = load_target(tiny_folder)
+    drafter = make_drafter(case, tiny_folder, HFTarget.load(tiny_folder), head)
+    expected = Decoder(lean).generate(PROMPT, max_new_tokens=24, stop_ids=()).token_ids
+    for seed, name in enumerate(SHAPES):
         settings = shape_for(drafter, *SHAPES[name])
         honest = Decoder(lean, proposer_of(drafter, lean, settings))
-        assert honest.generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids == expected, name
+        assert honest.generate(PROMPT, max_new_tokens=24, stop_ids=()).token_ids == expected, name
         proposer = knowing(proposer_of(drafter, lean, settings), PROMPT + expected, seed=seed)
         decoder = Decoder(lean, proposer)
         for _ in range(2):  # nothing is remembered of the first request
-            result = decoder.generate(PROMPT, max_new_tokens=40, stop_ids=())
+            result = decoder.generate(PROMPT, max_new_tokens=24, stop_ids=())
             assert result.token_ids == expected, name
             assert max(result.accept_lengths) > 1, "the test needs accepted drafts"
             check_figures(result, decoder, PROMPT)
@@ -63,12 +66,12 @@ def test_greedy_output_is_plain_decodings(case: str, head: str, shapes: list[str
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_the_proposer_is_given_the_targets_states_of_what_is_committed(
-    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every committed row: the states that training reads there, and the token that follows."""
     monkeypatch.setattr(target_side, "PREFILL_CHUNK", 4)
-    lean, target = load_target(folder), HFTarget.load(folder)
-    drafter = make_drafter(kind, folder, target)
+    lean, target = load_target(tiny_folder), HFTarget.load(tiny_folder)
+    drafter = make_drafter(kind, tiny_folder, target)
     expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
     proposer = proposer_of(drafter, lean, shape_for(drafter, *SHAPES["tree"]))
     proposer = knowing(proposer, PROMPT + expected, seed=3)
@@ -150,9 +153,9 @@ def test_the_default_tree_stays_within_a_drafters_levels() -> None:
         tree_settings(None, None, 1)
 
 
-def test_a_tree_deeper_than_the_heads_is_refused(folder: Path) -> None:
-    lean = load_target(folder)
-    drafter = make_drafter("medusa", folder, HFTarget.load(folder), medusa_heads=2)
+def test_a_tree_deeper_than_the_heads_is_refused(tiny_folder: Path) -> None:
+    lean = load_target(tiny_folder)
+    drafter = make_drafter("medusa", tiny_folder, HFTarget.load(tiny_folder), medusa_heads=2)
     with pytest.raises(UsageError, match="deeper than the Medusa drafter can draft") as error:
         proposer_of(drafter, lean, TreeSettings(2, 2, 5))
     assert "at most depth 1" in str(error.value)

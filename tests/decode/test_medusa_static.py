@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_target
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Commit, Draw, Plan
 from vocabforge.decode.proposers.medusa import MedusaBackend, build
 from vocabforge.decode.proposers.model import ModelProposer
-from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.proposers.registry import ProposerParts
+from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree
 from vocabforge.decode.trees.dynamic import DynamicPolicy
@@ -27,7 +25,6 @@ from vocabforge.decode.trees.shapes import TreeShape, default_shape, from_paths
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.heads.registry import DraftState, FullHead
 from vocabforge.models.kv_cache import KVCache
-from vocabforge.models.lean.model import LeanModel, load_target
 
 HIDDEN, VOCAB, HEADS = 16, 23, 4
 SHAPE = from_paths([[0], [1], [3], [0, 0], [0, 2], [1, 0], [0, 0, 0], [1, 0, 1], [1, 0, 1, 0]])
@@ -214,43 +211,3 @@ def test_defaults_and_limits(drafter: MedusaDrafter, tmp_path: Path) -> None:
         made(drafter, topk=VOCAB + 1, depth=0)
     with pytest.raises(UsageError, match="Medusa drafter"):
         made(object())  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
-    return load_target(tiny_target(tmp_path_factory.mktemp("target")))
-
-
-PROMPTS = [[3, 17, 8, 44, 21, 9], [5, 5, 5], [60, 2, 31, 31, 7, 12, 3, 3, 8], [1]]
-
-
-def generate(decoder: Decoder) -> list[list[int]]:
-    requests = [
-        Request(prompt, 12 + 3 * place, sampling=SamplingParams(seed=place))
-        for place, prompt in enumerate(PROMPTS)
-    ]
-    return [result.token_ids for result in decoder.generate_batch(requests)]
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("medusa", {}),
-        ("medusa", {"tree": "dynamic", "topk": 3, "total_nodes": 14}),
-        ("medusa", {"tree": "chain", "draft_sampling": True}),
-        ("medusa", {"tree": "static", "draft_sampling": True, "topk": 3, "total_nodes": 12}),
-        ("n-gram", {"ngram": (1, 3), "depth": 4}),
-        ("n-gram", {"ngram": (1, 2), "depth": 3, "tree": "dynamic", "topk": 3}),
-    ],
-)
-def test_greedy_output_is_that_of_plain_decoding(
-    target: LeanModel, name: str, options: dict[str, Any], rows: int
-) -> None:
-    expected = generate(Decoder(target))
-    drafter = make_drafter(target.embedding, target.lm_head_weight) if name == "medusa" else None
-    decoder = Decoder(
-        target, make_proposer(name, ProposerParts(target, drafter, None, MethodSpec(**options))), rows=rows
-    )
-    assert generate(decoder) == expected

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.engine_support import advance, eagle, propose
-from tests.support import tiny_drafter, tiny_target, ttt_loss
+from tests.decode.drafting import advance, eagle, propose
+from tests.support import tiny_drafter, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
 from vocabforge.decode.engine import Decoder
@@ -66,15 +66,10 @@ def chain_course(hits: torch.Tensor, start: int, end: int) -> list[int]:
     return course
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory):
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
 @pytest.mark.parametrize("restricted", [False, True])
 @torch.inference_mode()
-def test_unroll_equals_step_by_step_drafting_with_padding_and_packing(folder, restricted: bool) -> None:
-    target, lean = HFTarget.load(folder), load_target(folder)
+def test_unroll_equals_step_by_step_drafting_with_padding_and_packing(tiny_folder, restricted: bool) -> None:
+    target, lean = HFTarget.load(tiny_folder), load_target(tiny_folder)
     ids = torch.tensor([0, 3, 5, 7, 11, 13, 20, 33, 40, 60]) if restricted else None
     drafter = tiny_drafter(target, own_head=10 if restricted else None, target_ids=ids)
     documents = random_documents(3, [23, 9, 17], target.vocab_size)
@@ -146,10 +141,10 @@ def train_on_own_text(target: HFTarget, drafter, texts: list[list[int]], steps: 
 
 
 @pytest.mark.parametrize("restricted", [False, True])
-def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, restricted: bool) -> None:
+def test_accepted_length_predicted_by_training_metrics_is_the_decoders(tiny_folder, restricted: bool) -> None:
     """On the target's own greedy text the metrics walk the decoder's course, cycle by cycle."""
     torch.manual_seed(0)
-    target, lean = HFTarget.load(folder), load_target(folder)
+    target, lean = HFTarget.load(tiny_folder), load_target(tiny_folder)
     plain = Decoder(lean, context=200)
     prompts = random_documents(8, [6] * 5, target.vocab_size)
     texts = [p + plain.generate(p, max_new_tokens=60, stop_ids=()).token_ids for p in prompts]

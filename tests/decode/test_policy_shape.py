@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.decode.enumeration import all_ways
+from tests.decode.probability import all_ways
 from vocabforge.decode.proposers.interface import DraftPolicy, Draw, Frontier, Plan
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance

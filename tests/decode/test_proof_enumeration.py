@@ -8,7 +8,6 @@ but for proposers over a bridge, which ``test_proof_foreign.py`` proves.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -16,28 +15,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.enumeration import AllBranches
 from tests.decode.markov import KINDS, MarkovTarget
-from tests.decode.plain_transform import plain_transform
-from tests.decode.proof_checks import CASES, HEADLESS, PAIRS, SAMPLERS, TREES, FixedTree, check, targets
-from tests.decode.proof_support import (
+from tests.decode.probability import AllBranches, plain_transform
+from tests.decode.proofs import (
+    CASES,
     GREEDY,
+    HEADLESS,
     OWN,
+    PAIRS,
+    SAMPLERS,
     SHAPES,
     TRANSFORMS,
+    TREES,
     Case,
+    FixedTree,
+    Switching,
     Walker,
+    check,
     exact_weights,
     next_weights,
     proposer_for,
     reference_law,
+    targets,
 )
-from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.proposers.interface import Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +64,7 @@ def test_every_proposer_head_verifier_and_transform(name: str, head: str | None,
         some = (
             CASES
             if whole and verifier == "residual"
-            else [Case(TRANSFORMS["plain"]), Case(TRANSFORMS["all"])]
+            else [Case(TRANSFORMS[one]) for one in ("plain", "top-p", "all")]
         )
         check(walker, "zeros", [replace(case, length=2) for case in some])
         assert walker.accepted > 0
@@ -154,23 +157,6 @@ def test_rows_are_independent(name: str, sample: bool) -> None:
         waiting += sources[0].open
     first, second = (reference_law(target, case) for case in cases)
     assert joint == {(a, b): p * q for (a, p), (b, q) in itertools.product(first.items(), second.items())}
-
-
-class Switching:
-    """A control that drafts another size in every cycle, plain decoding among them."""
-
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans, self._cycles = [PLAIN_PLAN, *plans][::-1], 0
-
-    def begin(self) -> None:
-        self._cycles = 0
-
-    def plan(self) -> Plan:
-        self._cycles += 1
-        return self._plans[(self._cycles - 1) % len(self._plans)]
-
-    def observe(self, cycle: CycleFigures) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import json
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,91 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.equality_support import Pair, Told, fresh_pass, own_prompts, spec_bench_prompts
-from tests.decode.mutation import mistake
-from tests.decode.proof_support import OWN
-from tests.support import DATA, needs_data
+from tests.decode.drafting import knowing, make_drafter
+from tests.decode.mutants import mistake
+from tests.decode.proofs import OWN
+from tests.support import DATA, needs_data, tiny_target
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
+from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.hf import HFTarget
 
-pytestmark = pytest.mark.long
+VOCAB = 512
+DRAFTERS = {"eagle1": "eagle1", "eagle2": "eagle1", "eagle3": "eagle3", "medusa": "medusa"}
+OPTIONS = {
+    "n-gram": MethodSpec(depth=3, ngram=(1, 4)),
+    "draft-model": MethodSpec(depth=3),
+    "early-exit": MethodSpec(depth=2, exit_layers=3),
+    "eagle1": MethodSpec(tree="static", topk=3, depth=2, total_nodes=9),
+    "medusa": MethodSpec(tree="static", topk=3, depth=2, total_nodes=9),
+}
+DYNAMIC = MethodSpec(tree="dynamic", topk=3, depth=2, total_nodes=10)
+
+
+def spec_bench_prompts(count: int, longest: int) -> list[list[int]]:
+    """The first turns of Spec-Bench in the ids of a 512-token tokenizer, evenly spread, cut to ``longest``."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(DATA / "models" / "tok512" / "tokenizer.json"))
+    lines = (DATA / "spec_bench" / "question.jsonl").read_text(encoding="utf-8").splitlines()
+    chosen = lines[:: max(1, len(lines) // count)][:count]
+    return [tokenizer.encode(json.loads(line)["turns"][0]).ids[:longest] for line in chosen]
+
+
+def own_prompts(count: int, longest: int) -> list[list[int]]:
+    """Random ids with repeated parts, of all lengths."""
+    draw = random.Random(5)
+    prompts = []
+    for _ in range(count):
+        phrase = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 9))]
+        prompts.append((phrase * 9)[: draw.randint(1, longest)])
+    return prompts
+
+
+class Models:
+    """A tiny target in one dtype, and every proposer over it."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        if not (folder / "config.json").is_file():
+            tiny_target(folder, vocab_size=VOCAB, num_hidden_layers=5, initializer_range=0.4)
+        self.folder, self.dtype = folder, dtype
+        self.lean = load_target(folder, dtype=dtype)
+        self.plain: dict[Any, list[list[int]]] = {}  # what plain decoding gave
+
+    def proposer(self, name: str) -> Proposer:
+        drafter: Any = None
+        if name == "draft-model":
+            drafter = noisy(load_target(self.folder, dtype=self.dtype))
+        elif name in DRAFTERS:
+            drafter = make_drafter(DRAFTERS[name], self.folder, HFTarget.load(self.folder), "own")
+            drafter = drafter.to(self.dtype)
+        return make_proposer(name, ProposerParts(self.lean, drafter, None, OPTIONS.get(name, DYNAMIC)))
+
+
+def noisy(model: LeanModel) -> LeanModel:
+    """The same model with slightly wrong weights: it mostly agrees."""
+    stream = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.empty(parameter.shape).normal_(1.0, 0.03, generator=stream)
+            parameter.mul_(noise.to(parameter.dtype))
+    return model
+
+
+def fresh_pass(lean: LeanModel, text: Sequence[int]) -> tuple[Tensor, Any]:
+    """Logits (T, V) of a text in one pass over a new cache, and that cache."""
+    slots = torch.arange(len(text))
+    cache = lean.new_cache(len(text))
+    output = lean.forward(
+        torch.tensor([list(text)]), slots[None], cache=cache, slots=slots, mask=causal_mask(slots, slots)
+    )
+    return lean.logits(output.hidden[0]), cache
+
 
 NAMES = sorted(OWN)
 LENGTH = 14
@@ -36,8 +112,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pairs(folder: Path) -> dict[torch.dtype, Pair]:
-    return {dtype: Pair(folder, dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)}
+def pairs(folder: Path) -> dict[torch.dtype, Models]:
+    return {dtype: Models(folder, dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)}
 
 
 def prompts_for(count: int, longest: int = 40) -> list[list[int]]:
@@ -54,7 +130,7 @@ def tokens_of(results: list[Generation]) -> list[list[int]]:
     return [result.token_ids for result in results]
 
 
-def plain_tokens(pair: Pair, prompts: list[list[int]], length: int, rows: int) -> list[list[int]]:
+def plain_tokens(pair: Models, prompts: list[list[int]], length: int, rows: int) -> list[list[int]]:
     """Plain decoding's, kept for the next test."""
     key = (tuple(map(tuple, prompts)), length, rows)
     if key not in pair.plain:
@@ -63,13 +139,18 @@ def plain_tokens(pair: Pair, prompts: list[list[int]], length: int, rows: int) -
     return pair.plain[key]
 
 
-def check_equal(pair: Pair, name: str, prompts: list[list[int]], length: int, rows: int) -> None:
+def told_proposer(pair: Models, name: str, prompts: list[list[int]], truth: list[list[int]]) -> Any:
+    """The proposer, which knows what plain decoding makes of the prompts."""
+    return knowing(pair.proposer(name), *([*prompt, *rest] for prompt, rest in zip(prompts, truth)), seed=11)
+
+
+def check_equal(pair: Models, name: str, prompts: list[list[int]], length: int, rows: int) -> None:
     """The proposer as it is, and told a part of the answer, gives plain decoding's tokens."""
     longer = plain_tokens(pair, prompts, length + 8, rows)
     plain = [tokens[:length] for tokens in longer]
     honest = Decoder(pair.lean, pair.proposer(name), rows=rows)
     assert tokens_of(honest.generate_batch(requests(prompts, length))) == plain
-    told = Decoder(pair.lean, Told(pair.proposer(name), prompts, longer), rows=rows)
+    told = Decoder(pair.lean, told_proposer(pair, name, prompts, longer), rows=rows)
     results = told.generate_batch(requests(prompts, length))
     assert tokens_of(results) == plain
     deepest = max(length for result in results for length in result.accept_lengths)
@@ -79,15 +160,15 @@ def check_equal(pair: Pair, name: str, prompts: list[list[int]], length: int, ro
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_tokens_are_plain_decodings(
-    name: str, dtype: torch.dtype, pairs: dict[torch.dtype, Pair]
+    name: str, dtype: torch.dtype, pairs: dict[torch.dtype, Models]
 ) -> None:
-    prompts = prompts_for(24)
+    prompts = prompts_for(12)
     check_equal(pairs[dtype], name, prompts[:2], LENGTH, 1)
     check_equal(pairs[dtype], name, prompts, LENGTH, 6)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sampled_tokens_follow_from_the_seed_alone(name: str, pairs: dict[torch.dtype, Pair]) -> None:
+def test_sampled_tokens_follow_from_the_seed_alone(name: str, pairs: dict[torch.dtype, Models]) -> None:
     """Verification by the target's own draw: the tokens are those of plain decoding with the same seeds."""
     pair, prompts = pairs[torch.float64], prompts_for(12)
     sampling = SamplingParams(0.9, top_p=0.95, repetition_penalty=1.1)
@@ -96,7 +177,7 @@ def test_sampled_tokens_follow_from_the_seed_alone(name: str, pairs: dict[torch.
         return [Request(p, length, (), replace(sampling, seed=i)) for i, p in enumerate(prompts)]
 
     plain = tokens_of(Decoder(pair.lean, rows=4).generate_batch(asked(LENGTH + 8)))
-    told = Decoder(pair.lean, Told(pair.proposer(name), prompts, plain), rows=4, verifier="match")
+    told = Decoder(pair.lean, told_proposer(pair, name, prompts, plain), rows=4, verifier="match")
     results = told.generate_batch(asked(LENGTH))
     assert tokens_of(results) == [tokens[:LENGTH] for tokens in plain]
     assert max(length for result in results for length in result.accept_lengths) > 2
@@ -107,14 +188,25 @@ def test_sampled_tokens_follow_from_the_seed_alone(name: str, pairs: dict[torch.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_tokens_on_all_of_spec_bench(
-    name: str, dtype: torch.dtype, pairs: dict[torch.dtype, Pair]
+    name: str, dtype: torch.dtype, pairs: dict[torch.dtype, Models]
 ) -> None:
     prompts = prompts_for(480, 150)
     assert len(prompts) == 480
     check_equal(pairs[dtype], name, prompts, 40, 16)
 
 
-def exact_twin(pair: Pair) -> LeanModel:
+@pytest.mark.parametrize("name", NAMES)
+def test_requests_leave_nothing_behind(name: str, pairs: dict[torch.dtype, Models]) -> None:
+    """After other requests, and in rows that others used, a request drafts what it drafts alone."""
+    pair, prompts = pairs[torch.float64], prompts_for(4)
+    used = Decoder(pair.lean, pair.proposer(name), rows=2)
+    used.generate_batch(requests(prompts[::-1], LENGTH))
+    for again, request in zip(used.generate_batch(requests(prompts, LENGTH)), requests(prompts, LENGTH)):
+        alone = Decoder(pair.lean, pair.proposer(name)).generate_batch([request])[0]
+        assert (again.token_ids, again.accept_lengths) == (alone.token_ids, alone.accept_lengths)
+
+
+def exact_twin(pair: Models) -> LeanModel:
     """The same rounded weights, computed in fp64."""
     twin = load_target(pair.folder, dtype=torch.float64)
     with torch.no_grad():
@@ -124,7 +216,7 @@ def exact_twin(pair: Pair) -> LeanModel:
 
 
 @torch.inference_mode()
-def divergences(pair: Pair, name: str, prompts: list[list[int]], length: int) -> list[tuple[float, float]]:
+def divergences(pair: Models, name: str, prompts: list[list[int]], length: int) -> list[tuple[float, float]]:
     """(top-2 margin, epsilon) where a drafted request first leaves plain decoding.
 
     Both passes compute the same function with other roundings. With E the largest error of a plain pass's logits
@@ -133,7 +225,7 @@ def divergences(pair: Pair, name: str, prompts: list[list[int]], length: int) ->
     epsilon = 4 E.
     """
     plain = tokens_of(Decoder(pair.lean, rows=6).generate_batch(requests(prompts, length + 8)))
-    told = Decoder(pair.lean, Told(pair.proposer(name), prompts, plain), rows=6)
+    told = Decoder(pair.lean, told_proposer(pair, name, prompts, plain), rows=6)
     twin = exact_twin(pair)
     found = []
     for prompt, wanted, result in zip(prompts, plain, told.generate_batch(requests(prompts, length))):
@@ -154,7 +246,7 @@ def last_logits(lean: LeanModel, text: list[int]) -> Tensor:
 
 @pytest.mark.parametrize("name", ["eagle3", "n-gram", "draft-model"])
 def test_bf16_diverges_only_where_rounding_decides(
-    name: str, pairs: dict[torch.dtype, Pair], record_property: Callable[[str, object], None]
+    name: str, pairs: dict[torch.dtype, Models], record_property: Callable[[str, object], None]
 ) -> None:
     found = divergences(pairs[torch.bfloat16], name, prompts_for(24), LENGTH)
     record_property("divergences", found)
@@ -167,7 +259,7 @@ def test_bf16_diverges_only_where_rounding_decides(
 @pytest.mark.proof
 @pytest.mark.parametrize("name", NAMES)
 def test_bf16_on_all_of_spec_bench(
-    name: str, pairs: dict[torch.dtype, Pair], record_property: Callable[[str, object], None]
+    name: str, pairs: dict[torch.dtype, Models], record_property: Callable[[str, object], None]
 ) -> None:
     found = divergences(pairs[torch.bfloat16], name, prompts_for(480, 150), 40)
     record_property("divergences", found)
@@ -176,7 +268,7 @@ def test_bf16_on_all_of_spec_bench(
 
 
 @needs_data
-def test_the_bf16_bound_sees_a_wrong_mask(pairs: dict[torch.dtype, Pair]) -> None:
+def test_the_bf16_bound_sees_a_wrong_mask(pairs: dict[torch.dtype, Models]) -> None:
     with mistake("vocabforge.decode.target_side", "(behind < 0)[:, None]", "(behind < -1)[:, None]"):
         found = divergences(pairs[torch.bfloat16], "eagle3", prompts_for(24), LENGTH)
     assert any(margin > bound for margin, bound in found)
@@ -184,10 +276,12 @@ def test_the_bf16_bound_sees_a_wrong_mask(pairs: dict[torch.dtype, Pair]) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
-def test_caches_after_compaction_are_those_of_a_fresh_pass(name: str, pairs: dict[torch.dtype, Pair]) -> None:
+def test_caches_after_compaction_are_those_of_a_fresh_pass(
+    name: str, pairs: dict[torch.dtype, Models]
+) -> None:
     pair, prompts = pairs[torch.float64], prompts_for(3)
     plain = tokens_of(Decoder(pair.lean).generate_batch(requests(prompts, 40)))
-    decoder = Decoder(pair.lean, Told(pair.proposer(name), prompts, plain), rows=3)
+    decoder = Decoder(pair.lean, told_proposer(pair, name, prompts, plain), rows=3)
     results = [Generation() for _ in prompts]
     stream = decoder.stream_batch(requests(prompts, 40), results)
     while min(len(result.token_ids) for result in results) < 12:
@@ -209,7 +303,7 @@ def test_caches_after_compaction_are_those_of_a_fresh_pass(name: str, pairs: dic
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
 def test_tree_logits_are_those_of_each_path_alone(
-    name: str, pairs: dict[torch.dtype, Pair], monkeypatch: pytest.MonkeyPatch
+    name: str, pairs: dict[torch.dtype, Models], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, prompts = pairs[torch.float64], prompts_for(3)
     plain = tokens_of(Decoder(pair.lean).generate_batch(requests(prompts, 20)))
@@ -223,7 +317,7 @@ def test_tree_logits_are_those_of_each_path_alone(
             return output
 
         monkeypatch.setattr(TargetSide, method, watched)
-    told = Told(pair.proposer(name), prompts, plain)
+    told = told_proposer(pair, name, prompts, plain)
     Decoder(pair.lean, told, rows=3).generate_batch(requests(prompts, 12))
     checked = 0
     for tree, output, lengths in itertools.islice(seen, 0, None, 3):

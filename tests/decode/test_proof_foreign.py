@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 
-from tests.decode.enumeration import AllBranches, all_ways
-from tests.decode.foreign_support import (
+from tests.decode.cross_vocab import (
     SITUATIONS,
     WAYS,
     case_of,
@@ -22,15 +20,12 @@ from tests.decode.foreign_support import (
     foreign_proposer,
     target_of,
 )
-from tests.decode.proof_support import GREEDY, TRANSFORMS, Case, Walker, exact_weights, reference_law
-from vocabforge.decode.control.control import CycleFigures
+from tests.decode.probability import AllBranches, all_ways
+from tests.decode.proofs import GREEDY, TRANSFORMS, Case, Switching, Walker, exact_weights, reference_law
 from vocabforge.decode.cross_vocab import slrs as proposer_slrs
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import FOREIGN
 from vocabforge.decode.verify import lazy as verify_lazy
-
-pytestmark = pytest.mark.long
 
 BEST = ("tli, chain", "slem, static", "tli, dynamic", "slem, chain", "tli, static", "slem, dynamic")
 DRAWN = ("tli, drawn chain", "tli, drawn siblings")
@@ -128,23 +123,6 @@ def accepted(name: str, way: str, requests: int) -> int:
     decoder = Decoder(target_of(name, "plain"), foreign_proposer(name, way, ("plain", "plain")), rows=2)
     asked = [case_of(name, TRANSFORMS["temperature"], 5).request(seed) for seed in range(requests)]
     return sum(sum(one.accepted_by_depth) for one in decoder.generate_batch(asked))
-
-
-class Switching:
-    """A control that drafts another size in every cycle, plain decoding among them."""
-
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans, self._cycles = [PLAIN_PLAN, *plans][::-1], 0
-
-    def begin(self) -> None:
-        self._cycles = 0
-
-    def plan(self) -> Plan:
-        self._cycles += 1
-        return self._plans[(self._cycles - 1) % len(self._plans)]
-
-    def observe(self, cycle: CycleFigures) -> None:
-        pass
 
 
 @pytest.mark.parametrize("way", ["tli, drawn chain", "slem, static", "slrs, one token"])

@@ -10,15 +10,23 @@ from collections import Counter
 
 import pytest
 
-from tests.decode.chi_square import holm_rejections, p_value
-from tests.decode.foreign_laws import check_drafting, draft, laws_of, new_drafting
-from tests.decode.foreign_mutants import MUTANTS
-from tests.decode.foreign_support import SITUATIONS, case_of, fits, foreign_proposer, target_of, wanted
-from tests.decode.proof_support import TRANSFORMS, exact_weights
+from tests.decode.cross_vocab import (
+    SITUATIONS,
+    case_of,
+    check_drafting,
+    draft,
+    fits,
+    foreign_proposer,
+    laws_of,
+    new_drafting,
+    target_of,
+    wanted,
+)
+from tests.decode.cross_vocab_mutants import MUTANTS
+from tests.decode.probability import holm_rejections, p_value
+from tests.decode.proofs import TRANSFORMS, exact_weights
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.sampling import SeededChance
-
-pytestmark = pytest.mark.long
 
 LEVEL = 1e-6  # family-wise
 DRAWN = ("tli, drawn chain", "slrs", "slrs, further ahead", "slrs, one token")

@@ -1,6 +1,7 @@
-"""Mistakes that others have made, put into the package's source one at a time: each must be noticed.
+"""Mistakes that others have made, put into the package one at a time: each must be noticed.
 
-``mutants.py`` has the table of them and of the check that kills each. Without a mistake all checks pass.
+``mutants.py`` and ``cross_vocab_mutants.py`` have the tables of them and of the check that kills each. Without a
+mistake all checks pass.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.decode.mutants import MUTANTS
-from tests.decode.mutation import mistake
-from tests.decode.proof_support import exact_weights
+from tests.decode import cross_vocab_mutants
+from tests.decode.cross_vocab_mutants import HARMLESS
+from tests.decode.mutants import MUTANTS, Mutant
+from tests.decode.proofs import exact_weights
 from vocabforge.core.errors import VocabForgeError
-
-pytestmark = pytest.mark.long
 
 # A wrong law or figure; or the package itself, or torch, refuses what the mistake leads to.
 NOTICED = (AssertionError, LookupError, ValueError, RuntimeError, VocabForgeError)
-CHECKS = sorted({mutant.killer for mutant in MUTANTS.values()}, key=lambda check: check.__name__)
+ALL = {**MUTANTS, **cross_vocab_mutants.MUTANTS}
+CHECKS = sorted({mutant.killer for mutant in ALL.values()}, key=lambda check: check.__name__)
+assert len(ALL) == len(MUTANTS) + len(cross_vocab_mutants.MUTANTS)
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +33,13 @@ def test_without_a_mistake_all_checks_pass(killer: Callable[[], None]) -> None:
     killer()
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_every_mistake_is_noticed(name: str) -> None:
-    mutant = MUTANTS[name]
-    with (
-        mistake(mutant.module, mutant.right, mutant.wrong),
-        pytest.raises(NOTICED),
-    ):
+@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
+def test_every_mistake_is_noticed(mutant: Mutant) -> None:
+    with mutant.change(), pytest.raises(NOTICED):
+        mutant.killer()
+
+
+@pytest.mark.parametrize("mutant", HARMLESS.values(), ids=HARMLESS)
+def test_what_only_costs_acceptance_leaves_the_law(mutant: Mutant) -> None:
+    with mutant.change():
         mutant.killer()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests, sharp
-from tests.decode.toy_bridge import bridge, side
+from tests.decode.bridges import bridge, side
+from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import proposer as proposer_foreign
@@ -116,21 +116,6 @@ def test_the_output_is_the_targets(
     check_cache(proposer, other, 1)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", ["tli", "slem"])
-def test_the_target_under_other_ids_accepts_everything(name: str, shape: str, target: LeanModel) -> None:
-    target = sharp(copy.deepcopy(target))
-    order = an_order(1)
-    forms = (None, b"!", *SINGLE[2:])  # no end: SLEM drafts nothing behind one
-    between = bridge(side(forms), side(shuffled_forms(forms, order)))
-    asked = [Request([0, *prompt], 16) for prompt in PROMPTS]
-    longest = SHAPES[shape].depth + 2
-    proposer = make_proposer(name, parts(target, shuffled(target, order), between, shape))
-    results = Decoder(target, proposer, rows=2).generate_batch(asked)
-    assert [one.token_ids for one in results] == plain(target, asked)
-    assert all(set(one.accept_lengths) == {longest} for one in results)
-
-
 @pytest.mark.parametrize("name", ["tli", "slem"])
 def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
     name: str, target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
@@ -147,19 +132,6 @@ def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
     assert [one.token_ids for one in results] == plain(target, asked)
     assert len(proposer._texts[0].ids) <= 24
     assert max(results[0].accept_lengths) > 1
-
-
-def test_requests_leave_nothing_behind(target: LeanModel, drafter: LeanModel) -> None:
-    order = an_order()
-    other = shuffled(drafter, order)
-    between = same_words(LONGER, order)
-    used = Decoder(target, make_proposer("slem", parts(target, other, between)), rows=2)
-    used.generate_batch(requests()[::-1])
-    for one, request in zip(used.generate_batch(requests()), requests()):
-        alone = Decoder(target, make_proposer("slem", parts(target, other, between))).generate_batch(
-            [request]
-        )[0]
-        assert (one.token_ids, one.accept_lengths) == (alone.token_ids, alone.accept_lengths)
 
 
 @pytest.mark.parametrize("name", ["tli", "slem"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.decode.engine_support import PROMPT, SHAPES, Pair, knowing
+from tests.decode.drafting import PROMPT, SHAPES, Pair, knowing
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures
@@ -13,7 +13,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.eagle import EagleBackend
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.request import Generation, Request
 
 OTHER = [60, 2, 33]
 
@@ -150,16 +150,3 @@ def test_a_damaged_draft_state_costs_speed_alone(pair: Pair) -> None:
         assert decoder.generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, PROMPT)
     finally:
         del pair.drafter.read
-
-
-@pytest.mark.parametrize("control", ["fixed", "adaptive"])
-def test_sampled_output_follows_from_the_seed_alone(pair: Pair, control: str) -> None:
-    """Whatever is drafted: the same tokens as plain decoding's with that seed."""
-    for seed in range(3):
-        request = Request(PROMPT, 30, (), SamplingParams(1.0, top_p=0.9, frequency_penalty=0.2, seed=seed))
-        plain = Decoder(pair.lean).generate_batch([request])[0]
-        for shape in ("tree", "chain", "wide"):
-            decoder = Decoder(pair.lean, pair.proposer(SHAPES[shape]), rows=2, control=control)
-            company = Request(OTHER, 40, (), SamplingParams(0.7, seed=9))
-            for requests in ([request], [company, request]):
-                assert decoder.generate_batch(requests)[-1].token_ids == plain.token_ids

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.decode.bridges import LongestMatch
 from tests.decode.markov import MarkovTarget
-from tests.decode.slrs_support import Spells
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
@@ -49,8 +49,8 @@ HOT = SamplingParams(1.0)
 def bridge_of(
     own: Sequence[bytes | None] = DRAFT_FORMS, ours: Sequence[bytes | None] = TARGET_FORMS
 ) -> Bridge:
-    target = BridgeSide(tuple(ours), Spells(ours), (2,), (1,))
-    drafter = BridgeSide(tuple(own), Spells(own), (7,), (0,))
+    target = BridgeSide(tuple(ours), LongestMatch(ours), (2,), (1,))
+    drafter = BridgeSide(tuple(own), LongestMatch(own), (7,), (0,))
     pairs = [(token, own.index(form)) for token, form in enumerate(ours) if form and form in own]
     return Bridge(target, drafter, np.array(pairs, dtype=np.int64).reshape(-1, 2), (2, 7))
 
@@ -174,23 +174,6 @@ def test_every_draw_has_a_law(models: tuple[LeanModel, LeanModel]) -> None:
     assert drafted(proposer, SamplingParams(0.0)).laws is None
 
 
-def test_the_law_told_is_the_frequency_of_drafts(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer, count = begun(proposer_of(models, depth=2)), 800
-    tree = drafted(proposer, HOT)
-    assert tree.laws is not None
-    law = tree.laws[0][0]
-    shares = {token: float(law.probability(token)) for token in range(2, len(TARGET_FORMS))}
-    seen = np.zeros(len(TARGET_FORMS) + 1)
-    for seed in range(count):
-        tokens = drafted(proposer, HOT, seed).tokens[0].tolist()
-        seen[tokens[1] if len(tokens) > 1 else -1] += 1
-    cells = [(seen[token], count * share) for token, share in shares.items() if count * share > 2]
-    statistic = sum((found - wanted) ** 2 / wanted for found, wanted in cells)
-    assert len(cells) > 6
-    assert statistic < len(cells) + 6 * (2 * len(cells)) ** 0.5 + 12
-    assert sum(shares.values()) <= 1 + 1e-9
-
-
 def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanModel]) -> None:
     proposer = begun(proposer_of(models, single_token=True, depth=7))
     assert proposer.plans() == [Plan(1, 2)]
@@ -218,8 +201,8 @@ def test_texts_get_shorter_where_strings_are_written_in_many_ways(
 ) -> None:
     """Runs of one letter under tokens of one to eight of it: the ways double with every letter."""
     runs = tuple(b"a" * size for size in range(1, 9))
-    target_side = BridgeSide((*runs, b"b"), Spells((*runs, b"b")), (), (8,))
-    drafter_side = BridgeSide((*runs, b"b"), Spells((*runs, b"b")), (), (8,))
+    target_side = BridgeSide((*runs, b"b"), LongestMatch((*runs, b"b")), (), (8,))
+    drafter_side = BridgeSide((*runs, b"b"), LongestMatch((*runs, b"b")), (), (8,))
     pairs = np.array([[token, token] for token in range(9)])
     between = Bridge(target_side, drafter_side, pairs, None)
     contexts, lengths = [], []
@@ -236,7 +219,7 @@ def test_texts_get_shorter_where_strings_are_written_in_many_ways(
 
 def test_half_a_character_stops_drafting() -> None:
     forms = (b"\xc3", b"\xa9", b"\xc3\xa9", b"a")
-    side = BridgeSide(forms, Spells(forms), (), (3,))
+    side = BridgeSide(forms, LongestMatch(forms), (), (3,))
     bridge = Bridge(side, side, np.array([[token, token] for token in range(4)]), None)
     models = MarkovTarget("plain", 4, 3, layers=2), MarkovTarget("plain", 4, 8, layers=1)
     proposer = make_proposer("slrs", ProposerParts(*models, None, MethodSpec(depth=2), bridge))

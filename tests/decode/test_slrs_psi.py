@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.decode.slrs_support import END, World
+from tests.decode.bridges import END, World
 from vocabforge.decode.cross_vocab.slrs_psi import ChainLaws, Streams
 from vocabforge.decode.sampling import SeededChance
 
@@ -91,7 +91,7 @@ def test_what_one_question_needs_is_evaluated_level_by_level() -> None:
 
 
 def test_a_drafter_of_bytes_needs_one_context_a_byte() -> None:
-    from tests.decode.slrs_support import ToyContexts
+    from tests.decode.bridges import ToyContexts
     from vocabforge.decode.cross_vocab.slrs_trie import DraftWords
 
     words = DraftWords([bytes([byte]) for byte in range(256)], [])

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from tests.decode.slrs_support import some_forms
+from tests.decode.bridges import some_forms
 from vocabforge.decode.cross_vocab.slrs_trie import DraftWords, TargetTrie, target_ids
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 

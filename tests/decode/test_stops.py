@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import DATA, needs_data
+from tests.support import DATA, byte_tokenizer, needs_data
 from tests.vocab.family_tokenizers import FAMILIES
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

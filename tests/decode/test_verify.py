@@ -9,20 +9,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.decode.enumeration import AllBranches, Law, all_ways, total_variation
-from tests.decode.mutation import mistake
-from tests.decode.toy_targets import Toy, batch_of, random_tree, tree_logits
-from tests.decode.verify_support import (
+from tests.decode.probability import AllBranches, all_ways
+from tests.decode.toys import (
     Always,
-    OneUniform,
-    Source,
-    exact_target,
+    Toy,
+    batch_of,
     exact_weights,
     history,
     logits_of,
-    next_law,
     output_law,
+    random_tree,
     target_law,
+    tree_logits,
     verify_one,
 )
 from vocabforge.core.errors import DataError, UsageError
@@ -86,98 +84,11 @@ def test_a_tree_of_the_whole_vocabulary_and_a_root_alone() -> None:
         assert output_law(toy, PLAIN, fixed(tree), LENGTH) == target_law(toy, PLAIN, LENGTH)
 
 
-@pytest.mark.usefixtures("exact")
-def test_the_root_counts_once_and_the_path_as_output() -> None:
-    """A frequency penalty sees every occurrence: one too many at the root or none on the path changes the law."""
-    toy, settings = Toy(3, 1, "plain"), SamplingParams(1.0, frequency_penalty=1.0)
-    tree = build_tree(torch.tensor([[2, 2, 2, 1]]), torch.tensor([[0, 0, 1, 2]]), 3)
-    assert output_law(toy, settings, fixed(tree), LENGTH) == target_law(toy, settings, LENGTH)
-    forgotten = ("row.history, path_tokens)", "row.history, [])")
-    doubled = ("row.history, path_tokens)", "row.history, [row.tokens[0], *path_tokens])")
-    for right, wrong in (forgotten, doubled):
-        with mistake("vocabforge.decode.verify.point", right, wrong):
-            found = output_law(toy, settings, fixed(tree), LENGTH)
-        assert total_variation(found, target_law(toy, settings, LENGTH)) > 0.02
-
-
-def worst(source: Source = AllBranches) -> float:
-    """Largest error over some trees: what a mutant must show."""
-    errors = []
-    for seed in range(4):
-        toy, tree = Toy(4, seed, "plain"), random_tree(seed, 4, 8, 2)
-        found: Law = output_law(toy, PLAIN, fixed(tree), LENGTH, source)
-        errors.append(total_variation(found, target_law(toy, PLAIN, LENGTH)))
-    return max(errors)
-
-
-@pytest.mark.usefixtures("exact")
-def test_one_uniform_for_all_decisions_is_caught() -> None:
-    assert worst() == 0
-    assert worst(OneUniform) > 0.05
-
-
-@pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("weights[token] = 0 * weight  # a fraction stays a fraction", "return False"),  # stays in the law
-        ("happens(weight, weights.sum())", "happens(weight, 1 + 0 * weight)"),  # no renormalisation
-        (
-            "happens(weight, weights.sum())",
-            "happens(weight / 2, weights.sum())",
-        ),
-    ],
-)
-def test_mistakes_in_the_rejection_are_caught(
-    right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vocabforge.decode.verify import point as verify_sampling
-
-    def shares(*args: object) -> object:  # of sum 1, so that a missing renormalisation is a probability still
-        weights = exact_target(*args)
-        return weights / weights.sum()
-
-    monkeypatch.setattr(verify_sampling, "target_weights", shares)
-    assert worst() == 0
-    with mistake("vocabforge.decode.verify.point", right, wrong):
-        assert worst() > 0.02
-
-
-@pytest.mark.parametrize("verifier", ["point", "residual"])
-def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero(verifier: str | None) -> None:
-    """``u <= p`` instead of ``u < p`` accepts a token of probability 0 when u is 0."""
-    tree = build_tree(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 0]]), 1)
-    logits = logits_of(0.5, 0.0, 0.0, 0.5).expand(1, 3, 4)
-    row = RowVerification(PLAIN, Always(0.0), history(4))
-    assert verify(tree, logits, [row], 1, verifier).tokens == [[0]]
-    with mistake("vocabforge.decode.sampling", "* total < weight", "* total <= weight"):
-        assert verify(tree, logits, [row], 1, verifier).tokens[0][0] == 1
-
-
 def test_certain_tokens_are_always_accepted() -> None:
     tree = build_tree(torch.tensor([[0, 0, 2]]), torch.tensor([[0, 0, 0]]), 1)
     logits = logits_of(0.0, 0.0, 1.0, 0.0).expand(1, 3, 4)
     row = RowVerification(PLAIN, Always(1.0 - 2.0**-53), history(4))
     assert verify(tree, logits, [row], 1).tokens == [[2, 2]]
-
-
-def test_the_real_source_of_chance_follows_the_law() -> None:
-    """Chi-square over two tokens, 16 cells; the seed is fixed, so the outcome is too."""
-    toy, tree = Toy(4, 3, "plain"), random_tree(3, 4, 8, 2)
-    chance, count = SeededChance(1234), 4000
-    logits = tree_logits(toy, tree)[None]
-    row = RowVerification(PLAIN, chance, history(4))
-    seen: dict[tuple[int, ...], int] = {}
-    for _ in range(count):
-        tokens = verify(tree, logits, [row], 2).tokens[0]
-        if len(tokens) < 2:
-            alone = build_tree(torch.tensor([[0]]), torch.tensor([[0]]), 0)
-            tokens += verify(alone, toy.logits(tuple(tokens))[None, None], [row], 0).tokens[0]
-        seen[tuple(tokens[:2])] = seen.get(tuple(tokens[:2]), 0) + 1
-    expected = {key: float(p) * count for key, p in target_law(toy, PLAIN, 2).items()}
-    statistic = sum((seen.get(key, 0) - value) ** 2 / value for key, value in expected.items())
-    assert len(expected) == 16
-    assert statistic < 37.7  # 15 degrees of freedom, 0.1 %
 
 
 MIXED = [
@@ -276,24 +187,3 @@ def test_the_table_of_verifiers() -> None:
     greedy = verify_one(toy, tree, SamplingParams(), SeededChance(0))
     for name in VERIFIERS:  # a request at temperature 0 is greedy whatever samples for the others
         assert verify_one(toy, tree, SamplingParams(), SeededChance(0), name).tokens == greedy.tokens
-
-
-@pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("verifier", ["match", "point", "residual"])
-def test_a_tree_without_laws_is_verified_as_point_masses(verifier: str) -> None:
-    toy, tree = Toy(3, 6, "plain"), random_tree(6, 3, 6, 2)
-    assert output_law(toy, PLAIN, fixed(tree), 2, verifier=verifier) == target_law(toy, PLAIN, 2)
-
-
-def test_seeds_make_decisions_repeatable() -> None:
-    toy, tree = Toy(4, 2, "plain"), random_tree(2, 4, 9, 3)
-    first, second, third = (
-        [verify_one(toy, tree, PLAIN, chance).tokens[0] for _ in range(30)]
-        for chance in (SeededChance(5), SeededChance(5), SeededChance(6))
-    )
-    assert first == second != third
-
-
-def test_the_reference_law_sums_to_one() -> None:
-    assert sum(next_law(Toy(4, 1, "zeros"), PLAIN, (1,))) == 1
-    assert sum(target_law(Toy(4, 1, "ties"), PLAIN, 2).values()) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.toy_targets import Toy, batch_of, random_tree, tree_logits
+from tests.decode.toys import Toy, batch_of, random_tree, tree_logits
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verify.greedy import verify_greedy
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.enumeration import AllBranches, all_ways
+from tests.decode.probability import AllBranches, all_ways
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory

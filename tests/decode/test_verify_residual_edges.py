@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.mutation import mistake
-from tests.decode.verify_support import Always, history, logits_of
+from tests.decode.mutants import mistake
+from tests.decode.toys import Always, history, logits_of
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, draft_weights

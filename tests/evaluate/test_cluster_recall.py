@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import tiny_target
+from tests.support import byte_tokenizer, tiny_target
 from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.sources.sources import Document

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.decode.build_support import grid_methods
-from tests.support import tiny_target
+from tests.support import byte_tokenizer, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.contracts.drafter_support import make_drafter
+from tests.decode.drafting import make_drafter
 from tests.export.test_eagle_layout import eagle1, export_of, subset
 from tests.support import tiny_drafter
 from vocabforge.core.artifact import open_artifact

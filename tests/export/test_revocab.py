@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contracts.drafter_support import make_drafter
+from tests.decode.drafting import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tests.cli.cli_support import make_drafter, make_target, make_vocab
+from tests.support import make_drafter, make_target, make_vocab
 from tests.train.run_support import WORDS
 from tests.train.run_support import settings as train_settings
 from vocabforge.core.artifact import MANIFEST, open_artifact

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.contracts.drafter_support import KINDS, make_drafter
+from tests.decode.drafting import KINDS, make_drafter
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.models.drafters.io import native_sizes, save_drafter

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.contracts.drafter_support import chain_logits, commit_rows, make_drafter, sizes_for
-from tests.decode.graph_support import requests, same_as_eager
+from tests.decode.drafting import chain_logits, commit_rows, make_drafter, sizes_for
+from tests.decode.recording import requests, same_as_eager
 from tests.train.ttt_reference import Document, capture, documents, pack, rotate
 from vocabforge.core.errors import ConfigError
 from vocabforge.decode.build.spec import MethodSpec

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.chi_square import p_value
+from tests.decode.probability import p_value
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory, target_weights

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.chi_square import p_value
-from tests.decode.enumeration import AllBranches, all_ways, exactly, fractions
+from tests.decode.probability import AllBranches, all_ways, exactly, fractions, p_value
 from tests.ops.trees_support import random_parents
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams

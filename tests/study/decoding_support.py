@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import tiny_target
+from tests.support import byte_tokenizer, tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout

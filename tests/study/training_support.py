@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import tiny_target
+from tests.support import byte_tokenizer, tiny_target
 from tests.train.run_support import WORDS
 from vocabforge.core.config import parse_config
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from tests.cli.cli_support import invoke
-from tests.contracts.drafter_support import make_drafter
+from tests.decode.drafting import make_drafter
 from tests.train.run_support import write_config
 from tests.train.test_distributed import curve, launch
 from vocabforge.cli.app import build_app

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import tiny_drafter, tiny_target
+from tests.support import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.models import Models
 from vocabforge.evaluate.run.environment import describe_environment

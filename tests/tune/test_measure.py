@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contracts.drafter_support import make_drafter
+from tests.decode.drafting import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.bench.kernels.cycle import new_capture
 from vocabforge.core.errors import UsageError

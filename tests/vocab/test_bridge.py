@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from tests.decode import toy_bridge as toy
+from tests.decode import bridges as toy
 from tests.support import needs_data
 from tests.vocab.family_tokenizers import FAMILIES, loaded
 from tests.vocab.overlap_support import Prepared, hand_made

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import ROOT, free_port
+from tests.support import ROOT, byte_tokenizer, free_port
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources.sources import SourceOptions

@@ -3,7 +3,7 @@
 On a GPU a decoding pass is hundreds of small kernels, and launching them one by one takes longer than running them. A
 CUDA graph launches all of them at once. What it asks of a pass: inputs, outputs and everything that it reaches stay
 where they are, nothing is read on the host, and no shape depends on data. The same rules hold for any other recorder,
-so that tests without a GPU can record the passes, too (``tests/decode/trace_recorder.py``).
+so that tests without a GPU can record the passes, too (``tests/decode/recording.py``).
 """
 
 from __future__ import annotations

@@ -1,46 +1,162 @@
-"""Mistakes of drafting over a bridge, and the check that notices each.
-
-A mistake is a change of the package's source (``mutation.py``), of a bridge, or of one function.
-"""
+"""Mistakes of drafting over a bridge, and the small check that notices each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
-from tests.decode.foreign_checks import (
-    a_drafter_like_the_target_is_right,
-    best_drafts_are_lossless,
-    drawn_tokens_are_lossless,
-    drawn_tokens_have_their_law,
-    half_characters_are_lossless,
-    special_tokens_are_never_drafted,
-    special_tokens_are_no_pairs,
-    spelled_drafts_are_lossless,
-    strings_are_lossless,
-    strings_have_their_law,
-    texts_are_read_as_they_are,
+from tests.decode import mutants
+from tests.decode.cross_vocab import (
+    SITUATIONS,
+    Situation,
+    case_of,
+    check_drafting,
+    check_law,
+    foreign_proposer,
+    target_of,
 )
-from tests.decode.foreign_support import SITUATIONS, Situation
-from tests.decode.mutation import mistake
+from tests.decode.markov import MarkovTarget
+from tests.decode.mutants import Mutant, mistake
+from tests.decode.proofs import GREEDY, TRANSFORMS
+from tests.vocab.overlap_support import hand_made
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.cross_vocab.text import DraftText
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.request import Request
 from vocabforge.decode.sampling import target_weights
-from vocabforge.decode.tree import RowTree
+from vocabforge.decode.tree import DraftTree, RowTree
 from vocabforge.decode.verify import match as verify_match
-from vocabforge.vocab.overlap.bridge import Bridge
+from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
+
+PLAIN = [TRANSFORMS["plain"]]
 
 
-class Mutant(NamedTuple):
-    change: Callable[[], AbstractContextManager[None]]
-    killer: Callable[[], None]
+def drawn_tokens_are_lossless() -> None:
+    check_law("drafter inside target", "tli, drawn chain", PLAIN, 2, kinds=("zeros", "plain"))
+
+
+def drawn_tokens_have_their_law() -> None:
+    for name in ("drafter inside target", "several spellings"):
+        check_drafting(name, "tli, drawn chain", TRANSFORMS["temperature"], "plain")
+
+
+def best_drafts_are_lossless() -> None:
+    """Rows of other lengths side by side."""
+    check_law("a token beyond the target", "slem, chain", PLAIN, 4, kinds=("plain", "plain"))
+
+
+def spelled_drafts_are_lossless() -> None:
+    check_law("several spellings", "slem, chain", PLAIN, 2)
+
+
+def half_characters_are_lossless() -> None:
+    """The target writes bytes of a character one by one; the drafter's text lacks the first until the second."""
+    check_law("incomplete characters", "slem, static", PLAIN)
+
+
+def strings_are_lossless() -> None:
+    check_law("an end of the drafter", "slrs, one draw", PLAIN, 2, kinds=("plain", "plain"))
+
+
+def strings_have_their_law() -> None:
+    check_drafting("ends of both", "slrs", TRANSFORMS["temperature"], "zeros")
+    for name in ("a token two bytes longer", "target inside drafter"):
+        check_drafting(name, "slrs, further ahead", TRANSFORMS["temperature"], "plain")
+
+
+def special_tokens_are_never_drafted() -> None:
+    """The drafter would say its special tokens, too; only end tokens that are a pair go over."""
+    for name in ("special tokens", "ends of both"):
+        situation = SITUATIONS[name]
+        bridge = situation.bridge()
+        allowed = {token for token, form in enumerate(situation.target) if form}
+        allowed |= {bridge.eos[0]} if bridge.eos else set()
+        for way in ("tli, chain", "slem, chain"):
+            proposer = foreign_proposer(name, way, ("plain", "plain"), bridge)
+            drafted = set[int]()
+            real = proposer.propose
+
+            def watched(
+                *args: Any, real: Callable[..., DraftTree] = real, drafted: set[int] = drafted
+            ) -> DraftTree:
+                tree = real(*args)
+                drafted.update(tree.tokens[:, 1:].flatten().tolist())
+                return tree
+
+            with patch.object(proposer, "propose", watched):
+                decoder = Decoder(target_of(name, "plain"), proposer)
+                decoder.generate_batch([case_of(name, PLAIN[0], 8).request(seed) for seed in range(3)])
+            assert drafted
+            assert drafted <= allowed, (name, way)
+
+
+def special_tokens_are_no_pairs() -> None:
+    """Two tokenizers that call a special token the same: only as end tokens do they stand for each other."""
+    with TemporaryDirectory() as folder:
+        ours, theirs = (
+            hand_made(Path(folder, name), words, eos="<s>").tokenizer
+            for name, words in (("target", ["abc", "Ġa"]), ("drafter", ["ab"]))
+        )
+        bridge = make_bridge(ours, theirs, (ours.vocab_size, theirs.vocab_size))
+    assert bridge.eos == (ours.eos_ids[0], theirs.eos_ids[0])
+    assert list(bridge.eos) not in bridge.pairs.tolist()
+
+
+def texts_are_read_as_they_are() -> None:
+    """The drafter's tokens are its start, once, and then the text's bytes."""
+    for name in ("several spellings", "leading spaces", "incomplete characters"):
+        situation = SITUATIONS[name]
+        bridge = situation.bridge()
+        text = DraftText(bridge)
+        text.begin(situation.prompt)
+        said = list(situation.prompt)
+        for tokens, drafted in (((0, 2), True), ((0,), False), ((1,), False), ((2, 0, 1), True)):
+            new = b"".join(situation.target[token] or b"" for token in tokens)
+            paths = bridge.drafter.speller.spell([text.held + new] if drafted else [])
+            before = list(text.ids)
+            kept = text.add(tokens, [path for path in paths if path])
+            assert text.ids[:kept] == before[:kept]
+            said += tokens
+            start = len(situation.start)
+            assert tuple(text.ids[:start]) == situation.start
+            written = b"".join(situation.drafter[token] or b"?" for token in text.ids[start:]) + text.held
+            whole = b"".join(situation.target[token] or b"" for token in said)
+            assert written.removeprefix(situation.opening) == whole.removeprefix(situation.opening), name
+
+
+def a_drafter_like_the_target_is_right() -> None:
+    """The same model behind the same tokens: whatever it drafts is accepted, so its text and keys are the target's."""
+    forms = (None, b"a", b"b")
+    bridge = Situation(forms, forms, (), start=(0,)).bridge()
+    target = MarkovTarget("plain", 3, 1, layers=1)
+    # Markov models that never say the special token.
+    with torch.no_grad():
+        target.lm_head_weight[0] = -1e9
+        target.table[:, 0] = -1e9
+    for way in ("tli", "slem"):
+        for tree in ("chain", "static"):
+            options = MethodSpec(tree=tree, depth=1, topk=None if tree == "chain" else 2)
+            if tree == "static":
+                options = options.model_copy(update={"total_nodes": 5})
+            decoder = Decoder(
+                target, make_proposer(way, ProposerParts(target, target, None, options, bridge))
+            )
+            for prompt in ((0, 1, 2, 2), (0, 2, 1), (0, 2, 2)):
+                result = decoder.generate_batch([Request(prompt, 10, (), GREEDY["greedy"])])[0]
+                assert set(result.accept_lengths) == {3}, (way, tree)
 
 
 def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:
-    return Mutant(lambda: mistake(f"vocabforge.decode.{module}", right, wrong), killer)
+    return mutants.source(f"vocabforge.decode.{module}", right, wrong, killer)
 
 
 @contextmanager
@@ -126,7 +242,7 @@ MUTANTS = {
     ),
     "held bytes lost": source(
         "cross_vocab.text", "self.held = pending[taken + len(complete) :]", "self.held = b''",
-        texts_are_read_as_they_are
+        texts_are_read_as_they_are,
     ),
     "accepted draft tokens not in the drafter's text": source(
         "proposers.draft_model", "known = min(start, self.passes.lengths[row] + 1)", "known = start",

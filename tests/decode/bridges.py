@@ -1,4 +1,4 @@
-"""Small random vocabularies, toy draft laws, and SLRS by its definition: every draft text, one after the other."""
+"""Bridges between vocabularies made by hand, and SLRS by its definition: every draft text, one after the other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,53 @@ import numpy as np
 
 from vocabforge.decode.cross_vocab.slrs_contexts import Path, StreamLaw, stream_law
 from vocabforge.decode.cross_vocab.slrs_trie import DraftWords, TargetTrie
+from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
+
+Forms = Sequence[bytes | None]
+
+
+class LongestMatch:
+    """Spells bytes with the longest token that fits, again and again."""
+
+    def __init__(self, forms: Forms) -> None:
+        self._ids: dict[bytes, int] = {}
+        for token, form in enumerate(forms):
+            if form:
+                self._ids.setdefault(form, token)
+        self._most = max(map(len, self._ids), default=0)
+
+    def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
+        return [self._spelled(one) if one else None for one in wanted]
+
+    def _spelled(self, text: bytes) -> list[int]:
+        found, at = [], 0
+        while at < len(text):
+            sizes = range(min(self._most, len(text) - at), 0, -1)
+            size = next((size for size in sizes if text[at : at + size] in self._ids), 0)
+            if not size:
+                return []
+            found.append(self._ids[text[at : at + size]])
+            at += size
+        return found
+
+
+def side(
+    forms: Forms, *, eos: Sequence[int] = (), start: Sequence[int] = (0,), opening: bytes = b""
+) -> BridgeSide:
+    return BridgeSide(tuple(forms), LongestMatch(forms), tuple(eos), tuple(start), opening)
+
+
+def bridge(target: BridgeSide, drafter: BridgeSide) -> Bridge:
+    """Equal byte forms paired one to one, lower ids first, and the first end tokens."""
+    ids: list[dict[bytes, list[int]]] = [{}, {}]
+    for found, one in zip(ids, (target, drafter)):
+        for token, form in enumerate(one.forms):
+            if form:
+                found.setdefault(form, []).append(token)
+    pairs = sorted(pair for form in ids[0].keys() & ids[1].keys() for pair in zip(ids[0][form], ids[1][form]))
+    eos = (target.eos[0], drafter.eos[0]) if target.eos and drafter.eos else None
+    return Bridge(target, drafter, np.array(pairs, dtype=np.int64).reshape(-1, 2), eos)
+
 
 END = 99  # the target's end token
 Text = tuple[bytes, bool, Fraction]  # bytes of a draft text, whether it ended, and its probability
@@ -20,26 +67,6 @@ def some_forms(draw: random.Random, count: int, longest: int, alphabet: bytes = 
     """Different bytes, in any order."""
     every = [bytes(draw.choice(alphabet) for _ in range(draw.randint(1, longest))) for _ in range(8 * count)]
     return list(dict.fromkeys(every))[:count]
-
-
-class Spells:
-    """A speller: the longest token at each place."""
-
-    def __init__(self, forms: Sequence[bytes | None]) -> None:
-        self._ids = {form: token for token, form in reversed(list(enumerate(forms))) if form}
-
-    def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
-        return [self._spell(form) if form else None for form in wanted]
-
-    def _spell(self, form: bytes) -> list[int]:
-        ids: list[int] = []
-        while form:
-            fitting = [one for one in self._ids if form.startswith(one)]
-            if not fitting:
-                return []
-            ids.append(self._ids[max(fitting, key=len)])
-            form = form[len(max(fitting, key=len)) :]
-        return ids
 
 
 class ToyContexts:

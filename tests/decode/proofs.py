@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,17 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tests.decode.enumeration import AllBranches, Law, fractions
 from tests.decode.markov import MarkovTarget
+from tests.decode.probability import AllBranches, Law, fractions
 from vocabforge.core.registry import resolve
 from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.control.control import Control
+from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import FOREIGN, PROPOSERS, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.models.drafters.eagle1 import Eagle1Config
 from vocabforge.models.drafters.eagle3 import Eagle3Config
@@ -285,3 +288,87 @@ def next_weights(target: MarkovTarget, case: Case, tokens: Sequence[int]) -> lis
     history.add(tokens)
     weights = sampling.target_weights(logits, case.sampling, history, [])
     return [Fraction(float(weight)) for weight in weights]
+
+
+HEADLESS = ("n-gram",)
+PAIRS: list[tuple[str, str | None]] = [
+    (name, head) for name in OWN for head in ((None,) if name in HEADLESS else HEADS)
+]
+SAMPLERS = [
+    name
+    for name in VERIFIERS
+    for found in [resolve(VERIFIERS, name, "verifier")]
+    if found.samples and found.lossless
+]
+CASES = [Case(sampling) for sampling in (*TRANSFORMS.values(), *GREEDY.values())]
+
+
+@functools.cache
+def targets(kind: str, vocab: int = 3, layers: int = 2) -> MarkovTarget:
+    return MarkovTarget(kind, vocab, 1, layers)
+
+
+@functools.cache
+def wanted(kind: str, sampling: SamplingParams, length: int, stop_ids: tuple[int, ...]) -> Law:
+    return reference_law(targets(kind), Case(sampling, length=length, stop_ids=stop_ids))
+
+
+def check(walker: Walker, kind: str, cases: Sequence[Case]) -> None:
+    """Total variation 0, exactly."""
+    for case, law in zip(cases, walker.laws(cases)):
+        expected = wanted(kind, case.sampling, case.length, tuple(case.stop_ids))
+        assert sum(law.values()) == 1
+        assert law == expected, case.sampling
+
+
+class Switching:
+    """A control that drafts another size in every cycle, plain decoding among them."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans, self._cycles = [PLAIN_PLAN, *plans][::-1], 0
+
+    def begin(self) -> None:
+        self._cycles = 0
+
+    def plan(self) -> Plan:
+        self._cycles += 1
+        return self._plans[(self._cycles - 1) % len(self._plans)]
+
+    def observe(self, cycle: CycleFigures) -> None:
+        pass
+
+
+class FixedTree:
+    """Proposes the same tree whatever was said: duplicates, impossible tokens, dead nodes, all of V."""
+
+    kind = label = "fixed"
+    reads, aux_layers, samples, head, scratch = "none", (), False, None, 0
+
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int], dead: Sequence[int] = ()) -> None:
+        self._tokens, self._parents, self._dead = tokens, torch.tensor([parents]), list(dead)
+        self.levels = int(build_tree(self._parents, self._parents, len(parents)).depths.max())
+        self.plan = Plan(self.levels, len(parents))
+
+    def plans(self) -> list[Plan]:
+        return [self.plan]
+
+    def allocate(self, rows: int, positions: int, cache: Any) -> None:
+        pass
+
+    begin = prefill = commit = lambda self, *_: None
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Any, lap: Any) -> DraftTree:
+        rows = len(roots)
+        tokens = torch.cat([roots[:, None], torch.tensor([self._tokens[1:]]).expand(rows, -1)], 1)
+        tree = build_tree(tokens, self._parents.expand(rows, -1).contiguous(), self.levels)
+        alive = torch.ones_like(tokens, dtype=torch.bool)
+        alive[:, self._dead] = False
+        return replace(tree, alive=alive if self._dead else None)
+
+
+TREES = {
+    "duplicates": ((0, 1, 1, 0, 1, 0, 0), (0, 0, 0, 1, 1, 2, 2), ()),
+    "the whole vocabulary": ((0, 2, 0, 1, 1), (0, 0, 0, 0, 3), ()),
+    "dead nodes": ((0, 1, 2, 0, 1, 2, 2), (0, 0, 0, 0, 1, 2, 4), (2, 5)),
+    "out of level order": ((0, 1, 0, 2, 2, 0), (0, 0, 1, 2, 0, 4), ()),
+}
