@@ -214,18 +214,18 @@ def _rare(count: int) -> Iterator[Talk]:
         yield Talk(conversation.messages(), _RARE[conversation.category])
 
 
-_HERE = "vocabforge.study"
+_HERE = "vocabforge.study.sources"
 # kind -> reader; adding one is a file, a row, and its name in ``config.SourceKind``.
 KINDS = {
-    "chats": f"{_HERE}.sources:chats",
-    "alpaca": f"{_HERE}.sources:chats",  # the corpus reader knows instructions as it knows turns
-    "sums": f"{_HERE}.sources:sums",
-    "code": f"{_HERE}.sources:code",
-    "stories": f"{_HERE}.source_texts:stories",
-    "text": f"{_HERE}.source_texts:text",
-    "verses": f"{_HERE}.source_texts:verses",
-    "archive": f"{_HERE}.source_texts:archive",
-    "sample": f"{_HERE}.sources:sample",
+    "chats": f"{_HERE}.registry:chats",
+    "alpaca": f"{_HERE}.registry:chats",  # the corpus reader knows instructions as it knows turns
+    "sums": f"{_HERE}.registry:sums",
+    "code": f"{_HERE}.registry:code",
+    "stories": f"{_HERE}.texts:stories",
+    "text": f"{_HERE}.texts:text",
+    "verses": f"{_HERE}.texts:verses",
+    "archive": f"{_HERE}.texts:archive",
+    "sample": f"{_HERE}.registry:sample",
 }
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _HALF = re.compile("[\ud800-\udfff]")
