@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.errors import DataError, UsageError
+from ..core.errors import DataError
 from ..core.files import atomic_write, sha256_file
 from ..core.lock import only_writer
 from ..corpus.chat.conversation import parse_conversation
@@ -29,16 +29,15 @@ from ..train.config import (
     TTTConfig,
 )
 from ..train.data import TrainData, corpus_counts, prepare
-from ..train.heads.draft_heads import head_name
 from ..train.heads.router import BestTokens
-from ..train.setup import CALIBRATION_ROWS, identity_of
+from ..train.setup import CALIBRATION_ROWS
 from ..train.trainer import Trainer
 from . import steps as making
 from .candidates import CandidateSampler
 from .config import DraftersConfig, PartConfig, StudyConfig
 from .copying import start_copying
-from .layout import StudyLayout, begin, publish, tidy
-from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
+from .layout import StudyLayout
+from .methods import FULL, RANKERS, REDUCED, RUNS, router_folder
 from .stage_answers import spread_by_source
 from .stage_vocab import content_of, heldout_files
 from .target_loss import passes_in_bf16
@@ -179,10 +178,6 @@ def _mean_tokens(lines: Sequence[str], tokenizer: TextTokenizer) -> float:
     return sum(sizes) / max(len(sizes), 1)
 
 
-JOINT, ALONE = PARTS
-# Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.
-RANKERS = "ranker", "small_ranker"
-RUNS = "runs"  # of what becomes a single head
 # Held-out tokens that a finished run is looked at on: exact over all ids, and the replay is what tells.
 _EVAL_TOKENS = 256
 
@@ -190,12 +185,11 @@ _EVAL_TOKENS = 256
 def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Train everything of one seed; what an earlier run finished with the same inputs is taken over.
 
-    Below ``layout.seed(seed)``: the run folders ``full`` and ``reduced`` with their ``drafter``; rankers (joint and
-    alone), the low-rank head and routers in the folders that ``study.methods`` names; a JSON beside each run with what
-    decided it. A killed training goes on at its last checkpoint.
+    Below ``layout.seed(seed)`` a run folder each with a JSON beside it that names what decided it: ``full`` (drafter,
+    joint rankers, low-rank head), ``reduced``, ``rankers`` (alone), and ``router-M``. A killed training resumes at its
+    last checkpoint.
 
     Raises:
-        UsageError: ranks that cannot be trained.
         DataError: what another stage makes is missing.
     """
     Training(config, layout, seed).run()
@@ -213,7 +207,6 @@ class Training:
     """The trainings of one seed, in order."""
 
     def __init__(self, config: StudyConfig, layout: StudyLayout, seed: int) -> None:
-        check_ranks(config)
         self.config, self.layout, self.seed = config, layout, seed
         self.place = layout.seed(seed)
         self._best: BestTokens = {}
@@ -223,9 +216,9 @@ class Training:
         own, inputs = self.config.drafters, self.inputs()
         full = self.full(inputs)
         vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size)}
-        self._train(inputs, own.reduced, self.place / REDUCED, {}, drafter=vocab)
-        heads = {"drafter": {"init": Path(full["drafter"]), "freeze": True}, "heads": self._rankers()}
-        self._train(inputs, own.alone, self.place / RUNS / "rankers", self._ranker_folders(ALONE), **heads)
+        self._train(inputs, own.reduced, REDUCED, drafter=vocab)
+        frozen = {"init": Path(full["drafter"]), "freeze": True}
+        self._train(inputs, own.alone, RUNS["alone"], drafter=frozen, heads=self._rankers())
         for count in self.config.methods.clusters:
             self._router(inputs, full, count)
 
@@ -247,11 +240,8 @@ class Training:
     def full(self, inputs: TrainingInputs) -> dict[str, Any]:
         """The full drafter with its heads."""
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
-        wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
-        own = {"head": "own"}
-        part, output = self.config.drafters.full, self.place / FULL
-        return self._train(inputs, part, output, wanted, drafter=own, heads=heads)
+        return self._train(inputs, self.config.drafters.full, FULL, drafter={"head": "own"}, heads=heads)
 
     def _rankers(self) -> dict[str, LowRankConfig]:
         """Keys of ``heads`` for a ranker of each rank."""
@@ -260,48 +250,11 @@ class Training:
     def _low_rank(self, part: int) -> LowRankConfig:
         return LowRankConfig(rank=self.config.target.hidden_size // part)
 
-    def _ranker_folders(self, training: str) -> dict[str, str]:
-        """Where each ranker of a run belongs, by its folder in the run."""
-        ranks = zip(RANKERS, self.config.methods.ranks)
-        return {head_name(key): ranker_folder(part, training) for key, part in ranks}
-
-    def _train(
-        self,
-        inputs: TrainingInputs,
-        part: PartConfig,
-        output: Path,
-        wanted: Mapping[str, str],
-        **sections: Any,
-    ) -> dict[str, Any]:
-        """One run of ``train-drafter``; its heads go where the study looks for them.
-
-        Args:
-            wanted: folder below the seed's, by folder of the run's heads.
-        """
-        settings = part_settings(inputs.base, part, output, self.seed, **sections)
-        key = {
-            **identity_of(settings, inputs.data.digest(), inputs.target),
-            **self._options(settings),
-            "passes": settings.run.mixed_precision,
-            "states": settings.capture.dtype,
-            "heads go to": dict(wanted),
-        }
-
-        def make() -> dict[str, Any]:
-            begin(output, key)
-            made = making.train_drafter(settings, self._prepare)
-            heads = {name: self.place / folder for name, folder in wanted.items()}
-            for name, place in heads.items():
-                publish(Path(made["heads"][name]), place)
-            return {
-                **made,
-                "heads": {name: str(place) for name, place in heads.items()},
-                "contents": making.content_hashes(list(heads.values())),
-            }
-
-        made = making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
-        tidy(output)
-        return made
+    def _train(self, inputs: TrainingInputs, part: PartConfig, name: str, **sections: Any) -> dict[str, Any]:
+        """One run of ``train-drafter``."""
+        settings = part_settings(inputs.base, part, self.place / name, self.seed, **sections)
+        options = self._options(settings)
+        return making.drafter_run(settings, inputs.data.digest(), inputs.target, options, self._prepare)
 
     def _options(self, settings: TrainConfig) -> dict[str, Any]:
         """The study's own settings of a run, as its identity names them."""
@@ -322,52 +275,18 @@ class Training:
             trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
 
     def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
-        own, clusters = self.config.drafters, self.layout.clusters(count)
-        output, place = self.place / RUNS / router_folder(count), self.place / router_folder(count)
-        settings = part_settings(inputs.base, own.router, output, self.seed)
-        optim = settings.optim.model_copy(update={"clip": 1.0})
-        key = {
-            "drafter": full["digest"],
-            "clusters": making.content_hashes([clusters]),
-            "data": inputs.data.digest(),
-            "target": inputs.target,
-            "seed": self.seed,
-            "optim": optim.model_dump(mode="json"),
-            "levels": own.steps,
-            "states": settings.capture.dtype,
-        }
-
-        def make() -> dict[str, Any]:
-            begin(output, key)
-            made = making.train_router(
-                settings,
-                Path(full["drafter"]),
-                clusters,
-                output,
-                optim=optim,
-                levels=own.steps,
-                budgets=(max(1, round(max(self.config.methods.budgets) * count)),),
-                best=self._best,
-            )
-            publish(Path(made["path"]), place)
-            return {"path": str(place), "contents": making.content_hashes([place])}
-
-        making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
-        tidy(output)
-
-
-def check_ranks(config: StudyConfig) -> None:
-    """Refuse ranks that cannot be trained, before anything is.
-
-    Raises:
-        UsageError: more than two, one twice, or one below 1.
-    """
-    ranks, width = config.methods.ranks, config.target.hidden_size
-    if len(ranks) > len(RANKERS) or len(set(ranks)) != len(ranks) or max(ranks) > width:
-        raise UsageError(
-            "these ranks cannot be trained",
-            got=f"methods.ranks {list(ranks)}",
-            expected=f"one or {len(RANKERS)} different parts of the hidden size {width:,}",
+        own, config = self.config.drafters, self.config
+        settings = part_settings(inputs.base, own.router, self.place / router_folder(count), self.seed)
+        making.router_run(
+            settings,
+            full,
+            self.layout.clusters(count),
+            inputs.data.digest(),
+            inputs.target,
+            optim=settings.optim.model_copy(update={"clip": 1.0}),
+            levels=own.steps,
+            budgets=(max(1, round(max(config.methods.budgets) * count)),),
+            best=self._best,
         )
 
 

@@ -34,7 +34,6 @@ from ..times.stage import StudyTimes, read_times
 from .figures import (
     MAIN_KINDS,
     SPEED_KINDS,
-    AnsweredQuestion,
     cells,
     conditional,
     groups_of,
@@ -43,7 +42,7 @@ from .figures import (
     shapes,
 )
 from .plots import StudyChart, looks, main_methods, main_shape, study_panels
-from .predictions import Length, predictions
+from .predictions import predictions
 from .results import (
     COLUMNS,
     RESULTS,
@@ -72,7 +71,7 @@ _CHARTS = {"methods": ("share", "categories", "steps"), "speed": ("speed", "head
 class Replays:
     """One temperature: the questions with their answers, and the ranks of every method by seed."""
 
-    asked: Sequence[AnsweredQuestion]
+    asked: Sequence[StudyAnswer]
     seeds: Sequence[Mapping[str, Replayed]]
 
 
@@ -160,15 +159,7 @@ def read_inputs(config: StudyConfig, layout: StudyLayout) -> ReportInputs:
         missing.append(f"Not replayed: seed {', '.join(map(str, left))}.")
     replays = {
         which: Replays(
-            [
-                AnsweredQuestion(
-                    one.set,
-                    one.category,
-                    one.continuation,
-                    len(one.continuation.tokens) >= config.answers.tokens,
-                )
-                for one in found
-            ],
+            found,
             [_ranks(layout, seed, which, ways, found) for seed in seeds],
         )
         for which, found in answers.items()
@@ -327,7 +318,7 @@ def assemble(config: StudyConfig, inputs: ReportInputs) -> StudyResults:
             for key in keys
         ]
         for name, form in forms.items():
-            sums = question_sums(replays.seeds, keys, replays.asked, form)
+            sums = question_sums(replays.seeds, keys, replays.asked, form, config.answers.tokens)
             for group, mask in members:
                 made = cells(sums, mask, full, intervals=group.kind in MAIN_KINDS)
                 for own, cell in zip(found, made, strict=True):
@@ -401,9 +392,7 @@ def _predict(
                 accepted, tree = by_group[group].accepted, times.trees.get(shape)
                 if accepted.value is None or tree is None:
                     continue
-                low, high = accepted.low or accepted.value, accepted.high or accepted.value
-                length = Length(accepted.value, low, high)
-                made = predictions(key, length, times, config.times, tree=tree, scored=counted)
+                made = predictions(key, accepted, times, config.times, tree=tree, scored=counted)
                 by_group[group] = by_group[group].model_copy(update={"predicted": made})
 
 

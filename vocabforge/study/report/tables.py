@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ...core.console import Name, markdown_table, simple_table
+from ...core.console import DataTable, markdown_table
 from ...evaluate.results.schema import Figure
 from .plots import COLUMN_NAMES, main_methods, main_shape, shown_group
-from .results import COLUMNS, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .results import COLUMNS, DRAWN, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults
 
 DASH = "–"
 _COLUMN_NOTES = {
@@ -112,31 +108,28 @@ def markdown(results: StudyResults) -> str:
     return "\n\n".join(pieces) + "\n"
 
 
-def methods_table(results: StudyResults) -> Table:
+def methods_table(results: StudyResults) -> DataTable:
     """The main methods with the main shape, greedy, for a terminal."""
     shape = main_shape(results)
-    table = simple_table(f"Draft vocabularies, {shape}, greedy")
-    table.add_column("draft vocabulary", min_width=18)
     columns = [column for column in COLUMNS if column in results.columns]
-    heads = ["exact\nlogits", "tokens\na cycle", "share of\nfull, %"]
-    heads += [f"tokens/s,\n{COLUMN_NAMES[column].replace(', ', chr(10))}" for column in columns]
-    for head in heads:
-        table.add_column(head, justify="right")
+    rows = []
     for one in main_methods(results):
         cell = one.at(shape)
         speeds = [None if cell is None else cell.predicted.get(column) for column in columns]
-        table.add_row(
-            Name(one.label),
-            percent(one.exact),
-            length(cell),
-            share(cell, between=False),
-            *(DASH if speed is None else f"{speed.tokens_per_s:,.1f}" for speed in speeds),
-        )
-    table.caption = (
-        "one a family; accepted lengths are measured, tokens/s predicted, those of the roofline arithmetic"
+        shown = [None if speed is None else f"{speed.tokens_per_s:,.1f}" for speed in speeds]
+        rows.append([one.label, percent(one.exact), length(cell), share(cell, between=False), *shown])
+    return DataTable(
+        f"Draft vocabularies, {shape}, greedy",
+        [
+            "draft vocabulary<",
+            "exact logits",
+            "tokens a cycle",
+            "share of full, %",
+            *(f"tokens/s, {COLUMN_NAMES[column]}" for column in columns),
+        ],
+        rows,
+        "one a family; accepted lengths are measured, tokens/s predicted, those of the roofline arithmetic",
     )
-    table.caption_justify = "left"
-    return table
 
 
 def main_part(results: StudyResults) -> StudyTable:
@@ -157,10 +150,9 @@ def main_part(results: StudyResults) -> StudyTable:
 
 def drawn_part(results: StudyResults) -> StudyTable:
     """Temperature 1."""
-    rows: list[list[str]] = []
-    for temperature in [one for one in results.temperatures if one != GREEDY][:1]:
-        found = zip(results.methods, _by_shape(results, temperature))
-        rows = [[one.name, one.setting, *cells] for one, cells in found]
+    there = DRAWN in results.temperatures
+    found = zip(results.methods, _by_shape(results, DRAWN)) if there else ()
+    rows = [[one.name, one.setting, *cells] for one, cells in found]
     note = f"Measured: replay of answers drawn at temperature 1, {_questions(results)}, {_seeds(results)}."
     columns = ["draft vocabulary", "setting", *_shape_columns(results)]
     keys = [one.key for one in results.methods][: len(rows)]
