@@ -127,7 +127,8 @@ def test_the_mixture(study: tuple[StudyConfig, StudyLayout], tmp_path: Path) -> 
     texts = set(layout.train_texts.read_text().splitlines())
     assert set(lines) <= own | texts
     taken = [sum(line in part for line in lines) for part in (texts, own)]
-    found = json.loads((layout.root / FOLDER / "mixed.json").read_text())["result"]
+    found = mix(config, layout, load_tokenizer(layout.target))
+    assert (layout.root / FOLDER / TRAIN).read_text().splitlines() == lines
     assert [found["conversations"][name] for name in ("texts", "own")] == taken
     assert found["tokens"]["texts"] / sum(found["tokens"].values()) == pytest.approx(0.5, abs=0.1)
     assert sum(found["tokens"].values()) == pytest.approx(4 * 2 * 64, rel=0.25)  # what the steps read
@@ -234,8 +235,8 @@ def test_without_held_out_sources_the_last_conversations_are_held_out(
     data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
     inputs = drafters.Training(study_config(layout.root, data=data), layout, 0).inputs()
     assert (layout.root / FOLDER / HELDOUT).read_text() == ""
-    found = json.loads((layout.root / FOLDER / "mixed.json").read_text())["result"]["conversations"]
-    assert inputs.data.figures["facts"]["conversations"] == sum(found.values())
+    found = (layout.root / FOLDER / TRAIN).read_text().splitlines()
+    assert inputs.data.figures["facts"]["conversations"] == len(found)
     assert len(inputs.data.heldout) == 1
 
 

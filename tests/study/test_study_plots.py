@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from vocabforge.study.report.plots import StudyChart, study_panels
+from vocabforge.evaluate.reports.page import PageChart
+from vocabforge.study.report.plots import study_panels
 from vocabforge.study.report.results import StudyResults
 
 
-def test_all_charts_are_there(panels: list[StudyChart]) -> None:
+def test_all_charts_are_there(panels: list[PageChart]) -> None:
     assert [panel.key for panel in panels] == [
         "share",
         "speed",
@@ -19,14 +20,14 @@ def test_all_charts_are_there(panels: list[StudyChart]) -> None:
     ]
 
 
-def test_every_name_has_a_line(results: StudyResults, panels: list[StudyChart]) -> None:
+def test_every_name_has_a_line(results: StudyResults, panels: list[PageChart]) -> None:
     names = {one.name for one in results.methods}
     by_key = {panel.key: panel for panel in panels}
     assert {name for _, name in by_key["speed"].legend} == names
     assert {name for _, name in by_key["share"].legend} == names - {"low rank"}
 
 
-def test_files_stand_alone(panels: list[StudyChart]) -> None:
+def test_files_stand_alone(panels: list[PageChart]) -> None:
     files = {panel.key: panel.file for panel in panels}
     for name, text in files.items():
         root = ElementTree.fromstring(text)

@@ -14,6 +14,7 @@ from tests.evaluate.test_browser import CONTRAST, browser, troubles  # noqa: F40
 from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, DataError
+from vocabforge.evaluate.reports.page import PageChart
 from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.study.config import ReplayConfig, StudyConfig
 from vocabforge.study.layout import StudyLayout
@@ -28,7 +29,6 @@ from vocabforge.study.report.figures import (
     question_sums,
     shapes,
 )
-from vocabforge.study.report.plots import StudyChart
 from vocabforge.study.report.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
 from vocabforge.study.report.stage import (
     KIND,
@@ -194,7 +194,7 @@ class TestReport:
         self,
         study: tuple[StudyConfig, ReportInputs],
         results: StudyResults,
-        panels: list[StudyChart],
+        panels: list[PageChart],
         tmp_path: Path,
     ) -> None:
         layout = StudyLayout(tmp_path / "out")
@@ -220,7 +220,7 @@ class TestReport:
             assert any(words in one for one in found.missing), words
         assert "1 prompts shortened" in found.facts["answers, greedy"]
 
-    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[StudyChart]) -> None:
+    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[PageChart]) -> None:
         page = render_study(results, panels)
         for words in ("measured", "predicted", "arithmetic", "Not replayed: seed 3."):
             assert words in page, words
@@ -231,7 +231,7 @@ class TestReport:
 
 
 @pytest.fixture(scope="module")
-def page(results: StudyResults, panels: list[StudyChart], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(results: StudyResults, panels: list[PageChart], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(render_study(results, panels), "utf-8")
     return file

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import DataError
-from ..core.files import atomic_write, sha256_file
+from ..core.files import atomic_write
 from ..core.lock import only_writer
 from ..corpus.chat.conversation import parse_conversation
 from ..corpus.chat.render import render_with_mask
@@ -39,7 +39,7 @@ from .copying import start_copying
 from .layout import StudyLayout
 from .methods import FULL, RANKERS, REDUCED, RUNS, router_folder
 from .stage_answers import spread_by_source
-from .stage_vocab import content_of, heldout_files
+from .stage_vocab import heldout_files
 from .target_loss import passes_in_bf16
 
 FOLDER = "prepared"
@@ -48,17 +48,17 @@ _SAMPLE = 256  # conversations whose tokens are counted, to know how many a shar
 _HELDOUT = 8  # conversations of each held-out source: few, as held-out figures are exact over all ids
 
 
-def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
+def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, dict[str, int]]:
     """Write the conversations that drafters learn from, and a few held-out ones, below ``layout.root``.
 
     Of both kinds so many are taken that ``drafters.corpus_share`` of the tokens are texts of the sources, evenly over
     each source, and no more than the full drafter's steps read once.
 
     Returns:
-        ``files``: path and SHA-256 of each; ``conversations`` and ``tokens`` (estimated) of each kind.
+        ``conversations`` and ``tokens`` (estimated) of each kind.
 
     Raises:
-        DataError: a row is malformed.
+        DataError: a row is malformed, or a file of another stage is missing.
     """
     own, share = config.drafters, config.drafters.corpus_share
     lines = {"texts": _lines(layout.train_texts) if share > 0 else []}
@@ -75,34 +75,9 @@ def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> d
         folder / HELDOUT, "".join(line + "\n" for row in zip_longest(*sources) for line in row if line)
     )
     return {
-        "files": {str(path): sha256_file(path) for path in (folder / TRAIN, folder / HELDOUT)},
         "conversations": {name: len(found) for name, found in chosen.items()},
         "tokens": {name: round(each[name] * len(found)) for name, found in chosen.items()},
     }
-
-
-def mix_key(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """Everything that decides what :func:`mix` writes.
-
-    Raises:
-        DataError: a file of another stage is missing.
-    """
-    own = config.drafters
-    return {
-        "texts": content_of(layout.train_texts, "data"),
-        "own": content_of(layout.own_texts, "answers"),
-        "heldout": {name: content_of(path, "data") for name, path in heldout_files(config, layout).items()},
-        "tokenizer": tokenizer.fingerprint,
-        "share": own.corpus_share,
-        "tokens": _needed(own),
-    }
-
-
-def mix_fits(made: Mapping[str, Any]) -> bool:
-    """Whether the files of :func:`mix` are there as they were written."""
-    return all(
-        Path(path).is_file() and sha256_file(Path(path)) == digest for path, digest in made["files"].items()
-    )
 
 
 def packed(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> TrainData:
@@ -158,6 +133,10 @@ def _needed(config: DraftersConfig) -> int:
 
 
 def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise DataError(
+            "a file of the study is missing", source=path, remedy="run the stages before this one"
+        )
     return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
 
 
@@ -226,13 +205,7 @@ class Training:
         config, layout = self.config, self.layout
         tokenizer = load_tokenizer(layout.target)
         with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
-            making.run_step(
-                "conversations to learn from",
-                layout.root / FOLDER / "mixed.json",
-                mix_key(config, layout, tokenizer),
-                lambda: mix(config, layout, tokenizer),
-                mix_fits,
-            )
+            mix(config, layout, tokenizer)
             data = packed(config, layout, tokenizer)
         base = base_settings(config, layout, data.prepared.artifact.path)
         return TrainingInputs(base, data, target_fingerprint(layout.target))

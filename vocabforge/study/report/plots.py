@@ -1,10 +1,10 @@
-"""Charts of a study: results in, themed SVG out (see ``evaluate/reports/plots.py`` for colours and the frame)."""
+"""Charts of a study (``evaluate/reports/plots.py`` has colours and the frame)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from ...evaluate.reports.page import PageChart
 from ...evaluate.reports.plots import (
     METHOD_COLOURS,
     Bar,
@@ -36,25 +36,6 @@ _LOOKS: Mapping[str, int] = {
     "pa-fr": METHOD_COLOURS + 1,
     "low-rank": METHOD_COLOURS + 6,
 }
-
-
-@dataclass(frozen=True)
-class StudyChart:
-    """A chart with its words.
-
-    Attributes:
-        key: file name without ending, and prefix of the SVG's ids.
-        legend: number of colour and marker, and what it stands for.
-        svg: for the page.
-        file: SVG that stands alone.
-    """
-
-    key: str
-    title: str
-    note: str
-    legend: tuple[tuple[int, str], ...]
-    svg: str
-    file: str
 
 
 def shown_group(key: str, kind: str) -> str:
@@ -98,7 +79,7 @@ def main_methods(results: StudyResults) -> list[MethodFigures]:
     return [max(members, key=worth) for members in families.values()]
 
 
-def study_panels(results: StudyResults) -> list[StudyChart]:
+def study_panels(results: StudyResults) -> list[PageChart]:
     """All charts, in the order of the page."""
     return [
         *_shares(results),
@@ -116,7 +97,7 @@ def _spots(
     spot: Callable[[MethodFigures, Cell, float], tuple[float, float] | None],
     *,
     sizes: bool = False,
-) -> list[StudyChart]:
+) -> list[PageChart]:
     """A chart of points, those of one method name joined; ``words`` are key, title and note.
 
     Args:
@@ -142,10 +123,11 @@ def _spots(
     key, title, note = words
     svg = trace_lines(key, labels, traces, log_x=sizes)
     file = standalone(trace_lines(f"{key}-file", labels, traces, log_x=sizes, legend=True))
-    return [StudyChart(key, title, note, tuple((one.index, one.label) for one in traces), svg, file)]
+    legend = [(one.index, one.label) for one in traces]
+    return [PageChart(title, note, svg, legend, key, file)]
 
 
-def _shares(results: StudyResults) -> list[StudyChart]:
+def _shares(results: StudyResults) -> list[PageChart]:
     """What is kept of the full head's accepted length against what it costs in exact logits."""
     shape = main_shape(results)
 
@@ -164,7 +146,7 @@ def _shares(results: StudyResults) -> list[StudyChart]:
     return _spots(results, words, ("exact logits a draft step", SHARE_LABEL), spot, sizes=True)
 
 
-def _speeds(results: StudyResults) -> list[StudyChart]:
+def _speeds(results: StudyResults) -> list[PageChart]:
     """Predicted speed at the larger shape against the share that is kept."""
 
     def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float] | None:
@@ -175,7 +157,7 @@ def _speeds(results: StudyResults) -> list[StudyChart]:
     return _spots(results, words, (SHARE_LABEL, "predicted tokens/s"), spot)
 
 
-def _categories(results: StudyResults) -> list[StudyChart]:
+def _categories(results: StudyResults) -> list[PageChart]:
     """What the main methods keep, group by group."""
     shape, look = main_shape(results), looks(results.methods)
     chosen = [one for one in main_methods(results) if one.family != "full"]
@@ -191,19 +173,19 @@ def _categories(results: StudyResults) -> list[StudyChart]:
     short = {look[one.key]: one.name for one in chosen}
     rows = [shown_group(group.key, group.kind) for group in results.groups]
     return [
-        StudyChart(
-            "categories",
+        PageChart(
             "Accepted length kept, by group of questions",
             f"Measured, {shape}, greedy; the dashed line is the full head in the same questions",
-            tuple((look[one.key], one.label) for one in chosen),
             dot_chart("categories", SHARE_LABEL, rows, series, reference=100.0),
+            [(look[one.key], one.label) for one in chosen],
+            "categories",
             # Settings stand in the table: a name with its own is wider than half the chart.
             standalone(dot_chart("categories-file", SHARE_LABEL, rows, series, reference=100.0, names=short)),
         )
     ]
 
 
-def _steps(results: StudyResults) -> list[StudyChart]:
+def _steps(results: StudyResults) -> list[PageChart]:
     """Acceptance at each draft step, given those before."""
     look, traces, legend = looks(results.methods), [], []
     for one in main_methods(results):
@@ -216,10 +198,10 @@ def _steps(results: StudyResults) -> list[StudyChart]:
         return []
     svg = trace_lines("steps", ("draft step", "accepted, %"), traces)
     note = "Measured, chain, greedy: share of the draft tokens whose predecessors were accepted"
-    return [StudyChart("steps", "Acceptance by draft step", note, tuple(legend), svg, standalone(svg))]
+    return [PageChart("Acceptance by draft step", note, svg, legend, "steps", standalone(svg))]
 
 
-def _head_times(results: StudyResults) -> list[StudyChart]:
+def _head_times(results: StudyResults) -> list[PageChart]:
     """Time of the draft head in a cycle, by where it comes from."""
     shape, look, found = main_shape(results), looks(results.methods), []
     for column in COLUMNS:
@@ -233,5 +215,5 @@ def _head_times(results: StudyResults) -> list[StudyChart]:
             source = "Arithmetic: bytes over bandwidth" if column == ROOFLINE else "Measured head times"
             svg = bar_rows(f"heads-{column}", "ms of the draft head a cycle", bars)
             title, note = f"Draft head: {COLUMN_NAMES[column]}", f"{source}; a cycle of {shape}"
-            found.append(StudyChart(f"heads-{column}", title, note, (), svg, standalone(svg)))
+            found.append(PageChart(title, note, svg, (), f"heads-{column}", standalone(svg)))
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...core.console import DataTable, markdown_table
+from ...core.console import DataCell, DataTable, markdown_table
 from ...evaluate.results.schema import Figure
 from .plots import COLUMN_NAMES, main_methods, main_shape, shown_group
 from .results import COLUMNS, DRAWN, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults
@@ -38,10 +38,27 @@ class StudyTable:
     text: int = 1
     keys: Sequence[str] = ()
 
-    @property
-    def named(self) -> bool:
-        """The second column tells rows of one name apart: a narrow table has both in one."""
-        return bool(self.keys) and self.text == 2
+    def shown(self, look: Mapping[str, int], only: Collection[str] | None = None) -> DataTable:
+        """The table for a page: names with their setting and colour, figures with their spread below.
+
+        Args:
+            look: number of each method's colour and marker.
+            only: methods whose rows are shown; None: all.
+        """
+        named = bool(self.keys) and self.text == 2  # the second column tells rows of one name apart
+        keys = self.keys or [""] * len(self.rows)
+        columns = [f"{name}<" if at < self.text else name for at, name in enumerate(self.columns)]
+        rows: list[list[object]] = []
+        for row, key in zip(self.rows, keys, strict=True):
+            if only is not None and key not in only:
+                continue
+            cells: list[object] = list(row[: self.text])
+            for text in row[self.text :]:
+                figure, _, spread = text.partition(" ")
+                cells.append(DataCell(figure, spread))
+            cells[0] = DataCell(row[0], row[1] if named else "", look=look.get(key))
+            rows.append([cells[0], *cells[2:]] if named else cells)
+        return DataTable("", [columns[0], *columns[2:]] if named else columns, rows)
 
 
 def length(cell: Cell | None) -> str:
