@@ -22,7 +22,7 @@ def drafted(tmp_path_factory: pytest.TempPathFactory) -> StudyLayout:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, ReportInputs]:
-    return made_up(tmp_path_factory.mktemp("study"), share=0.05)
+    return made_up(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="session")

@@ -41,8 +41,8 @@ RARE_CATEGORIES = {"human-eval", "french", "german", "japanese", "coding"}
 TOKENS = 40  # of an answer at most: all end before
 
 
-def report_config(root: Path, *, small: bool = True) -> StudyConfig:
-    """A few methods of every family, or those of the recipe."""
+def report_config(root: Path) -> StudyConfig:
+    """A few methods of every family."""
     few: dict[str, Any] = {
         "static": (8192, 32_768),
         "position": ("decay:32768:4096",),
@@ -58,7 +58,7 @@ def report_config(root: Path, *, small: bool = True) -> StudyConfig:
         "seeds": (0, 1, 2),
         "answers": {"tokens": TOKENS},
     }
-    config = study_config(root, **sections, **({"methods": few} if small else {}))
+    config = study_config(root, **sections, methods=few)
     target = config.target.model_copy(update={"rows": ROWS, "hidden_size": HIDDEN})
     drafters = config.drafters.model_copy(update={"reduced_size": 32_768})
     return config.model_copy(update={"target": target, "drafters": drafters, "size": "made up"})
@@ -73,18 +73,12 @@ def make_subsets(config: StudyConfig, layout: StudyLayout) -> None:
             save_subset(subset, layout.subset(ranking, size))
 
 
-def made_up(
-    root: Path, *, small: bool = True, share: float = 0.1, seeds: int = 3
-) -> tuple[StudyConfig, ReportInputs]:
-    """A configuration and what its stages might have left.
-
-    Args:
-        share: of the questions.
-    """
-    config, layout = report_config(root, small=small), StudyLayout(root)
+def made_up(root: Path) -> tuple[StudyConfig, ReportInputs]:
+    """A configuration and what its stages might have left, of a twentieth of the questions."""
+    config, layout = report_config(root), StudyLayout(root)
     make_subsets(config, layout)
-    ways, asked = methods(config, layout), made_up_questions(share)
-    numbers = range(seeds)
+    ways, asked = methods(config, layout), made_up_questions(0.05)
+    numbers = range(3)
     replays = {
         which: Replays(asked, [made_up_ranks(ways, asked, seed, which) for seed in numbers])
         for which in (GREEDY, DRAWN)

@@ -44,7 +44,7 @@ from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.heads.draft_heads import KINDS
 from ..train.machine import set_threads
 from . import steps as making
-from .methods import FULL, StudyHeads, StudyMethod, ranker_methods, static_methods
+from .methods import FULL, StudyHeads, StudyMethod, content_of_method, ranker_methods, static_methods
 
 RESULTS, TABLE = "results.json", "table.md"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
@@ -375,7 +375,7 @@ class _HeadBench:
         figures = making.run_step(
             f"{heads.place.name}: decoding with {way.label}",
             heads.place / f"decode-{way.key}.json",
-            {**self._decoding_key, "tree": tree, **heads.content(way)},
+            {**self._decoding_key, "tree": tree, **content_of_method(heads.place, way)},
             measure,
         )
         return {"method": way.name, "setting": way.setting, **figures}

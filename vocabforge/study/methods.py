@@ -178,10 +178,6 @@ class StudyHeads:
         """Its sizes that time depends on."""
         return setting_of(self.head(way))
 
-    def content(self, way: StudyMethod) -> dict[str, Any]:
-        """See :func:`content_of_method`."""
-        return content_of_method(self.place, way)
-
     def _loaded(self, name: str) -> tuple[Drafter, Artifact | None]:
         if name not in self._drafters:
             tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -426,11 +426,8 @@ def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:
         which: ``greedy``, or ``drawn`` at temperature 1.
 
     Raises:
-        UsageError: another name.
         ArtifactError: the stage has not run, or its files are damaged.
     """
-    if which not in get_args(Which):
-        raise UsageError("there are no such answers", got=which, expected=" or ".join(get_args(Which)))
     file = open_artifact(layout.answers, KIND).file(f"answers-{which}.jsonl")
     try:
         rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]

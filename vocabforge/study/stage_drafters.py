@@ -227,7 +227,8 @@ class Training:
         """One run of ``train-drafter``."""
         settings = part_settings(inputs.base, part, self.place / name, self.seed, **sections)
         options = self._options(settings)
-        return making.drafter_run(settings, inputs.data.digest(), inputs.target, options, self._prepare)
+        data = inputs.data.digest()
+        return making.drafter_run(settings, data, inputs.target, options, self._prepare, replace=True)
 
     def _options(self, settings: TrainConfig) -> dict[str, Any]:
         """The study's own settings of a run, as its identity names them."""
@@ -260,6 +261,7 @@ class Training:
             levels=own.steps,
             budgets=(max(1, round(max(config.methods.budgets) * count)),),
             best=self._best,
+            replace=True,
         )
 
 

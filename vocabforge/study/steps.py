@@ -127,12 +127,13 @@ def begin(output: Path, key: Mapping[str, Any]) -> None:
 
 
 def _run(
-    output: Path, seed: int, key: Mapping[str, Any], train: Callable[[], dict[str, Any]]
+    output: Path, seed: int, key: Mapping[str, Any], train: Callable[[], dict[str, Any]], replace: bool
 ) -> dict[str, Any]:
     """A training in a folder of its own; a finished one keeps no checkpoints."""
 
     def make() -> dict[str, Any]:
-        begin(output, key)
+        if replace:
+            begin(output, key)
         return train()
 
     made = run_step(f"seed {seed}: {output.name}", output.with_suffix(".json"), key, make)
@@ -180,6 +181,8 @@ def drafter_run(
     target: str,
     options: Mapping[str, Any] | None = None,
     prepare: Callable[[Trainer], None] | None = None,
+    *,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """The result of :func:`train_drafter`; a finished run is taken over, a killed one resumes.
 
@@ -187,6 +190,10 @@ def drafter_run(
         data: digest of the rows.
         target: the target's fingerprint.
         options: what else decides the run.
+        replace: remove what a run with other settings left in the folder.
+
+    Raises:
+        MismatchError: the folder holds a run with other settings, and ``replace`` is off.
     """
     key = {
         **identity_of(config, data, target),
@@ -194,7 +201,7 @@ def drafter_run(
         "passes": config.run.mixed_precision,
         "states": config.capture.dtype,
     }
-    return _run(config.output, config.run.seed, key, lambda: train_drafter(config, prepare))
+    return _run(config.output, config.run.seed, key, lambda: train_drafter(config, prepare), replace)
 
 
 def router_run(
@@ -208,6 +215,7 @@ def router_run(
     levels: int,
     budgets: tuple[int, ...] | None = None,
     best: BestTokens | None = None,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """Train a router on a drafter as ``train-router`` does; see :func:`drafter_run`.
 
@@ -257,7 +265,7 @@ def router_run(
         gc.collect()
         return {"path": str(path), "contents": content_hashes([path])}
 
-    return _run(config.output, config.run.seed, key, train_it)
+    return _run(config.output, config.run.seed, key, train_it, replace)
 
 
 def subset_step(
