@@ -94,7 +94,7 @@ def still_there(result: dict[str, Any]) -> bool:
     return (Path(drafter) / MANIFEST).is_file() and drafter_digest(Path(drafter)) == result["digest"]
 
 
-def is_finished(path: Path, kind: str, key: Mapping[str, Any]) -> bool:
+def is_finished(path: Path, kind: str, key: Mapping[Any, Any]) -> bool:
     """Whether a whole artefact is there whose ``meta.key`` is this one."""
     try:
         return bool(open_artifact(path, kind).meta.get("key") == json.loads(json.dumps(key)))
