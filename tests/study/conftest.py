@@ -6,9 +6,10 @@ import pytest
 
 from tests.study.drafted_support import make_drafted
 from tests.study.report_support import made_up
+from vocabforge.evaluate.reports.page import PageChart
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.report.plots import StudyChart, study_panels
+from vocabforge.study.report.plots import study_panels
 from vocabforge.study.report.results import StudyResults
 from vocabforge.study.report.stage import ReportInputs, assemble
 
@@ -21,7 +22,7 @@ def drafted(tmp_path_factory: pytest.TempPathFactory) -> StudyLayout:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, ReportInputs]:
-    return made_up(tmp_path_factory.mktemp("study"), share=0.05)
+    return made_up(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="session")
@@ -32,5 +33,5 @@ def results(study: tuple[StudyConfig, ReportInputs]) -> StudyResults:
 
 
 @pytest.fixture(scope="session")
-def panels(results: StudyResults) -> list[StudyChart]:
+def panels(results: StudyResults) -> list[PageChart]:
     return study_panels(results)

@@ -25,7 +25,7 @@ from vocabforge.study import stage_answers as answers
 from vocabforge.study import stage_replay as replaying
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.methods import FULL, LOW_RANK, REDUCED, ranker_folder, router_folder
+from vocabforge.study.methods import FULL, REDUCED
 from vocabforge.study.replay.types import Replayed
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
@@ -79,10 +79,10 @@ def make_drafted(root: Path) -> StudyLayout:
     save_drafter(place / REDUCED / "drafter", knowing_drafter(*parts, some), meta)
     owner = HeadOwner(drafter_digest(place / FULL / "drafter"), *prints)
     for folder, kind in (
-        (ranker_folder(2, "joint"), "ranker"),
-        (ranker_folder(2, "alone"), "ranker"),
-        (LOW_RANK, "low-rank"),
-        (router_folder(CLUSTERS), "router"),
+        ("full/heads/ranker", "ranker"),
+        ("rankers/heads/ranker", "ranker"),
+        ("full/heads/low-rank", "low-rank"),
+        (f"router-{CLUSTERS}/router", "router"),
     ):
         clusters = CLUSTERS if kind == "router" else None
         sizes = HeadSizes(HIDDEN, VOCAB, rank=HIDDEN // 2, clusters=clusters, width=12)

@@ -16,9 +16,9 @@ from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyMethod, methods
 from vocabforge.study.replay.replay import cycle_offsets
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
-from vocabforge.study.report.figures import AnsweredQuestion
 from vocabforge.study.report.results import DRAWN, GREEDY, Checked, Decoded
 from vocabforge.study.report.stage import Replays, ReportInputs
+from vocabforge.study.stage_answers import StudyAnswer
 from vocabforge.study.times.stage import StudyTimes, trees_of
 from vocabforge.tune.latency.records import AXES, MeasuredPart, Point, Shapes
 from vocabforge.tune.latency.table import LatencyTable, head_family
@@ -41,8 +41,8 @@ RARE_CATEGORIES = {"human-eval", "french", "german", "japanese", "coding"}
 TOKENS = 40  # of an answer at most: all end before
 
 
-def report_config(root: Path, *, small: bool = True) -> StudyConfig:
-    """A few methods of every family, or those of the recipe."""
+def report_config(root: Path) -> StudyConfig:
+    """A few methods of every family."""
     few: dict[str, Any] = {
         "static": (8192, 32_768),
         "position": ("decay:32768:4096",),
@@ -58,7 +58,7 @@ def report_config(root: Path, *, small: bool = True) -> StudyConfig:
         "seeds": (0, 1, 2),
         "answers": {"tokens": TOKENS},
     }
-    config = study_config(root, **sections, **({"methods": few} if small else {}))
+    config = study_config(root, **sections, methods=few)
     target = config.target.model_copy(update={"rows": ROWS, "hidden_size": HIDDEN})
     drafters = config.drafters.model_copy(update={"reduced_size": 32_768})
     return config.model_copy(update={"target": target, "drafters": drafters, "size": "made up"})
@@ -73,18 +73,12 @@ def make_subsets(config: StudyConfig, layout: StudyLayout) -> None:
             save_subset(subset, layout.subset(ranking, size))
 
 
-def made_up(
-    root: Path, *, small: bool = True, share: float = 0.1, seeds: int = 3
-) -> tuple[StudyConfig, ReportInputs]:
-    """A configuration and what its stages might have left.
-
-    Args:
-        share: of the questions.
-    """
-    config, layout = report_config(root, small=small), StudyLayout(root)
+def made_up(root: Path) -> tuple[StudyConfig, ReportInputs]:
+    """A configuration and what its stages might have left, of a twentieth of the questions."""
+    config, layout = report_config(root), StudyLayout(root)
     make_subsets(config, layout)
-    ways, asked = methods(config, layout), made_up_questions(share)
-    numbers = range(seeds)
+    ways, asked = methods(config, layout), made_up_questions(0.05)
+    numbers = range(3)
     replays = {
         which: Replays(asked, [made_up_ranks(ways, asked, seed, which) for seed in numbers])
         for which in (GREEDY, DRAWN)
@@ -104,15 +98,14 @@ def made_up(
     )
 
 
-def made_up_questions(share: float) -> list[AnsweredQuestion]:
+def made_up_questions(share: float) -> list[StudyAnswer]:
     """Questions of all sets, each with an answer of a few tokens."""
     rng, found = np.random.default_rng(1), []
     for name, categories in SETS.items():
         for category, count in categories.items():
             for _ in range(max(2, round(share * count))):
                 tokens = tuple(range(int(rng.integers(12, 33))))
-                limited = len(tokens) >= TOKENS
-                found.append(AnsweredQuestion(name, category, Continuation((1,), tokens), limited))
+                found.append(StudyAnswer(name, category, len(found), Continuation((1,), tokens)))
     return found
 
 
@@ -142,14 +135,14 @@ def scored_of(way: StudyMethod) -> float:
     if options.schedule:
         return float(options.schedule[0])
     if options.budgets:
-        return ROWS * options.budgets[0] / int(str(way.head).split("-")[1])
+        return ROWS * options.budgets[0] / int(way.name.split()[-1])
     if way.family == "context":
         return len(options.ranked or ()) + 150.0
     return float(len(options.ranked or ()) + (options.shortlist or 0))
 
 
 def made_up_ranks(
-    ways: Sequence[StudyMethod], asked: Sequence[AnsweredQuestion], seed: int, which: str
+    ways: Sequence[StudyMethod], asked: Sequence[StudyAnswer], seed: int, which: str
 ) -> dict[str, Replayed]:
     """Ranks that share the questions' difficulty: where a method misses, so does every worse one."""
     rng = np.random.default_rng([seed, len(which)])
@@ -180,10 +173,8 @@ def made_up_ranks(
 def setting_of(way: StudyMethod) -> HeadSetting:
     """Sizes of a method's head, as ``times`` would write them."""
     kind: Any = way.kind or ("full" if way.family == "full" else "static")
-    rank = 0
-    if way.head is not None and way.head.startswith(("ranker", "low-rank")):
-        rank = HIDDEN // (int(way.head.split("-")[1]) if way.head.startswith("ranker") else 8)
-    clusters = int(str(way.head).split("-")[1]) if kind == "router" else 0
+    rank = HIDDEN // 8 if kind in ("ranker", "hybrid", "low-rank") else 0
+    clusters = int(way.name.split()[-1]) if kind == "router" else 0
     steps = way.options.schedule or (round(scored_of(way)),)
     core = len(way.options.ranked or ()) if kind in ("context", "hybrid") else 0
     return HeadSetting(kind=kind, scored=tuple(steps), core=core, rank=rank, clusters=clusters)

@@ -102,13 +102,6 @@ def test_what_leaves_nothing_out_is_the_full_head(result: dict[str, Any]) -> Non
         assert rows[key]["scored"] == V, key
 
 
-def test_shortlists_are_counted(result: dict[str, Any]) -> None:
-    rows = rows_of(result)
-    assert rows["ranker, joint", "k = 20"]["scored"] == 20
-    assert rows["FR-Spec", "R = 40"]["scored"] == rows["EAGLE-3 reduced", "R = 40"]["scored"] == 40
-    assert 0 < rows["router", "2 of 8"]["scored"] < V
-
-
 def test_the_vocabularies_are_of_their_counts(place: Path, result: dict[str, Any]) -> None:
     tokenizer = load_tokenizer(place / "target")
     from_text, from_target = (load_subset(place / "out" / "shared" / f"{name}-40") for name in ("fr", "trim"))

@@ -63,33 +63,23 @@ def asked(name: str) -> tuple[object, object]:
     return (w.reduced, exact_head(w.reduced)) if name == REDUCED else (w.drafter, heads()[name])
 
 
-def check_engine(name: str, mode: str, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "shape", "names"),
+    [
+        ("greedy", "tree", [*KINDS, REDUCED]),
+        ("drawn", "chain", [*KINDS, REDUCED]),
+        ("greedy", "chain", ["router", "hybrid", "context", REDUCED]),
+        ("drawn", "gaps", ["ranker", "router", "context", "scheduled"]),
+    ],
+)
+def test_a_replay_accepts_what_the_engine_accepts(mode: str, shape: str, names: list[str]) -> None:
     """Cycle by cycle the engine's lengths, with the last cycle cut at the answer's end."""
     texts = answers(mode)
-    made = world().decode(*asked(name), SHAPES[shape], SEEDS[mode])
-    assert [tuple(one.token_ids) for one in made] == [one.tokens for one in texts]
-    expected = tuple(cut_lengths(one.accept_lengths, len(one.token_ids) - 1) for one in made)
-    assert walk(replayed(mode)[name].ranks, cycle_offsets(texts), SHAPES[shape]).lengths == expected
-
-
-@pytest.mark.parametrize("name", [*KINDS, REDUCED])
-def test_a_greedy_tree_accepts_what_the_engine_accepts(name: str) -> None:
-    check_engine(name, "greedy", "tree")
-
-
-@pytest.mark.parametrize("name", [*KINDS, REDUCED])
-def test_a_drawn_chain_accepts_what_the_engine_accepts(name: str) -> None:
-    check_engine(name, "drawn", "chain")
-
-
-@pytest.mark.parametrize("name", ["router", "hybrid", "context", REDUCED])
-def test_a_greedy_chain_accepts_what_the_engine_accepts(name: str) -> None:
-    check_engine(name, "greedy", "chain")
-
-
-@pytest.mark.parametrize("name", ["ranker", "router", "context", "scheduled"])
-def test_a_drawn_tree_with_gaps_accepts_what_the_engine_accepts(name: str) -> None:
-    check_engine(name, "drawn", "gaps")
+    for name in names:
+        made = world().decode(*asked(name), SHAPES[shape], SEEDS[mode])
+        assert [tuple(one.token_ids) for one in made] == [one.tokens for one in texts], name
+        expected = tuple(cut_lengths(one.accept_lengths, len(one.token_ids) - 1) for one in made)
+        assert walk(replayed(mode)[name].ranks, cycle_offsets(texts), SHAPES[shape]).lengths == expected, name
 
 
 @pytest.mark.parametrize("name", [*KINDS, REDUCED])

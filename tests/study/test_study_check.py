@@ -22,13 +22,12 @@ from vocabforge.study import stage_check as check
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
-from vocabforge.study.stage_answers import StudyAnswer, Which, load_answers
+from vocabforge.study.stage_answers import StudyAnswer, Which
 from vocabforge.study.stage_check import (
     SampleRequest,
     compare_cycles,
     compare_outputs,
     judge,
-    spread_over_sets,
 )
 from vocabforge.study.stage_replay import load_replayed
 
@@ -260,9 +259,3 @@ def test_what_cannot_be_held_together_is_refused(
     again.checked.write_text(json.dumps({"schema_version": 0}))
     with pytest.raises(DataError, match="another version"):
         check.load_checked(again)
-
-
-def test_a_sample_is_spread_over_every_set(layout: StudyLayout) -> None:
-    assert spread_over_sets(["a"] * 7 + ["b"] * 2, 3) == [0, 2, 4, 7, 8]
-    sets = [one.set for one in load_answers(layout, "greedy")]
-    assert spread_over_sets(sets, 100) == list(range(len(sets)))

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from tests.support import CHAT_TEMPLATE, DATA, byte_tokenizer, needs_data
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import ConfigError, DataError, UsageError
 from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.sources.registry import KINDS, Talk, read_source
+from vocabforge.study.sources.registry import Talk, read_source
 from vocabforge.study.sources.texts import clean, joined, parted, passages, quoted, sentences, weight
 from vocabforge.study.stage_data import KIND, make, run
 from vocabforge.study.stage_target import unpack_tokenizer
@@ -131,43 +131,22 @@ def test_alpaca_and_sums(tmp_path: Path) -> None:
     ]
 
 
-def test_code_is_asked_for_in_words_and_begun(tmp_path: Path) -> None:
+def test_code_is_asked_for_in_words(tmp_path: Path) -> None:
     program = "import math\r\ndef area(r):\r\n\treturn math.pi * r * r"
     task = {"text": "Write the area of a circle.", "code": program, "test_list": ["assert area(0) == 0"]}
     jsonl(tmp_path / "mbpp.jsonl", [task] * 60)
-    found = [contents(talk) for talk in read(tmp_path, "mbpp.jsonl", "code")]
-    begun = [pair for pair in found if pair[0].startswith("import")]
-    assert 10 <= len(begun) <= 30
-    assert set(map(tuple, begun)) == {
-        (
-            'import math\ndef area(r):\n    """Write the area of a circle."""\n'.replace(
-                'circle."""', 'circle.\n    """'
-            ),
-            "    return math.pi * r * r",
-        )
-    }
+    asked = [contents(talk) for talk in read(tmp_path, "mbpp.jsonl", "code")]
     bare = program.replace("\r\n", "\n").replace("\t", "    ")
-    asked = [pair for pair in found if pair not in begun]
     assert {answer for _, answer in asked} == {bare, f"```python\n{bare}\n```"}
     assert all("Write the area of a circle." in prompt for prompt, _ in asked)
     assert any("assert area(0) == 0" in prompt for prompt, _ in asked)
 
 
-def test_stories_are_asked_for_in_several_ways(tmp_path: Path) -> None:
+def test_stories_are_continued_and_one_that_breaks_off_is_left_out(tmp_path: Path) -> None:
     made = [prose(number) for number in range(40)]
     (tmp_path / "s.txt").write_text("\n<|endoftext|>\n".join([*made, "This one breaks off in the"]), "utf-8")
     found = read(tmp_path, "s.txt", "stories")
-    assert len(found) == 40
-    kinds = {contents(talk)[0].split(" ")[0] + contents(talk)[0].split(" ")[3] for talk in found}
-    assert len(kinds) >= 4
-    for talk, story in zip(found, made, strict=True):
-        prompt, answer = contents(talk)
-        if answer == story:
-            begins = story.split(".")[0] + "." in prompt
-            words = re.findall(r"[a-z]{5,}", prompt.partition("with the words ")[2])
-            assert begins or (len(words) >= 3 and all(word in story for word in words[-3:]))
-        else:
-            assert story == f"{prompt.partition(chr(10) * 2)[2]} {answer}"
+    assert [f"{contents(talk)[0].partition(chr(10) * 2)[2]} {contents(talk)[1]}" for talk in found] == made
 
 
 def test_text_is_continued(tmp_path: Path) -> None:
@@ -180,15 +159,6 @@ def test_text_is_continued(tmp_path: Path) -> None:
     assert all(0.5 < weight(answer) / 200 < 1.5 for _, answer in parts)
     assert any("Danish" in contents(talk)[0] for talk in found)
     assert len({contents(talk)[0].partition("\n\n")[0] for talk in found}) >= 3
-
-
-def test_rows_with_a_text_are_texts(tmp_path: Path) -> None:
-    jsonl(tmp_path / "c4.jsonl", [{"text": prose(1)}, {"text": prose(2)}])
-    found = read(tmp_path, "c4.jsonl", "text", size=2000)
-    assert [" ".join([contents(talk)[0].partition("\n\n")[2], contents(talk)[1]]) for talk in found] == [
-        prose(1),
-        prose(2),
-    ]
 
 
 def test_verses_are_joined_within_chapters(tmp_path: Path) -> None:
@@ -242,10 +212,6 @@ def test_the_sample_has_three_roles(tmp_path: Path) -> None:
     assert len(rare) == 9
 
 
-def test_every_kind_is_read() -> None:
-    assert set(KINDS) == set(SourceConfig.model_fields["kind"].annotation.__args__)
-
-
 def test_a_source_needs_its_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no file"):
         read_source(SourceConfig(name="it", kind="text"), tmp_path, 200)
@@ -278,12 +244,6 @@ def test_parts_are_the_passage(text: str, seed: int) -> None:
     else:
         assert all(parts)
         assert "".join("".join(parts).split()) == "".join(text.split())
-
-
-def test_articles_on_lines_are_not_joined() -> None:
-    lines = [prose(number, 20) for number in range(3)]
-    found = list(passages("\n".join(lines), 200))
-    assert all(any(passage in line for line in lines) for passage in found)
 
 
 def test_what_libraries_add_is_left_out() -> None:
@@ -395,7 +355,7 @@ def test_what_is_made_is_left_until_something_changes(
     first, content = made_at(layout), layout.train_texts.read_bytes()
     run(config, layout)
     assert made_at(layout) == first
-    assert "made already" in capsys.readouterr().err
+    assert "up to date" in capsys.readouterr().err
     layout.train_texts.write_bytes(content[:-1] + b" ")  # damaged
     run(config, layout)
     assert layout.train_texts.read_bytes() == content
@@ -423,11 +383,11 @@ def test_a_foreign_folder_is_never_replaced(files: Path, tmp_path: Path) -> None
 
 
 def test_what_cannot_be_made_says_why(files: Path, tmp_path: Path) -> None:
-    config, layout = study(files, tmp_path / "out", SOURCES, benchmarks={"rare": 0})
-    with pytest.raises(UsageError, match="cannot be called"):
-        run(config, layout)
-    with pytest.raises(UsageError, match="cannot be called"):
-        run(study(files, tmp_path / "out", [*SOURCES[:2], {**SOURCES[2], "name": "a/b"}])[0], layout)
+    layout = StudyLayout(tmp_path / "out")
+    with pytest.raises(ConfigError, match="questions of rare sources"):
+        study(files, tmp_path / "out", SOURCES, benchmarks={"rare": 0})
+    with pytest.raises(ConfigError, match="name"):
+        study(files, tmp_path / "out", [*SOURCES[:2], {**SOURCES[2], "name": "a/b"}])
     sources = [{**SOURCES[0], "path": "none.jsonl"}, *SOURCES[1:]]
     with pytest.raises(DataError, match="source chats is missing"):
         run(study(files, tmp_path / "out", sources)[0], layout)

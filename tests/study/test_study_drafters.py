@@ -11,7 +11,7 @@ import pytest
 
 from tests.study.training_support import make_inputs, study_config, write_own
 from vocabforge.core.artifact import MANIFEST
-from vocabforge.core.errors import UsageError
+from vocabforge.core.errors import ConfigError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.drafters.io import TargetTensors, load_trainable
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
@@ -19,14 +19,15 @@ from vocabforge.models.target.hf import HFTarget
 from vocabforge.study import stage_drafters as drafters
 from vocabforge.study import stage_vocab as vocab
 from vocabforge.study.config import DraftersConfig, StudyConfig
-from vocabforge.study.layout import StudyLayout, begin, publish
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.stage_drafters import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
+from vocabforge.study.steps import begin
 from vocabforge.vocab.subset.subset import load_subset
 
 pytestmark = pytest.mark.long
 
-RUNS = "full", "reduced", "runs/rankers", "runs/router-8", "runs/router-4"
+RUNS = "full", "reduced", "rankers", "router-8", "router-4"
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +86,20 @@ def test_every_method_finds_what_it_drafts_with(study: tuple[StudyConfig, StudyL
     reduced, _ = load_trainable(place / "reduced" / "drafter", tensors)
     assert reduced.target_ids.tolist() == load_subset(layout.subset("fr", 50)).ids.tolist()
     ranks = {
-        name: load_head(place / name).module.rank for name in ("ranker-4-joint", "ranker-8-joint", "low-rank")
+        name: load_head(place / "full" / "heads" / name).module.rank
+        for name in ("ranker", "small-ranker", "low-rank")
     }
-    assert ranks == {"ranker-4-joint": 8, "ranker-8-joint": 4, "low-rank": 8}
-    assert load_head(place / "ranker-4-alone").module.rank == 8
-    joint, alone = (load_head(place / f"ranker-8-{name}").module for name in ("joint", "alone"))
+    assert ranks == {"ranker": 8, "small-ranker": 4, "low-rank": 8}
+    joint, alone = (load_head(place / run / "heads" / "ranker").module for run in ("full", "rankers"))
+    assert alone.rank == 8
     assert not joint.head_weight.equal(alone.head_weight)
-    assert [load_head(place / f"router-{count}").module.clusters for count in (8, 4)] == [8, 4]
+    assert [load_head(place / f"router-{count}" / "router").module.clusters for count in (8, 4)] == [8, 4]
 
 
 def test_finished_runs_keep_no_checkpoints(study: tuple[StudyConfig, StudyLayout]) -> None:
     _, layout = study
     left = {path.name for path in layout.seed(0).rglob("*") if path.is_dir()}
-    assert not left & {"checkpoints", "best", "heads", "router"}
+    assert not left & {"checkpoints", "best"}
     assert not list(layout.seed(0).rglob(".*"))
 
 
@@ -105,7 +107,7 @@ def test_settings_of_the_runs(study: tuple[StudyConfig, StudyLayout]) -> None:
     _, layout = study
     full, alone, router = (
         json.loads((layout.seed(0) / name / "config.json").read_text())
-        for name in ("full", "runs/rankers", "runs/router-8")
+        for name in ("full", "rankers", "router-8")
     )
     assert full["drafter"]["head"] == "own"
     assert full["optim"]["steps"] == 4
@@ -125,7 +127,8 @@ def test_the_mixture(study: tuple[StudyConfig, StudyLayout], tmp_path: Path) -> 
     texts = set(layout.train_texts.read_text().splitlines())
     assert set(lines) <= own | texts
     taken = [sum(line in part for line in lines) for part in (texts, own)]
-    found = json.loads((layout.root / FOLDER / "mixed.json").read_text())["result"]
+    found = mix(config, layout, load_tokenizer(layout.target))
+    assert (layout.root / FOLDER / TRAIN).read_text().splitlines() == lines
     assert [found["conversations"][name] for name in ("texts", "own")] == taken
     assert found["tokens"]["texts"] / sum(found["tokens"].values()) == pytest.approx(0.5, abs=0.1)
     assert sum(found["tokens"].values()) == pytest.approx(4 * 2 * 64, rel=0.25)  # what the steps read
@@ -169,10 +172,10 @@ def test_a_change_makes_again_only_what_it_decides(again: StudyLayout) -> None:
         return remade(again, before)
 
     part = {"steps": 1, "batch_size": 2}
-    assert changed(drafters={"alone": part}) == {"runs/rankers"}
+    assert changed(drafters={"alone": part}) == {"rankers"}
     both = {"alone": part, "router": part}
     shutil.rmtree(again.seed(0) / "reduced" / "drafter")
-    assert changed(drafters=both) == {"reduced", "runs/router-8", "runs/router-4"}
+    assert changed(drafters=both) == {"reduced", "router-8", "router-4"}
     digest = drafter_digest(again.seed(0) / "full" / "drafter")
     write_own(again, ["quack"], 3)
     assert changed(drafters=both) == set(RUNS)
@@ -217,11 +220,10 @@ def test_seeds_differ_and_share_their_rows(again: StudyLayout) -> None:
 
 
 @pytest.mark.parametrize("ranks", [(8, 8), (2, 4, 8), (33,)])
-def test_ranks_that_cannot_be_trained(study: tuple[StudyConfig, StudyLayout], ranks: tuple[int, ...]) -> None:
-    config, layout = study
-    wrong = config.model_copy(update={"methods": config.methods.model_copy(update={"ranks": ranks})})
-    with pytest.raises(UsageError):
-        drafters.run(wrong, layout, 0)
+def test_ranks_that_cannot_be_trained(tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="problem") as caught:
+        study_config(tmp_path, methods={"ranks": ranks})
+    assert "methods.ranks" in caught.value.render()
 
 
 def test_without_held_out_sources_the_last_conversations_are_held_out(
@@ -233,8 +235,8 @@ def test_without_held_out_sources_the_last_conversations_are_held_out(
     data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
     inputs = drafters.Training(study_config(layout.root, data=data), layout, 0).inputs()
     assert (layout.root / FOLDER / HELDOUT).read_text() == ""
-    found = json.loads((layout.root / FOLDER / "mixed.json").read_text())["result"]["conversations"]
-    assert inputs.data.figures["facts"]["conversations"] == sum(found.values())
+    found = (layout.root / FOLDER / TRAIN).read_text().splitlines()
+    assert inputs.data.figures["facts"]["conversations"] == len(found)
     assert len(inputs.data.heldout) == 1
 
 
@@ -248,17 +250,3 @@ def test_a_run_folder_of_another_hand_is_left_alone(tmp_path: Path) -> None:
     begin(tmp_path / "run", {"steps": 2})
     assert not (tmp_path / "run" / "notes").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_a_damaged_artefact_is_not_published(study: tuple[StudyConfig, StudyLayout], tmp_path: Path) -> None:
-    from vocabforge.core.errors import ArtifactError
-
-    _, layout = study
-    shutil.copytree(layout.seed(0) / "low-rank", tmp_path / "made")
-    publish(tmp_path / "made", tmp_path / "place")
-    weights = tmp_path / "made" / "head.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\0\0")
-    with pytest.raises(ArtifactError):
-        publish(tmp_path / "made", tmp_path / "place")
-    assert load_head(tmp_path / "place").kind == "low-rank"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "place"]

@@ -6,10 +6,11 @@ from math import hypot
 
 import pytest
 
+from vocabforge.evaluate.results.schema import Figure
 from vocabforge.study.config import TimesConfig
-from vocabforge.study.report.predictions import Length, predictions
+from vocabforge.study.report.predictions import predictions
 from vocabforge.study.report.results import MACHINE, ROOFLINE
-from vocabforge.study.times.roofline import RooflineSizes, head_bytes
+from vocabforge.study.times.roofline import RooflineSizes, head_bytes, scaled
 from vocabforge.study.times.stage import StudyTimes
 from vocabforge.tune.latency.records import AXES, MeasuredPart, Point, Shapes
 from vocabforge.tune.latency.table import LatencyTable, head_family
@@ -63,8 +64,8 @@ def times(off: float = 0.0) -> StudyTimes:
     )
 
 
-def exactly(value: float) -> Length:
-    return Length(value, value, value)
+def exactly(value: float) -> Figure:
+    return Figure(value=value)
 
 
 class TestPredictions:
@@ -86,7 +87,8 @@ class TestPredictions:
 
     def test_rows_of_a_tree_share_or_do_not(self) -> None:
         found = predictions("router", exactly(2.0), times(), CONFIG, tree=TREE)[ROOFLINE]
-        large, sizes = times().large("router", RooflineSizes(2000, 640)), RooflineSizes(2000, 640)
+        sizes = RooflineSizes(2000, 640)
+        large = scaled(ROUTER, 64, sizes, rows=1000)
         steps = [head_bytes(large, sizes, rows) for rows in (1, 4, 4)]
         fixed = 3e-4 + 1e-3
         assert found.low == pytest.approx(found.tokens_per_s)
@@ -107,7 +109,9 @@ class TestPredictions:
         assert set(predictions("full", exactly(2.0), times(), CONFIG, tree=CHAIN)) == {MACHINE, ROOFLINE}
 
     def test_errors_are_joined(self) -> None:
-        found = predictions("full", Length(3.0, 2.7, 3.6), times(off=0.29), CONFIG, tree=CHAIN)[MACHINE]
+        found = predictions(
+            "full", Figure(value=3.0, low=2.7, high=3.6), times(off=0.29), CONFIG, tree=CHAIN
+        )[MACHINE]
         value = 3.0 / 0.029
         slow, fast = 3.0 / 0.0319, 3.0 / 0.0261
         assert found.low == pytest.approx(value - hypot(0.3 / 0.029, value - slow))

@@ -12,17 +12,15 @@ import pytest
 
 from tests.evaluate.test_browser import CONTRAST, browser, troubles  # noqa: F401
 from tests.study.drafted_support import SEED, drafted_config
-from tests.study.report_support import report_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, DataError
-from vocabforge.decode.trees.shapes import chain
+from vocabforge.evaluate.reports.page import PageChart
 from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.study.config import ReplayConfig, StudyConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.replay.replay import cycle_offsets
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
 from vocabforge.study.report.figures import (
-    AnsweredQuestion,
     Sums,
     cells,
     conditional,
@@ -31,7 +29,6 @@ from vocabforge.study.report.figures import (
     question_sums,
     shapes,
 )
-from vocabforge.study.report.plots import StudyChart
 from vocabforge.study.report.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
 from vocabforge.study.report.stage import (
     KIND,
@@ -42,21 +39,14 @@ from vocabforge.study.report.stage import (
     render_study,
     write_report,
 )
+from vocabforge.study.stage_answers import StudyAnswer
 
 
-def asked(*rows: tuple[str, str]) -> list[AnsweredQuestion]:
-    return [AnsweredQuestion(name, category, Continuation((1,), (1, 2, 3))) for name, category in rows]
+def asked(*rows: tuple[str, str]) -> list[StudyAnswer]:
+    return [StudyAnswer(name, category, 1, Continuation((1,), (1, 2, 3))) for name, category in rows]
 
 
 class TestFigures:
-    def test_trees_are_the_default_ones(self, tmp_path: Path) -> None:
-        found = shapes(report_config(tmp_path).replay)
-        assert list(found) == ["chain", "tree 30", "tree 60"]
-        assert [one.nodes for one in found.values()] == [7, 30, 60]
-        assert {one.levels for one in found.values()} == {6}
-        assert max(one.width for one in found.values()) <= 10
-        assert found["chain"] == chain(6)
-
     def test_spec_bench_is_the_headline_and_rare_data_stands_apart(self) -> None:
         rows = [("spec-bench", "coding"), ("spec-bench", "qa"), ("gsm8k", "gsm8k"), ("rare", "french")]
         found = {group.key: (group, mask.tolist()) for group, mask in groups_of(asked(*rows))}
@@ -80,12 +70,9 @@ class TestFigures:
             RARE: [False, False, True],
         }
 
-    def test_one_set_is_not_shown_twice(self) -> None:
-        assert [group.key for group, _ in groups_of(asked(("sample", "x"), ("sample", "x")))] == ["all"]
-
     def test_a_chain_by_hand(self) -> None:
         """Answers of 5 and 2 tokens: the full head is always right, the other never at its first token."""
-        both = [AnsweredQuestion("a", "x", Continuation((1,), tuple(range(size)))) for size in (5, 2)]
+        both = [StudyAnswer("a", "x", 1, Continuation((1,), tuple(range(size)))) for size in (5, 2)]
         offsets = cycle_offsets([one.continuation for one in both])
         right = np.zeros((5, 2), np.uint8)
         right[[2, 3, 4], [1, 1, 1]] = MISSED  # behind an answer's end
@@ -93,7 +80,7 @@ class TestFigures:
         full = Replayed(right, (9.0, 9.0))
         none = Replayed(np.full((5, 2), MISSED, np.uint8), (3.0, float("nan")))
         form = shapes(ReplayConfig(levels=2, trees=()))["chain"]
-        sums = question_sums([{"f": full, "n": none}], ["f", "n"], both, form)
+        sums = question_sums([{"f": full, "n": none}], ["f", "n"], both, form, 99)
         assert sums.committed[:, :, 0].tolist() == [[4, 4], [1, 1]]
         assert sums.cycles[:, :, 0].tolist() == [[2, 4], [1, 1]]
         whole = cells(sums, np.array([True, True]), 0, intervals=False)
@@ -109,11 +96,11 @@ class TestFigures:
 
     def test_cycles_that_a_limit_may_have_cut_do_not_count(self) -> None:
         """An answer of 8 tokens, always right, chain of 3: cycles begin at 0 and 4; behind 4 three tokens are left."""
-        one = AnsweredQuestion("a", "x", Continuation((1,), tuple(range(8))), limited=True)
+        one = StudyAnswer("a", "x", 1, Continuation((1,), tuple(range(8))))
         right = Replayed(np.zeros((7, 3), np.uint8), (9.0, 9.0, 9.0))
         form = shapes(ReplayConfig(levels=3, trees=()))["chain"]
-        limited = question_sums([{"f": right}], ["f"], [one], form)
-        ended = question_sums([{"f": right}], ["f"], [replace(one, limited=False)], form)
+        limited = question_sums([{"f": right}], ["f"], [one], form, 8)
+        ended = question_sums([{"f": right}], ["f"], [one], form, 9)
         assert (limited.committed.sum(), limited.cycles.sum()) == (4, 1)
         assert (ended.committed.sum(), ended.cycles.sum()) == (7, 2)
 
@@ -152,12 +139,6 @@ class TestResults:
                 assert list(by_shape) == ["chain", "tree 30", "tree 60"]
                 assert all(set(by_group) == groups for by_group in by_shape.values())
 
-    def test_the_full_head_keeps_all(self, results: StudyResults) -> None:
-        full = results.methods[0]
-        assert full.exact == pytest.approx(1.0)
-        for group in results.groups:
-            assert full.at("tree 30", group.key).share.value == 1.0  # type: ignore[union-attr]
-
     def test_shares_are_of_the_same_seed(self, results: StudyResults) -> None:
         full, other = results.methods[0].at("chain"), results.methods[2].at("chain")
         assert full is not None
@@ -169,11 +150,6 @@ class TestResults:
         assert other.share.value == pytest.approx(np.mean(other.share_by_seed))  # type: ignore[arg-type]
         assert other.share.sd == pytest.approx(np.std(other.share_by_seed, ddof=1))  # type: ignore[arg-type]
         assert other.share.low < other.share.value < other.share.high  # type: ignore[operator]
-
-    def test_larger_trees_accept_more(self, results: StudyResults) -> None:
-        for one in results.methods:
-            lengths = [one.at(shape.key).accepted.value for shape in results.shapes]  # type: ignore[union-attr]
-            assert lengths == sorted(lengths)  # type: ignore[type-var]
 
     def test_predictions_stand_in_every_column(self, results: StudyResults) -> None:
         assert results.columns == list(COLUMNS)
@@ -218,7 +194,7 @@ class TestReport:
         self,
         study: tuple[StudyConfig, ReportInputs],
         results: StudyResults,
-        panels: list[StudyChart],
+        panels: list[PageChart],
         tmp_path: Path,
     ) -> None:
         layout = StudyLayout(tmp_path / "out")
@@ -244,7 +220,7 @@ class TestReport:
             assert any(words in one for one in found.missing), words
         assert "1 prompts shortened" in found.facts["answers, greedy"]
 
-    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[StudyChart]) -> None:
+    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[PageChart]) -> None:
         page = render_study(results, panels)
         for words in ("measured", "predicted", "arithmetic", "Not replayed: seed 3."):
             assert words in page, words
@@ -255,7 +231,7 @@ class TestReport:
 
 
 @pytest.fixture(scope="module")
-def page(results: StudyResults, panels: list[StudyChart], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(results: StudyResults, panels: list[PageChart], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(render_study(results, panels), "utf-8")
     return file

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from vocabforge.core.errors import UsageError
-from vocabforge.study.times.roofline import RooflineSizes, head_bytes, head_seconds, scaled
+from vocabforge.study.times.roofline import RooflineSizes, head_bytes, scaled
 from vocabforge.tune.types import HeadSetting
 
-LLAMA = RooflineSizes(rows=128_256, hidden=4096, bandwidth=4.3e12)
+LLAMA = RooflineSizes(rows=128_256, hidden=4096)
 FULL = HeadSetting(kind="full", scored=(128_256,))
 STATIC = HeadSetting(kind="static", scored=(32_768,))
 RANKER = HeadSetting(kind="ranker", scored=(2048,), rank=256)
@@ -27,21 +26,15 @@ PUBLISHED = [
 @pytest.mark.parametrize(("head", "bound", "mb", "us", "mb10", "us10"), PUBLISHED)
 def test_the_published_table(head: HeadSetting, bound: str, mb: str, us: str, mb10: str, us10: str) -> None:
     for rows, megabytes, microseconds in ((1, mb, us), (10, mb10, us10)):
-        moved = getattr(head_bytes(head, LLAMA, rows, with_mlp=False), bound) / 1e6
-        spent = getattr(head_seconds(head, LLAMA, rows, with_mlp=False), bound) * 1e6
-        assert f"{moved:.0f}" == megabytes
+        megabytes_moved = getattr(head_bytes(head, LLAMA, rows, with_mlp=False), bound) / 1e6
+        spent = megabytes_moved / 4.3
+        assert f"{megabytes_moved:.0f}" == megabytes
         assert f"{spent:.{len(microseconds.partition('.')[2])}f}" == microseconds
 
 
 def test_a_router_also_reads_its_mlp() -> None:
     plain = head_bytes(ROUTER, LLAMA, 1, with_mlp=False).most
     assert head_bytes(ROUTER, LLAMA, 1).most - plain == 2 * 1024 * (2 * 4096 + 1024)
-
-
-def test_a_shared_union_of_many_rows_stays_below_the_vocabulary() -> None:
-    small = head_bytes(ROUTER, LLAMA, 10)
-    assert small.most > small.least
-    assert small.most < head_bytes(FULL, LLAMA, 10).most + 2 * 1024 * (2 * 4096 + 1024)
 
 
 def test_other_heads() -> None:
@@ -58,11 +51,6 @@ def test_other_heads() -> None:
     falling = HeadSetting(kind="scheduled", scored=(800, 800, 400))
     of = [head_bytes(falling, sizes, 1, step).most for step in range(5)]
     assert of[0] == of[1] > of[2] == of[3] == of[4] == row + 400 * (row + 4)
-
-
-def test_no_row_is_refused() -> None:
-    with pytest.raises(UsageError, match="one hidden row"):
-        head_bytes(FULL, LLAMA, 0)
 
 
 def test_heads_at_another_shape() -> None:

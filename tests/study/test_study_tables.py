@@ -8,15 +8,12 @@ import pytest
 from rich.console import Console
 
 from vocabforge.evaluate.results.schema import Figure
-from vocabforge.study.report.plots import looks, main_methods, main_shape
+from vocabforge.study.report.plots import main_methods, main_shape
 from vocabforge.study.report.results import Cell, StudyResults
 from vocabforge.study.report.tables import (
-    category_part,
     checked_part,
     decoded_part,
     length,
-    main_part,
-    markdown,
     methods_table,
     percent,
     points,
@@ -58,21 +55,6 @@ def test_every_table_is_whole(results: StudyResults) -> None:
         assert not part.keys or len(part.keys) == len(part.rows), part.key
         words = ("easured", "redicted")
         assert any(word in part.note for word in words), part.key
-
-
-def test_the_main_table_has_every_method(results: StudyResults) -> None:
-    part = main_part(results)
-    assert [row[0] for row in part.rows] == [one.name for one in results.methods]
-    assert part.rows[0][2] == "151,936 (100.0%)"
-    assert part.rows[0][4].startswith("100.0")
-    assert len(part.columns) == 3 + 2 * len(results.shapes)
-
-
-def test_rows_by_category_are_the_groups(results: StudyResults) -> None:
-    part = category_part(results)
-    assert len(part.rows) == len(results.groups)
-    assert part.rows[0][0] == "the benchmark"
-    assert "· writing" in {row[0] for row in part.rows}
 
 
 def test_rare_data_stand_beside_all(results: StudyResults) -> None:
@@ -121,20 +103,6 @@ def test_one_method_stands_for_a_family(results: StudyResults) -> None:
             if other.family == one.family
         }
         assert one.key == max(speeds, key=lambda key: speeds[key])
-
-
-def test_no_two_names_look_alike(results: StudyResults) -> None:
-    seen: dict[int, str] = {}
-    look = looks(results.methods)
-    for one in results.methods:
-        assert seen.setdefault(look[one.key], one.name) == one.name
-
-
-def test_markdown_holds_all_tables(results: StudyResults) -> None:
-    text = markdown(results)
-    for part in study_parts(results):
-        assert f"### {part.title}" in text
-    assert "- Not replayed: seed 3." in text
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -116,12 +116,6 @@ def test_a_finished_target_is_made_again_only_for_other_inputs(
     assert open_artifact(layout.target).content_hash not in (first, second)
 
 
-def test_the_studys_seeds_do_not_change_its_target(layout: StudyLayout) -> None:
-    config = study(layout.root, tokenizer="given")
-    other = config.model_copy(update={"seeds": (7,)})
-    assert stage.target_config(other, layout) == stage.target_config(config, layout)
-
-
 def test_a_study_may_hold_nothing_out(layout: StudyLayout, capsys: Any) -> None:
     config = study(layout.root, sources=SOURCES[:1])
     stage.run(config, layout)

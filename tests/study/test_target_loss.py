@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vocabforge.core.errors import UsageError
 from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
 from vocabforge.demo.target import train as tiny_target_train
 from vocabforge.demo.target.train import (
@@ -169,11 +168,6 @@ def test_held_out_loss_is_over_all_tokens(monkeypatch: pytest.MonkeyPatch) -> No
     assert total / count == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_rows_are_spread_over_a_file() -> None:
-    assert spread_rows(5, None).tolist() == spread_rows(5, 9).tolist() == [0, 1, 2, 3, 4]
-    assert spread_rows(100, 4).tolist() == [0, 25, 50, 75]
-
-
 def config_of(**changes: Any) -> StudyTinyTargetConfig:
     optim = OptimConfig(steps=60, batch_size=4, lr=1e-2, clip=1.0, fused=True)
     return StudyTinyTargetConfig.model_validate(
@@ -221,18 +215,6 @@ def test_tokens_that_never_occur_are_unlearnt(tmp_path: Any, monkeypatch: pytest
             moved = model.lm_head.weight[40:].detach() - began
             assert torch.allclose(moved, moved[:1].expand_as(moved), atol=1e-4)
     assert unseen[True] < 0.5 * unseen[False]
-
-
-def test_more_candidates_than_rows_are_refused(tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match="estimated"):
-        train_model(
-            model_of(),
-            rows_of(),
-            config_of(candidates=V + 1),
-            WorkFolder(tmp_path / "log"),
-            {},
-            make_target_step,
-        )
 
 
 def test_passes_are_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

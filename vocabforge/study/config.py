@@ -16,6 +16,10 @@ from ..train.config import Fraction, Precision
 SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]
 
 
+RARE = "rare"  # the set of questions that the stage data makes of the sources of that role
+Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # a part of a file name
+
+
 class SourceConfig(StrictModel):
     """One source of texts.
 
@@ -32,7 +36,7 @@ class SourceConfig(StrictModel):
             or to ``quote`` from it, with shorter passages.
     """
 
-    name: str
+    name: Name
     path: Path | None = None
     kind: SourceKind
     language: str = "English"
@@ -64,7 +68,7 @@ class StudyDataConfig(StrictModel):
     tokenizer_size: Annotated[int, Field(ge=300)] = 1024
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
     limits: dict[str, Positive] = Field(default_factory=dict)
-    benchmarks: dict[str, Annotated[int, Field(ge=0)]]
+    benchmarks: dict[Name, Annotated[int, Field(ge=0)]]
     rare_questions: Positive = 36
     overlap: Positive = 24
     answer_characters: Positive = 900
@@ -294,6 +298,13 @@ class StudyConfig(StrictModel):
         names = [source.name for source in self.data.sources]
         if len(set(names)) != len(names):
             raise ValueError("two sources have one name")
+        if RARE in self.data.benchmarks:
+            raise ValueError(f"data.benchmarks: {RARE} is the name of the questions of rare sources")
+        ranks = self.methods.ranks
+        if len(set(ranks)) != len(ranks) or max(ranks) > self.target.hidden_size:
+            raise ValueError(
+                f"methods.ranks {list(ranks)}: different parts of the hidden size {self.target.hidden_size:,}"
+            )
         unknown = sorted(set(self.data.limits) - set(names))
         if unknown:
             raise ValueError(f"data.limits names no source: {', '.join(unknown)}")

@@ -43,9 +43,8 @@ from ..train.config import LiveConfig, OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.heads.draft_heads import KINDS
 from ..train.machine import set_threads
-from ..train.setup import identity_of
 from . import steps as making
-from .methods import FULL, StudyHeads, StudyMethod
+from .methods import FULL, StudyHeads, StudyMethod, content_of_method, ranker_methods, static_methods
 
 RESULTS, TABLE = "results.json", "table.md"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
@@ -221,23 +220,9 @@ class _HeadBench:
             StudyMethod("reduced", "EAGLE-3 reduced", f"R = {size:,}", f"reduced-{size}")
             for size in options.draft_vocabs
         ]
-        found += [
-            StudyMethod(family, name, f"R = {size:,}", vocab=shared / f"{family}-{size}")
-            for family, name in (("fr", "FR-Spec"), ("trim", "VocabTrim"))
-            for size in options.draft_vocabs
-        ]
-        found += [
-            StudyMethod(
-                "ranker",
-                f"ranker, {part}",
-                f"k = {k:,}",
-                kind="ranker",
-                head=head,
-                options=HeadOptions(shortlist=k),
-            )
-            for part, head in (("joint", "full/heads/ranker"), ("alone", "ranker/heads/ranker"))
-            for k in options.shortlists
-        ]
+        found += static_methods(options.draft_vocabs, shared)
+        for part, run in (("joint", FULL), ("alone", "ranker")):
+            found += ranker_methods(f"ranker, {part}", f"{run}/heads/ranker", options.shortlists)
         setting = "default rank" if rank is None else f"rank {rank}"
         found.append(
             StudyMethod("low-rank", "low-rank", setting, kind="low-rank", head="full/heads/low-rank")
@@ -286,17 +271,19 @@ class _HeadBench:
             "trim": np.asarray(trim["counts"], dtype=np.int64),
         }
         subsets = {
-            f"{name}-{rows}": self._subset(f"{name}-{rows}", counts[name], rows)
+            f"{name}-{rows}": making.subset_step(
+                f"vocabulary {name}-{rows}",
+                counts[name],
+                rows,
+                self.tokenizer,
+                self.config.target,
+                place / f"{name}-{rows}",
+            )
             for rows in options.draft_vocabs
             for name in ("fr", "trim")  # in the order of the plan
         }
-        clusters = making.run_step(
-            "clusters",
-            place / "clusters.json",
-            {"target": self.fingerprint, "clusters": options.clusters},
-            lambda: making.write_clusters(
-                self.config.target, self.tokenizer, options.clusters, place / "clusters"
-            ),
+        clusters = making.clusters_step(
+            self.config.target, self.tokenizer, options.clusters, place / "clusters"
         )
         plain = making.run_step(
             "plain decoding",
@@ -327,17 +314,6 @@ class _HeadBench:
                 bar.update(1)
         return {"counts": counts.tolist(), "tokens": int(counts.sum()), "prompts": len(prompts)}
 
-    def _subset(self, name: str, counts: making.Counts, size: int) -> dict[str, Any]:
-        path = self.output / "shared" / name
-        digest = hashlib.sha256(counts.tobytes()).hexdigest()
-        key = {"counts": digest, "size": size, "target": self.fingerprint}
-
-        def make() -> dict[str, Any]:
-            forced = making.forced_tokens(self.tokenizer, self.config.target)
-            return making.write_subset(counts, size, self.tokenizer.fingerprint, forced, path)
-
-        return making.run_step(f"vocabulary {name}", path.with_suffix(".json"), key, make)
-
     def _seed(self, seed: int, shared: dict[str, Any]) -> list[dict[str, Any]]:
         """Train everything of one seed and decode with it."""
         place = self.output / f"seed-{seed}"
@@ -359,35 +335,21 @@ class _HeadBench:
                 optim={"steps": self.short},
             )
         )
-        self._router(seed, full, shared["clusters"])
+        config = making.variant(self.config, place / "router", seed)
+        making.router_run(
+            config,
+            full,
+            Path(shared["clusters"]["path"]),
+            self.data.digest(),
+            self.fingerprint,
+            optim=OptimConfig(steps=self.short, batch_size=config.optim.batch_size, lr=ROUTER_LR, clip=1.0),
+            levels=self.options.tree.levels,
+        )
         heads = StudyHeads(place, self.config.target, self.model)
         return [self._decode(heads, one, shared["plain"]) for one in self.methods]
 
     def _train(self, config: TrainConfig) -> dict[str, Any]:
-        key = identity_of(config, self.data.digest(), self.fingerprint)
-        place, name = config.output.with_suffix(".json"), f"seed {config.run.seed}: {config.output.name}"
-        return making.run_step(name, place, key, lambda: making.train_drafter(config))
-
-    def _router(self, seed: int, full: dict[str, Any], clusters: dict[str, Any]) -> None:
-        config, levels = making.variant(self.config, self.output, seed), self.options.tree.levels
-        output = self.output / f"seed-{seed}" / "router"
-        optim = OptimConfig(steps=self.short, batch_size=config.optim.batch_size, lr=ROUTER_LR, clip=1.0)
-        key = {
-            "drafter": full["digest"],
-            "clusters": clusters["contents"],
-            "data": self.data.digest(),
-            "seed": seed,
-            "optim": [optim.steps, optim.batch_size, optim.lr],
-            "levels": levels,
-            "capture": config.capture.dtype,
-        }
-        drafter, path = Path(full["drafter"]), Path(clusters["path"])
-        making.run_step(
-            f"seed {seed}: router",
-            output.with_suffix(".json"),
-            key,
-            lambda: making.train_router(config, drafter, path, output, optim=optim, levels=levels),
-        )
+        return making.drafter_run(config, self.data.digest(), self.fingerprint)
 
     def _decode(self, heads: StudyHeads, way: StudyMethod, plain: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Decode every prompt with a method; its figures beside plain decoding's outputs."""
@@ -413,7 +375,7 @@ class _HeadBench:
         figures = making.run_step(
             f"{heads.place.name}: decoding with {way.label}",
             heads.place / f"decode-{way.key}.json",
-            {**self._decoding_key, "tree": tree, **heads.content(way)},
+            {**self._decoding_key, "tree": tree, **content_of_method(heads.place, way)},
             measure,
         )
         return {"method": way.name, "setting": way.setting, **figures}

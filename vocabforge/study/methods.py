@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ from ..models.drafters.io import TargetTensors
 from ..models.heads.io import LoadedHead, drafter_digest, load_head
 from ..models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
 from ..models.lean.model import LeanModel
+from ..train.heads.draft_heads import head_name
 from ..tune.types import HeadSetting, setting_of
 from ..vocab.subset.schedule import schedule_sizes
 from ..vocab.subset.subset import load_subset
 from .config import StudyConfig
 from .layout import StudyLayout
 
-FULL, REDUCED, LOW_RANK = "full", "reduced", "low-rank"  # families, and folders below that of the seed
-PARTS = "joint", "alone"
+FULL, REDUCED, LOW_RANK = "full", "reduced", "low-rank"  # families; the first two are run folders, too
+# Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.
+RANKERS = "ranker", "small_ranker"
+# How rankers are trained -> run folder below that of the seed.
+RUNS = {"joint": FULL, "alone": "rankers"}
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,8 @@ class StudyMethod:
         return f"{self.name}, {self.setting}"
 
 
-def ranker_folder(part: int, training: str) -> str:
-    """Of a ranker of rank d/``part``, below the folder of the seed."""
-    return f"ranker-{part}-{training}"
-
-
 def router_folder(clusters: int) -> str:
-    """Folder of a router, below the folder of the seed."""
+    """Run folder of a router, below the folder of the seed."""
     return f"router-{clusters}"
 
 
@@ -82,9 +82,7 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
         StudyMethod(FULL, "full head", f"V = {'all' if rows is None else f'{rows:,}'}"),
         StudyMethod(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
     ]
-    for ranking, name in (("fr", "FR-Spec"), ("trim", "VocabTrim")):
-        for size in own.static:
-            found.append(StudyMethod(ranking, name, f"R = {size:,}", vocab=layout.subset(ranking, size)))
+    found += static_methods(own.static, layout.vocab)
     ranked = tuple(load_subset(layout.subset("fr", max(own.static))).ranked.tolist())
     for text in own.position:
         law, most, least = text.split(":")
@@ -92,12 +90,13 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
         options = HeadOptions(ranked=ranked[: int(most)], schedule=sizes)
         setting = f"{law} {int(most):,} to {int(least):,}"
         found.append(StudyMethod("pa-fr", "PA-FR", setting, kind="scheduled", options=options))
-    for part in own.ranks:
-        for training in PARTS:
-            name, head = f"ranker d/{part}, {training}", ranker_folder(part, training)
-            for k in own.shortlists:
-                found.append(_dynamic("ranker", name, f"k = {k:,}", head, HeadOptions(shortlist=k)))
-    found.append(StudyMethod(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
+    for key, part in zip(RANKERS, own.ranks):
+        for training, run in RUNS.items():
+            name, head = f"ranker d/{part}, {training}", f"{run}/heads/{head_name(key)}"
+            found += ranker_methods(name, head, own.shortlists)
+    found.append(
+        StudyMethod(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=f"{FULL}/heads/low-rank")
+    )
     for clusters in own.clusters:
         counts = sorted({max(1, round(share * clusters)) for share in own.budgets})
         budgets: dict[str, tuple[int, ...]] = {f"{count}": (count,) for count in counts}
@@ -105,7 +104,7 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
             for count in counts[-2:]:
                 least_of = max(1, count // 2)
                 budgets[f"{law} {count} to {least_of}"] = schedule_sizes(law, count, least_of, levels)
-        name, head = f"router of {clusters:,}", router_folder(clusters)
+        name, head = f"router of {clusters:,}", f"{router_folder(clusters)}/router"
         for text, budget in budgets.items():
             # In a tree the union over a level's nodes would be open by default, which no single path tells: each row
             # opens its own clusters, also in trees.
@@ -117,9 +116,23 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
         found.append(_dynamic("context", "context", setting, None, options))
     for core in own.cores:
         options = HeadOptions(ranked=ranked[:core], shortlist=own.tail)
-        setting, head = f"core {core:,}, tail {own.tail:,}", ranker_folder(own.ranks[0], PARTS[0])
+        setting, head = f"core {core:,}, tail {own.tail:,}", f"{FULL}/heads/{head_name(RANKERS[0])}"
         found.append(_dynamic("hybrid", "hybrid", setting, head, options))
     return found
+
+
+def static_methods(sizes: Sequence[int], folder: Path) -> list[StudyMethod]:
+    """FR-Spec and VocabTrim, whose draft vocabularies are ``fr-R`` and ``trim-R`` in a folder."""
+    return [
+        StudyMethod(family, name, f"R = {size:,}", vocab=folder / f"{family}-{size}")
+        for family, name in (("fr", "FR-Spec"), ("trim", "VocabTrim"))
+        for size in sizes
+    ]
+
+
+def ranker_methods(name: str, head: str, shortlists: Sequence[int]) -> list[StudyMethod]:
+    """A ranker with each k."""
+    return [_dynamic("ranker", name, f"k = {k:,}", head, HeadOptions(shortlist=k)) for k in shortlists]
 
 
 def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
@@ -164,10 +177,6 @@ class StudyHeads:
     def setting(self, way: StudyMethod) -> HeadSetting:
         """Its sizes that time depends on."""
         return setting_of(self.head(way))
-
-    def content(self, way: StudyMethod) -> dict[str, Any]:
-        """See :func:`content_of_method`."""
-        return content_of_method(self.place, way)
 
     def _loaded(self, name: str) -> tuple[Drafter, Artifact | None]:
         if name not in self._drafters:

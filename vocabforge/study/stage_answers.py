@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import time
@@ -10,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,9 +32,10 @@ from ..models.lean.model import LeanModel, load_target
 from ..models.target.fingerprint import target_fingerprint
 from ..vocab.counts.table import FrequencyTable, save_counts
 from ..vocab.subset.select import SpecialTokens
-from .config import StudyConfig
+from .config import RARE, StudyConfig
 from .layout import StudyLayout
 from .replay.types import Continuation
+from .steps import is_finished
 
 GAP = " … "  # stands where the middle of a text was
 # A template that lets its model think opens an answer without thoughts with an empty block. It belongs to the prompt:
@@ -293,7 +293,6 @@ def study_dtype(device: torch.device) -> str:
 
 KIND = "study-answers"
 COUNTS = "counts"
-RARE = "rare"
 Which = Literal["greedy", "drawn"]
 
 
@@ -340,10 +339,9 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
         "train": [own.train_prompts, own.train_tokens],
         "limits": [own.tokens, own.prompt_tokens],
     }
-    with contextlib.suppress(ArtifactError):
-        if open_artifact(layout.answers, KIND).meta.get("key") == key:
-            say("The target's answers are there already")
-            return
+    if is_finished(layout.answers, KIND, key):
+        say("The target's answers are up to date")
+        return
     room = _room(config)
     prompts = training_prompts(layout.train_texts, own.train_prompts)
     training = [fit_prompt(target.tokenizer, one.messages, room) for one in prompts]
@@ -428,11 +426,8 @@ def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:
         which: ``greedy``, or ``drawn`` at temperature 1.
 
     Raises:
-        UsageError: another name.
         ArtifactError: the stage has not run, or its files are damaged.
     """
-    if which not in get_args(Which):
-        raise UsageError("there are no such answers", got=which, expected=" or ".join(get_args(Which)))
     file = open_artifact(layout.answers, KIND).file(f"answers-{which}.jsonl")
     try:
         rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.artifact import open_artifact, write_artifact
+from ..core.artifact import write_artifact
 from ..core.console import say
-from ..core.errors import ArtifactError, DataError, UsageError
+from ..core.errors import DataError
 from ..core.files import atomic_write_json, sha256_file
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
-from .config import StudyConfig, StudyDataConfig
+from .config import RARE, StudyConfig, StudyDataConfig
 from .layout import StudyLayout
 from .sources.overlap import HeldoutOverlap
 from .sources.registry import NO_TOOLS, SourceTexts, Talk, read_source
 from .stage_target import tokenizer_hashes, unpack_tokenizer
+from .steps import is_finished
 
 KIND = "study-data"
-RARE = "rare"
 SUMMARY = "summary.json"
-_VERSION = 1  # counts up where the same inputs are made into other texts
+_VERSION = 2  # counts up where the same inputs are made into other texts
 _SHUFFLE_SEED = 0
 
 Row = dict[str, Any]
@@ -39,21 +39,20 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
 
     Raises:
         DataError: a file is missing, damaged or without a conversation, or nothing is left to learn from.
-        UsageError: a source has no file, a benchmark is not known, a name cannot be a file's, or the folder cannot be
-            written to.
+        UsageError: a source has no file, a benchmark is not known, or the folder cannot be written to.
     """
-    _check_names(config.data)
     if config.data.tokenizer is not None:
         unpack_tokenizer(_tokenizer_folder(config.data), layout.tokenizer)
     benchmarks = {name: _benchmark(config.data, name) for name in config.data.benchmarks}
     parents = _parents(config.data, benchmarks)
     settings = config.data.model_dump(mode="json", exclude={"root"})  # the files' hashes stand for the folder
-    if _is_made(layout.data, parents, settings):
-        say(f"data: {layout.data} is made already")
+    key = {"version": _VERSION, "parents": parents, "config": settings}
+    if is_finished(layout.data, KIND, key):
+        say(f"data: {layout.data} is up to date")
         return
     tokenizer = None if config.data.tokenizer is None else load_tokenizer(layout.tokenizer)
     made = make(config.data, benchmarks, tokenizer)
-    meta = {"version": _VERSION, "train": len(made.train), "questions": made.summary["questions"]}
+    meta = {"key": key, "train": len(made.train), "questions": made.summary["questions"]}
     with write_artifact(layout.data, KIND, meta, parents=parents, config=settings, overwrite=True) as folder:
         _write(folder / layout.train_texts.name, made.train)
         for name, rows in made.heldout.items():
@@ -192,23 +191,6 @@ def _rare(sources: Sequence[SourceTexts], most: int) -> list[Row]:
     ]
 
 
-def _check_names(config: StudyDataConfig) -> None:
-    """Refuse names that would give two sets one file, or a file elsewhere.
-
-    Raises:
-        UsageError: names it.
-    """
-    names = [*config.benchmarks, *(source.name for source in config.sources)]
-    wrong = [name for name in names if Path(name).name != name] + [RARE] * (RARE in config.benchmarks)
-    if wrong:
-        raise UsageError(
-            "a benchmark or source cannot be called that",
-            got=", ".join(wrong),
-            expected=f"a name without folders; {RARE} are the questions of rare sources, no benchmark",
-            source="data.benchmarks, data.sources",
-        )
-
-
 def _benchmark(config: StudyDataConfig, name: str) -> Benchmark:
     return load_benchmark(name, config.benchmarks[name] or None, data=config.root, offline=True)
 
@@ -239,16 +221,6 @@ def _parents(config: StudyDataConfig, benchmarks: Mapping[str, Benchmark]) -> di
     if config.tokenizer is not None:
         found |= tokenizer_hashes(_tokenizer_folder(config))
     return found
-
-
-def _is_made(path: Path, parents: Mapping[str, str], settings: Mapping[str, Any]) -> bool:
-    """Whether a whole artefact of these inputs is there."""
-    try:
-        found = open_artifact(path, KIND)
-    except ArtifactError:
-        return False
-    same = found.manifest.get("parents") == parents and found.manifest.get("config") == settings
-    return same and found.meta.get("version") == _VERSION
 
 
 def _write(path: Path, rows: Iterable[Row]) -> None:

@@ -9,8 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.errors import DataError, UsageError
-from ..core.files import atomic_write, sha256_file
+from ..core.errors import DataError
+from ..core.files import atomic_write
 from ..core.lock import only_writer
 from ..corpus.chat.conversation import parse_conversation
 from ..corpus.chat.render import render_with_mask
@@ -29,18 +29,17 @@ from ..train.config import (
     TTTConfig,
 )
 from ..train.data import TrainData, corpus_counts, prepare
-from ..train.heads.draft_heads import head_name
 from ..train.heads.router import BestTokens
-from ..train.setup import CALIBRATION_ROWS, identity_of
+from ..train.setup import CALIBRATION_ROWS
 from ..train.trainer import Trainer
 from . import steps as making
 from .candidates import CandidateSampler
 from .config import DraftersConfig, PartConfig, StudyConfig
 from .copying import start_copying
-from .layout import StudyLayout, begin, publish, tidy
-from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
+from .layout import StudyLayout
+from .methods import FULL, RANKERS, REDUCED, RUNS, router_folder
 from .stage_answers import spread_by_source
-from .stage_vocab import content_of, heldout_files
+from .stage_vocab import heldout_files
 from .target_loss import passes_in_bf16
 
 FOLDER = "prepared"
@@ -49,17 +48,17 @@ _SAMPLE = 256  # conversations whose tokens are counted, to know how many a shar
 _HELDOUT = 8  # conversations of each held-out source: few, as held-out figures are exact over all ids
 
 
-def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
+def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, dict[str, int]]:
     """Write the conversations that drafters learn from, and a few held-out ones, below ``layout.root``.
 
     Of both kinds so many are taken that ``drafters.corpus_share`` of the tokens are texts of the sources, evenly over
     each source, and no more than the full drafter's steps read once.
 
     Returns:
-        ``files``: path and SHA-256 of each; ``conversations`` and ``tokens`` (estimated) of each kind.
+        ``conversations`` and ``tokens`` (estimated) of each kind.
 
     Raises:
-        DataError: a row is malformed.
+        DataError: a row is malformed, or a file of another stage is missing.
     """
     own, share = config.drafters, config.drafters.corpus_share
     lines = {"texts": _lines(layout.train_texts) if share > 0 else []}
@@ -76,34 +75,9 @@ def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> d
         folder / HELDOUT, "".join(line + "\n" for row in zip_longest(*sources) for line in row if line)
     )
     return {
-        "files": {str(path): sha256_file(path) for path in (folder / TRAIN, folder / HELDOUT)},
         "conversations": {name: len(found) for name, found in chosen.items()},
         "tokens": {name: round(each[name] * len(found)) for name, found in chosen.items()},
     }
-
-
-def mix_key(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """Everything that decides what :func:`mix` writes.
-
-    Raises:
-        DataError: a file of another stage is missing.
-    """
-    own = config.drafters
-    return {
-        "texts": content_of(layout.train_texts, "data"),
-        "own": content_of(layout.own_texts, "answers"),
-        "heldout": {name: content_of(path, "data") for name, path in heldout_files(config, layout).items()},
-        "tokenizer": tokenizer.fingerprint,
-        "share": own.corpus_share,
-        "tokens": _needed(own),
-    }
-
-
-def mix_fits(made: Mapping[str, Any]) -> bool:
-    """Whether the files of :func:`mix` are there as they were written."""
-    return all(
-        Path(path).is_file() and sha256_file(Path(path)) == digest for path, digest in made["files"].items()
-    )
 
 
 def packed(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> TrainData:
@@ -159,6 +133,10 @@ def _needed(config: DraftersConfig) -> int:
 
 
 def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise DataError(
+            "a file of the study is missing", source=path, remedy="run the stages before this one"
+        )
     return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
 
 
@@ -179,10 +157,6 @@ def _mean_tokens(lines: Sequence[str], tokenizer: TextTokenizer) -> float:
     return sum(sizes) / max(len(sizes), 1)
 
 
-JOINT, ALONE = PARTS
-# Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.
-RANKERS = "ranker", "small_ranker"
-RUNS = "runs"  # of what becomes a single head
 # Held-out tokens that a finished run is looked at on: exact over all ids, and the replay is what tells.
 _EVAL_TOKENS = 256
 
@@ -190,12 +164,11 @@ _EVAL_TOKENS = 256
 def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Train everything of one seed; what an earlier run finished with the same inputs is taken over.
 
-    Below ``layout.seed(seed)``: the run folders ``full`` and ``reduced`` with their ``drafter``; rankers (joint and
-    alone), the low-rank head and routers in the folders that ``study.methods`` names; a JSON beside each run with what
-    decided it. A killed training goes on at its last checkpoint.
+    Below ``layout.seed(seed)`` a run folder each with a JSON beside it that names what decided it: ``full`` (drafter,
+    joint rankers, low-rank head), ``reduced``, ``rankers`` (alone), and ``router-M``. A killed training resumes at its
+    last checkpoint.
 
     Raises:
-        UsageError: ranks that cannot be trained.
         DataError: what another stage makes is missing.
     """
     Training(config, layout, seed).run()
@@ -213,7 +186,6 @@ class Training:
     """The trainings of one seed, in order."""
 
     def __init__(self, config: StudyConfig, layout: StudyLayout, seed: int) -> None:
-        check_ranks(config)
         self.config, self.layout, self.seed = config, layout, seed
         self.place = layout.seed(seed)
         self._best: BestTokens = {}
@@ -223,9 +195,9 @@ class Training:
         own, inputs = self.config.drafters, self.inputs()
         full = self.full(inputs)
         vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size)}
-        self._train(inputs, own.reduced, self.place / REDUCED, {}, drafter=vocab)
-        heads = {"drafter": {"init": Path(full["drafter"]), "freeze": True}, "heads": self._rankers()}
-        self._train(inputs, own.alone, self.place / RUNS / "rankers", self._ranker_folders(ALONE), **heads)
+        self._train(inputs, own.reduced, REDUCED, drafter=vocab)
+        frozen = {"init": Path(full["drafter"]), "freeze": True}
+        self._train(inputs, own.alone, RUNS["alone"], drafter=frozen, heads=self._rankers())
         for count in self.config.methods.clusters:
             self._router(inputs, full, count)
 
@@ -233,13 +205,7 @@ class Training:
         config, layout = self.config, self.layout
         tokenizer = load_tokenizer(layout.target)
         with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
-            making.run_step(
-                "conversations to learn from",
-                layout.root / FOLDER / "mixed.json",
-                mix_key(config, layout, tokenizer),
-                lambda: mix(config, layout, tokenizer),
-                mix_fits,
-            )
+            mix(config, layout, tokenizer)
             data = packed(config, layout, tokenizer)
         base = base_settings(config, layout, data.prepared.artifact.path)
         return TrainingInputs(base, data, target_fingerprint(layout.target))
@@ -247,11 +213,8 @@ class Training:
     def full(self, inputs: TrainingInputs) -> dict[str, Any]:
         """The full drafter with its heads."""
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
-        wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
-        own = {"head": "own"}
-        part, output = self.config.drafters.full, self.place / FULL
-        return self._train(inputs, part, output, wanted, drafter=own, heads=heads)
+        return self._train(inputs, self.config.drafters.full, FULL, drafter={"head": "own"}, heads=heads)
 
     def _rankers(self) -> dict[str, LowRankConfig]:
         """Keys of ``heads`` for a ranker of each rank."""
@@ -260,48 +223,12 @@ class Training:
     def _low_rank(self, part: int) -> LowRankConfig:
         return LowRankConfig(rank=self.config.target.hidden_size // part)
 
-    def _ranker_folders(self, training: str) -> dict[str, str]:
-        """Where each ranker of a run belongs, by its folder in the run."""
-        ranks = zip(RANKERS, self.config.methods.ranks)
-        return {head_name(key): ranker_folder(part, training) for key, part in ranks}
-
-    def _train(
-        self,
-        inputs: TrainingInputs,
-        part: PartConfig,
-        output: Path,
-        wanted: Mapping[str, str],
-        **sections: Any,
-    ) -> dict[str, Any]:
-        """One run of ``train-drafter``; its heads go where the study looks for them.
-
-        Args:
-            wanted: folder below the seed's, by folder of the run's heads.
-        """
-        settings = part_settings(inputs.base, part, output, self.seed, **sections)
-        key = {
-            **identity_of(settings, inputs.data.digest(), inputs.target),
-            **self._options(settings),
-            "passes": settings.run.mixed_precision,
-            "states": settings.capture.dtype,
-            "heads go to": dict(wanted),
-        }
-
-        def make() -> dict[str, Any]:
-            begin(output, key)
-            made = making.train_drafter(settings, self._prepare)
-            heads = {name: self.place / folder for name, folder in wanted.items()}
-            for name, place in heads.items():
-                publish(Path(made["heads"][name]), place)
-            return {
-                **made,
-                "heads": {name: str(place) for name, place in heads.items()},
-                "contents": making.content_hashes(list(heads.values())),
-            }
-
-        made = making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
-        tidy(output)
-        return made
+    def _train(self, inputs: TrainingInputs, part: PartConfig, name: str, **sections: Any) -> dict[str, Any]:
+        """One run of ``train-drafter``."""
+        settings = part_settings(inputs.base, part, self.place / name, self.seed, **sections)
+        options = self._options(settings)
+        data = inputs.data.digest()
+        return making.drafter_run(settings, data, inputs.target, options, self._prepare, replace=True)
 
     def _options(self, settings: TrainConfig) -> dict[str, Any]:
         """The study's own settings of a run, as its identity names them."""
@@ -322,52 +249,19 @@ class Training:
             trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
 
     def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
-        own, clusters = self.config.drafters, self.layout.clusters(count)
-        output, place = self.place / RUNS / router_folder(count), self.place / router_folder(count)
-        settings = part_settings(inputs.base, own.router, output, self.seed)
-        optim = settings.optim.model_copy(update={"clip": 1.0})
-        key = {
-            "drafter": full["digest"],
-            "clusters": making.content_hashes([clusters]),
-            "data": inputs.data.digest(),
-            "target": inputs.target,
-            "seed": self.seed,
-            "optim": optim.model_dump(mode="json"),
-            "levels": own.steps,
-            "states": settings.capture.dtype,
-        }
-
-        def make() -> dict[str, Any]:
-            begin(output, key)
-            made = making.train_router(
-                settings,
-                Path(full["drafter"]),
-                clusters,
-                output,
-                optim=optim,
-                levels=own.steps,
-                budgets=(max(1, round(max(self.config.methods.budgets) * count)),),
-                best=self._best,
-            )
-            publish(Path(made["path"]), place)
-            return {"path": str(place), "contents": making.content_hashes([place])}
-
-        making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
-        tidy(output)
-
-
-def check_ranks(config: StudyConfig) -> None:
-    """Refuse ranks that cannot be trained, before anything is.
-
-    Raises:
-        UsageError: more than two, one twice, or one below 1.
-    """
-    ranks, width = config.methods.ranks, config.target.hidden_size
-    if len(ranks) > len(RANKERS) or len(set(ranks)) != len(ranks) or max(ranks) > width:
-        raise UsageError(
-            "these ranks cannot be trained",
-            got=f"methods.ranks {list(ranks)}",
-            expected=f"one or {len(RANKERS)} different parts of the hidden size {width:,}",
+        own, config = self.config.drafters, self.config
+        settings = part_settings(inputs.base, own.router, self.place / router_folder(count), self.seed)
+        making.router_run(
+            settings,
+            full,
+            self.layout.clusters(count),
+            inputs.data.digest(),
+            inputs.target,
+            optim=settings.optim.model_copy(update={"clip": 1.0}),
+            levels=own.steps,
+            budgets=(max(1, round(max(config.methods.budgets) * count)),),
+            best=self._best,
+            replace=True,
         )
 
 

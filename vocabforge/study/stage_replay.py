@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 import zlib
@@ -27,7 +26,7 @@ from .replay.replay import Drafting, replay
 from .replay.types import Replayed
 from .stage_answers import KIND as ANSWERS
 from .stage_answers import AnsweringTarget, Which, load_answers
-from .steps import run_step
+from .steps import is_finished, run_step
 
 KIND = "study-replay"
 _LEVEL = 6  # of zlib: ranks of tokens that are mostly missed take a tenth of their bytes
@@ -58,10 +57,9 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
         }
         for which in get_args(Which)
     }
-    with contextlib.suppress(ArtifactError):
-        if open_artifact(layout.replayed(seed), KIND).meta.get("key") == keys:
-            say(f"Seed {seed}: the replay is there already")
-            return
+    if is_finished(layout.replayed(seed), KIND, keys):
+        say(f"Seed {seed}: the replay is up to date")
+        return
 
     @cache
     def draftings() -> list[Drafting]:

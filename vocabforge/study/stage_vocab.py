@@ -7,10 +7,7 @@ bytes and then the earliest merges; ``coverage.json`` says how many.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +15,6 @@ from ..core.artifact import open_artifact
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
 from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
-from ..models.target.fingerprint import target_fingerprint
 from ..vocab.counts.run import CountRun, count_corpus, partial_folder
 from ..vocab.counts.table import FrequencyTable, load_counts, save_counts
 from ..vocab.counts.tally import CountOptions
@@ -58,29 +54,23 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     sizes = {FR: sorted({*static, reduced}), TRIM: sorted(set(static))}
     tokenizer = load_tokenizer(layout.target)
     check_sizes(config, tokenizer.vocab_size)
-    target = target_fingerprint(layout.target)
     texts = _count(tokenizer, {"": layout.train_texts}, layout.vocab / "counts-texts")
     answers = _from_target(layout, tokenizer)
     heldout = _from_heldout(config, layout, tokenizer)
-    # The template's tokens for thinking are forced, too: it may open every answer with them, but no text does.
-    forced = functools.cache(lambda: making.forced_tokens(tokenizer, layout.target, tools=True))
-
-    def select(found: _Counted, size: int, path: Path) -> dict[str, Any]:
-        parents = {"counts": found.content}
-        return making.write_subset(
-            found.table.counts, size, tokenizer.fingerprint, forced(), path, parents=parents
-        )
-
     rows: dict[str, Any] = {}
     for ranking, found in ((FR, texts), (TRIM, answers)):
-        digest = hashlib.sha256(found.table.counts.tobytes()).hexdigest()
         for size in sizes[ranking]:
             path = layout.subset(ranking, size)
-            made = making.run_step(
+            # The template's tokens for thinking are forced, too: it may open every answer with them, but no text does.
+            made = making.subset_step(
                 f"{_NAMES[ranking]} of {size:,} tokens",
-                path.with_suffix(".json"),
-                {"target": target, "counts": digest, "size": size},
-                partial(select, found, size, path),
+                found.table.counts,
+                size,
+                tokenizer,
+                layout.target,
+                path,
+                tools=True,
+                parents={"counts": found.content},
             )
             rows[path.name] = {
                 **{name: made[name] for name in ("size", "forced", "filled", "coverage")},
@@ -88,13 +78,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
                 "heldout": {name: _share(path, table) for name, table in heldout.items()},
             }
     for count in config.methods.clusters:
-        path = layout.clusters(count)
-        making.run_step(
-            f"{count:,} clusters",
-            path.with_suffix(".json"),
-            {"target": target, "tokenizer": tokenizer.fingerprint, "clusters": count},
-            partial(making.write_clusters, layout.target, tokenizer, count, path),
-        )
+        making.clusters_step(layout.target, tokenizer, count, layout.clusters(count))
     tables = {FR: texts.table, TRIM: answers.table, **heldout}
     tokens = {name: {"tokens": table.tokens, "different": table.seen} for name, table in tables.items()}
     atomic_write_json(layout.vocab / COVERAGE, {"fill": making.FILL, "tokens": tokens, "subsets": rows})

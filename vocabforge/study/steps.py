@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,17 +21,20 @@ import numpy.typing as npt
 
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.console import say
+from ..core.errors import ArtifactError
 from ..core.files import atomic_write_json, read_json
+from ..core.folders import mend, sibling
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..export.registry import load_drafter
 from ..models.heads.io import drafter_digest
+from ..models.target.fingerprint import target_fingerprint
 from ..models.target.head_rows import check_head_fits, digest_start, open_head
 from ..train.config import OptimConfig, TrainConfig
 from ..train.heads.router import BestTokens
 from ..train.heads.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
 from ..train.heads.router_setup import build_router_trainer
 from ..train.loop import train
-from ..train.setup import build_trainer
+from ..train.setup import build_trainer, identity_of
 from ..train.trainer import Trainer
 from ..vocab.clusters.backends import AUTO, choose_backend
 from ..vocab.clusters.clusters import make_clusters, save_clusters
@@ -61,7 +66,7 @@ def run_step(
         make: makes it.
         fits: whether what a stored result names is still there; by default :func:`still_there`.
     """
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    digest = _digest(key)
     stored = read_json(place, "result of a step") if place.is_file() else None
     if isinstance(stored, dict) and stored.get("key") == digest and (fits or still_there)(stored["result"]):
         say(f"{name}: done before")
@@ -89,9 +94,52 @@ def still_there(result: dict[str, Any]) -> bool:
     return (Path(drafter) / MANIFEST).is_file() and drafter_digest(Path(drafter)) == result["digest"]
 
 
+def is_finished(path: Path, kind: str, key: Mapping[Any, Any]) -> bool:
+    """Whether a whole artefact is there whose ``meta.key`` is this one."""
+    try:
+        return bool(open_artifact(path, kind).meta.get("key") == json.loads(json.dumps(key)))
+    except ArtifactError:
+        return False
+
+
 def content_hashes(paths: Sequence[Path]) -> list[str]:
     """Content hash of each artefact."""
     return [open_artifact(path, verify=False).content_hash for path in paths]
+
+
+def _digest(key: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def begin(output: Path, key: Mapping[str, Any]) -> None:
+    """Prepare a run folder for a run that this key decides; what a run with another key left there is removed.
+
+    A folder that no step began is left alone, and the training says whether it fits.
+    """
+    mend(output)  # what a killed process left beside it
+    mark = output / "study.json"
+    if mark.is_file() and read_json(mark, "mark of a run").get("key") != _digest(key):
+        aside = sibling(output, "tmp")  # under another name first: half a folder must not pass for a run
+        os.rename(output, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    output.mkdir(parents=True, exist_ok=True)
+    atomic_write_json(mark, {"key": _digest(key)})
+
+
+def _run(
+    output: Path, seed: int, key: Mapping[str, Any], train: Callable[[], dict[str, Any]], replace: bool
+) -> dict[str, Any]:
+    """A training in a folder of its own; a finished one keeps no checkpoints."""
+
+    def make() -> dict[str, Any]:
+        if replace:
+            begin(output, key)
+        return train()
+
+    made = run_step(f"seed {seed}: {output.name}", output.with_suffix(".json"), key, make)
+    for name in ("checkpoints", "best"):
+        shutil.rmtree(output / name, ignore_errors=True)
+    return made
 
 
 def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, Any]) -> TrainConfig:
@@ -127,21 +175,53 @@ def train_drafter(config: TrainConfig, prepare: Callable[[Trainer], None] | None
     }
 
 
-def train_router(
+def drafter_run(
     config: TrainConfig,
-    drafter: Path,
+    data: str,
+    target: str,
+    options: Mapping[str, Any] | None = None,
+    prepare: Callable[[Trainer], None] | None = None,
+    *,
+    replace: bool = False,
+) -> dict[str, Any]:
+    """The result of :func:`train_drafter`; a finished run is taken over, a killed one resumes.
+
+    Args:
+        data: digest of the rows.
+        target: the target's fingerprint.
+        options: what else decides the run.
+        replace: remove what a run with other settings left in the folder.
+
+    Raises:
+        MismatchError: the folder holds a run with other settings, and ``replace`` is off.
+    """
+    key = {
+        **identity_of(config, data, target),
+        **(options or {}),
+        "passes": config.run.mixed_precision,
+        "states": config.capture.dtype,
+    }
+    return _run(config.output, config.run.seed, key, lambda: train_drafter(config, prepare), replace)
+
+
+def router_run(
+    config: TrainConfig,
+    full: Mapping[str, Any],
     clusters: Path,
-    output: Path,
+    data: str,
+    target: str,
     *,
     optim: OptimConfig,
     levels: int,
     budgets: tuple[int, ...] | None = None,
     best: BestTokens | None = None,
+    replace: bool = False,
 ) -> dict[str, Any]:
-    """Train a router on a drafter as ``train-router`` does.
+    """Train a router on a drafter as ``train-router`` does; see :func:`drafter_run`.
 
     Args:
-        config: the recipe with the seed.
+        config: the recipe with the seed and the run folder.
+        full: result of the drafter's run.
         optim: how it learns.
         levels: draft steps whose states it learns from.
         budgets: clusters that its report compares; see ``RouterRunConfig``.
@@ -150,12 +230,22 @@ def train_router(
     Returns:
         ``path`` of the router artefact.
     """
+    key = {
+        "drafter": full["digest"],
+        "clusters": content_hashes([clusters]),
+        "data": data,
+        "target": target,
+        "seed": config.run.seed,
+        "optim": optim.model_dump(mode="json"),
+        "levels": levels,
+        "states": config.capture.dtype,
+    }
     settings = RouterTrainConfig(
         target=config.target,
-        drafter=drafter,
+        drafter=Path(full["drafter"]),
         clusters=clusters,
         tokenizer=config.tokenizer,
-        output=output,
+        output=config.output,
         data=config.data,
         capture=config.capture,
         router=RouterConfig(steps=levels),
@@ -169,75 +259,86 @@ def train_router(
             checkpoint_every=min(optim.steps, config.run.checkpoint_every),
         ),
     )
-    path = build_router_trainer(settings, load_drafter, best).run()
-    gc.collect()
-    return {"path": str(path), "contents": content_hashes([path])}
+
+    def train_it() -> dict[str, Any]:
+        path = build_router_trainer(settings, load_drafter, best).run()
+        gc.collect()
+        return {"path": str(path), "contents": content_hashes([path])}
+
+    return _run(config.output, config.run.seed, key, train_it, replace)
 
 
-def forced_tokens(tokenizer: TextTokenizer, target: Path, *, tools: bool = False) -> tuple[int, ...]:
-    """Ids that every draft vocabulary holds, as ``select-vocab`` forces them.
-
-    Args:
-        tools: the template's tokens for tool calls and thinking, too.
-    """
-    special, counts = SpecialTokens.of(tokenizer), np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    table = FrequencyTable(counts, 0, 0, "corpus", tokenizer.fingerprint, {}, special)
-    return forced_ids(table, ForceOptions(target=target, tools=tools))
-
-
-def write_subset(
+def subset_step(
+    name: str,
     counts: Counts,
     size: int,
-    fingerprint: str,
-    forced: Sequence[int],
+    tokenizer: TextTokenizer,
+    target: Path,
     path: Path,
     *,
+    tools: bool = False,
     parents: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does.
 
     Args:
-        fingerprint: the tokenizer's.
-        forced: see :func:`forced_tokens`.
+        tools: the template's tokens for tool calls and thinking are forced, too.
         parents: content hashes of what the counts come from.
 
     Returns:
-        ``path``, and its coverage of the counts and how many ids were filled in.
+        ``path``, ``size``, its ``coverage`` of the counts, and how many ids were ``filled`` in and ``forced``.
     """
-    subset = make_subset(counts, size, forced, fingerprint=fingerprint, fill=FILL)
-    save_subset(subset, path, parents=parents, overwrite=True)
-    return {
-        "path": str(path),
-        "contents": content_hashes([path]),
+    key = {
+        "target": target_fingerprint(target),
+        "counts": hashlib.sha256(counts.tobytes()).hexdigest(),
         "size": size,
-        "coverage": subset.coverage,
-        "filled": subset.filled,
-        "forced": len(forced),
     }
 
+    def make() -> dict[str, Any]:
+        none = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+        special = SpecialTokens.of(tokenizer)
+        table = FrequencyTable(none, 0, 0, "corpus", tokenizer.fingerprint, {}, special)
+        forced = forced_ids(table, ForceOptions(target=target, tools=tools))
+        subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill=FILL)
+        save_subset(subset, path, parents=parents, overwrite=True)
+        return {
+            "path": str(path),
+            "contents": content_hashes([path]),
+            "size": size,
+            "coverage": subset.coverage,
+            "filled": subset.filled,
+            "forced": len(forced),
+        }
 
-def write_clusters(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> dict[str, Any]:
+    return run_step(name, path.with_suffix(".json"), key, make)
+
+
+def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> dict[str, Any]:
     """Cluster the target's LM head as ``cluster-vocab`` does.
 
     Returns:
         ``path`` of the artefact.
     """
-    head = open_head(target)
-    size = tokenizer.vocab_size
-    padded = check_head_fits(head, size, tokenizer=tokenizer.source)
-    digest = digest_start(size, head.shape[1])
-    rows = unit_rows(head, size, name=head.source, digest=digest)
-    facts = {
-        "digest": digest.hexdigest(),
-        "rows": head.shape[0],
-        "padded": padded,
-        "width": head.shape[1],
-        "dtype": head.dtype,
-        "name": head.name,
-        "tied": head.tied,
-    }
-    options = KMeansOptions(count, 25, 1, 0, "kmeans++")
-    backend = choose_backend(AUTO)[0]
-    made = make_clusters(rows, options, backend, fingerprint=tokenizer.fingerprint, head=facts)
-    save_clusters(made, path, overwrite=True)
-    return {"path": str(path), "contents": content_hashes([path]), "clusters": len(made)}
+
+    def make() -> dict[str, Any]:
+        head, size = open_head(target), tokenizer.vocab_size
+        padded = check_head_fits(head, size, tokenizer=tokenizer.source)
+        digest = digest_start(size, head.shape[1])
+        rows = unit_rows(head, size, name=head.source, digest=digest)
+        facts = {
+            "digest": digest.hexdigest(),
+            "rows": head.shape[0],
+            "padded": padded,
+            "width": head.shape[1],
+            "dtype": head.dtype,
+            "name": head.name,
+            "tied": head.tied,
+        }
+        options = KMeansOptions(count, 25, 1, 0, "kmeans++")
+        backend = choose_backend(AUTO)[0]
+        made = make_clusters(rows, options, backend, fingerprint=tokenizer.fingerprint, head=facts)
+        save_clusters(made, path, overwrite=True)
+        return {"path": str(path), "contents": content_hashes([path]), "clusters": len(made)}
+
+    key = {"target": target_fingerprint(target), "tokenizer": tokenizer.fingerprint, "clusters": count}
+    return run_step(f"{count:,} clusters", path.with_suffix(".json"), key, make)

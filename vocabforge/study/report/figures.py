@@ -15,8 +15,9 @@ from ...evaluate.results.schema import Figure
 from ...evaluate.results.summary import task_groups
 from ..config import ReplayConfig
 from ..replay.replay import cycle_offsets
-from ..replay.types import Continuation, Replayed
+from ..replay.types import Replayed
 from ..replay.walk import walk
+from ..stage_answers import StudyAnswer
 from .results import CHAIN, EVERYTHING, RARE, Cell, GroupKind, QuestionGroup
 
 HEADLINE = "spec-bench"  # the benchmark that published figures are of
@@ -28,20 +29,6 @@ MAIN_KINDS = "all", "set", "rare"
 SPEED_KINDS = "all", "rare"
 
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class AnsweredQuestion:
-    """One question with the target's answer to it, all that figures need of it.
-
-    Attributes:
-        limited: its limit of tokens ended the answer, not the target.
-    """
-
-    set: str
-    category: str
-    continuation: Continuation
-    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +56,7 @@ def shapes(config: ReplayConfig) -> dict[str, TreeShape]:
     return found
 
 
-def groups_of(asked: Sequence[AnsweredQuestion]) -> list[tuple[QuestionGroup, Mask]]:
+def groups_of(asked: Sequence[StudyAnswer]) -> list[tuple[QuestionGroup, Mask]]:
     """Groups of questions with their members, the headline's first.
 
     The headline is all of Spec-Bench where it is asked, else every set but ``rare``; its tasks and categories follow
@@ -116,18 +103,20 @@ def _group(key: str, kind: GroupKind, sets: list[str], mask: Mask) -> tuple[Ques
 def question_sums(
     replayed: Sequence[Mapping[str, Replayed]],
     keys: Sequence[str],
-    asked: Sequence[AnsweredQuestion],
+    asked: Sequence[StudyAnswer],
     shape: TreeShape,
+    limit: int,
 ) -> Sums:
     """Walk every method of every seed over all answers of one temperature.
 
     Args:
         replayed: of every seed, by method key.
         keys: M of the methods.
-        asked: Q questions; of answers that a limit ended only whole cycles count (``replay_walk.walk``).
+        asked: Q questions.
+        limit: tokens of an answer at most; of answers that it ended only whole cycles count (``replay.walk``).
     """
     offsets = cycle_offsets([one.continuation for one in asked])
-    limited = np.array([one.limited for one in asked], dtype=bool)
+    limited = np.array([len(one.continuation.tokens) >= limit for one in asked], dtype=bool)
     size = len(asked), len(keys), len(replayed)
     committed, cycles = np.zeros(size), np.zeros(size)
     for seed, found in enumerate(replayed):

@@ -1,33 +1,21 @@
-"""Charts of a study: results in, themed SVG out (see ``evaluate/reports/plots.py`` for colours and the frame)."""
+"""Charts of a study (``evaluate/reports/plots.py`` has colours and the frame)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ...evaluate.reports.page import PageChart
 from ...evaluate.reports.plots import (
-    INK,
     METHOD_COLOURS,
-    PAPER,
-    RULE,
-    WIDTH_IN,
     Bar,
     Trace,
     bar_rows,
     dot_chart,
-    method_colour,
-    method_dash,
-    method_marker,
-    render_chart,
     standalone,
     trace_lines,
 )
 from ...evaluate.results.summary import MT_BENCH_TASK
 from .results import CHAIN, COLUMNS, EVERYTHING, GREEDY, MACHINE, ROOFLINE, Cell, MethodFigures, StudyResults
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SHARE_LABEL = "% of the full head's length"
 COLUMN_NAMES = {
@@ -48,35 +36,6 @@ _LOOKS: Mapping[str, int] = {
     "pa-fr": METHOD_COLOURS + 1,
     "low-rank": METHOD_COLOURS + 6,
 }
-_WIDE_IN = 9.0  # of a file
-
-
-@dataclass(frozen=True)
-class StudyChart:
-    """A chart with its words.
-
-    Attributes:
-        key: file name without ending, and prefix of the SVG's ids.
-        legend: number of colour and marker, and what it stands for.
-        svg: for the page.
-        file: SVG that stands alone.
-    """
-
-    key: str
-    title: str
-    note: str
-    legend: tuple[tuple[int, str], ...]
-    svg: str
-    file: str
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points of one method name; ``spots`` are x, y and deviation of y (0: none)."""
-
-    index: int
-    label: str
-    spots: Sequence[tuple[float, float, float]]
 
 
 def shown_group(key: str, kind: str) -> str:
@@ -120,7 +79,7 @@ def main_methods(results: StudyResults) -> list[MethodFigures]:
     return [max(members, key=worth) for members in families.values()]
 
 
-def study_panels(results: StudyResults) -> list[StudyChart]:
+def study_panels(results: StudyResults) -> list[PageChart]:
     """All charts, in the order of the page."""
     return [
         *_shares(results),
@@ -131,118 +90,54 @@ def study_panels(results: StudyResults) -> list[StudyChart]:
     ]
 
 
-def spot_chart(
-    name: str,
-    series: Sequence[Series],
-    labels: tuple[str, str],
-    *,
-    sizes: bool = False,
-    width: float = WIDTH_IN,
-    legend: bool = False,
-) -> str:
-    """Points of several series, those of one series joined.
-
-    Args:
-        labels: of both axes.
-        sizes: x is a number of tokens, on a logarithmic axis.
-        legend: name the series inside the chart (for a file that stands alone).
-    """
-
-    def draw(axes: Axes) -> None:
-        for one in series:
-            axes.errorbar(
-                [x for x, _, _ in one.spots],
-                [y for _, y, _ in one.spots],
-                yerr=[deviation for _, _, deviation in one.spots],
-                color=method_colour(one.index),
-                marker=method_marker(one.index),
-                linestyle=method_dash(one.index),
-                linewidth=1.4,
-                elinewidth=1.2,
-                markersize=6.5,
-                markeredgecolor=PAPER,
-                capsize=2.5,
-                label=one.label,
-            )
-        if sizes:
-            places = [x for one in series for x, _, _ in one.spots]
-            low, high = min(places) / 1.2, max(places) * 1.2
-            axes.set_xscale("log", base=2)
-            ticks = [1 << bits for bits in range(40) if low <= 1 << bits <= high][::2]
-            axes.set_xticks(ticks, [f"{tick >> 10}k" if tick >= 1024 else str(tick) for tick in ticks])
-            axes.minorticks_off()
-        axes.margins(x=0.05, y=0.08)
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
-        if legend:
-            axes.legend(
-                frameon=False,
-                labelcolor=INK,
-                fontsize=9,
-                ncols=4,
-                loc="lower center",
-                bbox_to_anchor=(0.5, 1.0),
-            )
-
-    return render_chart(name, 4.6 if width > WIDTH_IN else 3.6, draw, width)
-
-
 def _spots(
     results: StudyResults,
     words: tuple[str, str, str],
     labels: tuple[str, str],
-    spot: Callable[[MethodFigures, Cell, float], tuple[float, float, float] | None],
+    spot: Callable[[MethodFigures, Cell, float], tuple[float, float] | None],
     *,
     sizes: bool = False,
-) -> list[StudyChart]:
-    """A chart of points, one series a method name; ``words`` are key, title and note.
+) -> list[PageChart]:
+    """A chart of points, those of one method name joined; ``words`` are key, title and note.
 
     Args:
         spot: method, its cell of the main shape, and the share in percent -> point.
+        sizes: x is a number of tokens, on a logarithmic axis.
     """
     shape, look = main_shape(results), looks(results.methods)
-    names: dict[str, list[MethodFigures]] = {}
+    points: dict[str, list[tuple[float, float]]] = {one.name: [] for one in results.methods}
     for one in sorted(results.methods, key=lambda one: one.exact):
-        names.setdefault(one.name, []).append(one)
-    series = []
-    for name in dict.fromkeys(one.name for one in results.methods):
-        spots = []
-        for one in names[name]:
-            cell = one.at(shape)
-            if cell is not None and cell.share.value is not None:
-                spots.append(spot(one, cell, 100 * cell.share.value))
-        if known := [found for found in spots if found is not None]:
-            series.append(Series(look[names[name][0].key], name, known))
-    if not series:
+        cell = one.at(shape)
+        if cell is None or cell.share.value is None:
+            continue
+        if (found := spot(one, cell, 100 * cell.share.value)) is not None:
+            points[one.name].append(found)
+    index = {one.name: look[one.key] for one in results.methods}
+    traces = [
+        Trace(index[name], [x for x, _ in some], [y for _, y in some], name)
+        for name, some in points.items()
+        if some
+    ]
+    if not traces:
         return []
     key, title, note = words
-    return [
-        StudyChart(
-            key,
-            title,
-            note,
-            tuple((one.index, one.label) for one in series),
-            spot_chart(key, series, labels, sizes=sizes),
-            standalone(spot_chart(f"{key}-file", series, labels, sizes=sizes, width=_WIDE_IN, legend=True)),
-        )
-    ]
+    svg = trace_lines(key, labels, traces, log_x=sizes)
+    file = standalone(trace_lines(f"{key}-file", labels, traces, log_x=sizes, legend=True))
+    legend = [(one.index, one.label) for one in traces]
+    return [PageChart(title, note, svg, legend, key, file)]
 
 
-def _shares(results: StudyResults) -> list[StudyChart]:
+def _shares(results: StudyResults) -> list[PageChart]:
     """What is kept of the full head's accepted length against what it costs in exact logits."""
     shape = main_shape(results)
 
-    def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float, float] | None:
+    def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float] | None:
         if one.exact <= 0:
             return None
-        return one.exact * results.vocab_size, kept, 100 * (cell.share.sd or 0.0)
+        return one.exact * results.vocab_size, kept
 
-    note = (
-        f"Measured, {shape}, greedy, mean over {len(results.seeds)} seed{'s' if len(results.seeds) > 1 else ''}; bars: "
-        "one standard deviation over seeds"
-    )
+    count = len(results.seeds)
+    note = f"Measured, {shape}, greedy" + (f", mean over {count} seeds" if count > 1 else "")
     for one in results.methods:
         cell = one.at(shape)
         if one.exact <= 0 and cell is not None and cell.share.value is not None:
@@ -251,18 +146,18 @@ def _shares(results: StudyResults) -> list[StudyChart]:
     return _spots(results, words, ("exact logits a draft step", SHARE_LABEL), spot, sizes=True)
 
 
-def _speeds(results: StudyResults) -> list[StudyChart]:
+def _speeds(results: StudyResults) -> list[PageChart]:
     """Predicted speed at the larger shape against the share that is kept."""
 
-    def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float, float] | None:
-        return (kept, cell.predicted[ROOFLINE].tokens_per_s, 0.0) if ROOFLINE in cell.predicted else None
+    def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float] | None:
+        return (kept, cell.predicted[ROOFLINE].tokens_per_s) if ROOFLINE in cell.predicted else None
 
     note = f"Predicted (arithmetic: bytes over bandwidth), {main_shape(results)}, greedy"
     words = "speed", f"Predicted tokens/s: {COLUMN_NAMES[ROOFLINE]}", note
     return _spots(results, words, (SHARE_LABEL, "predicted tokens/s"), spot)
 
 
-def _categories(results: StudyResults) -> list[StudyChart]:
+def _categories(results: StudyResults) -> list[PageChart]:
     """What the main methods keep, group by group."""
     shape, look = main_shape(results), looks(results.methods)
     chosen = [one for one in main_methods(results) if one.family != "full"]
@@ -278,19 +173,19 @@ def _categories(results: StudyResults) -> list[StudyChart]:
     short = {look[one.key]: one.name for one in chosen}
     rows = [shown_group(group.key, group.kind) for group in results.groups]
     return [
-        StudyChart(
-            "categories",
+        PageChart(
             "Accepted length kept, by group of questions",
             f"Measured, {shape}, greedy; the dashed line is the full head in the same questions",
-            tuple((look[one.key], one.label) for one in chosen),
             dot_chart("categories", SHARE_LABEL, rows, series, reference=100.0),
+            [(look[one.key], one.label) for one in chosen],
+            "categories",
             # Settings stand in the table: a name with its own is wider than half the chart.
             standalone(dot_chart("categories-file", SHARE_LABEL, rows, series, reference=100.0, names=short)),
         )
     ]
 
 
-def _steps(results: StudyResults) -> list[StudyChart]:
+def _steps(results: StudyResults) -> list[PageChart]:
     """Acceptance at each draft step, given those before."""
     look, traces, legend = looks(results.methods), [], []
     for one in main_methods(results):
@@ -303,10 +198,10 @@ def _steps(results: StudyResults) -> list[StudyChart]:
         return []
     svg = trace_lines("steps", ("draft step", "accepted, %"), traces)
     note = "Measured, chain, greedy: share of the draft tokens whose predecessors were accepted"
-    return [StudyChart("steps", "Acceptance by draft step", note, tuple(legend), svg, standalone(svg))]
+    return [PageChart("Acceptance by draft step", note, svg, legend, "steps", standalone(svg))]
 
 
-def _head_times(results: StudyResults) -> list[StudyChart]:
+def _head_times(results: StudyResults) -> list[PageChart]:
     """Time of the draft head in a cycle, by where it comes from."""
     shape, look, found = main_shape(results), looks(results.methods), []
     for column in COLUMNS:
@@ -320,5 +215,5 @@ def _head_times(results: StudyResults) -> list[StudyChart]:
             source = "Arithmetic: bytes over bandwidth" if column == ROOFLINE else "Measured head times"
             svg = bar_rows(f"heads-{column}", "ms of the draft head a cycle", bars)
             title, note = f"Draft head: {COLUMN_NAMES[column]}", f"{source}; a cycle of {shape}"
-            found.append(StudyChart(f"heads-{column}", title, note, (), svg, standalone(svg)))
+            found.append(PageChart(title, note, svg, (), f"heads-{column}", standalone(svg)))
     return found

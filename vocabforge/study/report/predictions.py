@@ -12,19 +12,12 @@ from math import hypot
 from typing import NamedTuple
 
 from ...core.errors import MismatchError
+from ...evaluate.results.schema import Figure
 from ...tune.types import CycleSetting, Seconds, TreeSetting, total
 from ..config import TimesConfig
-from ..times.roofline import RooflineSizes, head_seconds
+from ..times.roofline import RooflineSizes, head_bytes, scaled
 from ..times.stage import StudyTimes
 from .results import MACHINE, ROOFLINE, Speed
-
-
-class Length(NamedTuple):
-    """An accepted length with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class _Cycle(NamedTuple):
@@ -38,7 +31,7 @@ class _Cycle(NamedTuple):
 
 def predictions(
     key: str,
-    accepted: Length,
+    accepted: Figure,
     times: StudyTimes,
     config: TimesConfig,
     *,
@@ -49,7 +42,7 @@ def predictions(
 
     Args:
         key: ``StudyMethod.key``.
-        accepted: tokens that a cycle commits.
+        accepted: tokens that a cycle commits; it has a value.
         tree: the draft shape.
         scored: tokens with an exact logit by draft step, as the replay counted them: for a router and a context head
             they differ from their settings.
@@ -81,23 +74,24 @@ def _roofline(
     key: str, times: StudyTimes, config: TimesConfig, tree: TreeSetting, scored: Mapping[int, float] | None
 ) -> _Cycle:
     """Layer and target as configured, the head by its bytes: the most that its rows may need."""
-    sizes = RooflineSizes(config.shape_rows, config.shape_hidden, config.bandwidth)
-    setting = times.large(key, sizes, scored)
-    steps = [head_seconds(setting, sizes, tree.topk if step else 1, step) for step in range(tree.levels)]
-    head = total(Seconds(one.most, one.least, one.most) for one in steps)
+    sizes = RooflineSizes(config.shape_rows, config.shape_hidden)
+    setting = scaled(times.heads[key], times.hidden, sizes, rows=times.rows, scored=scored)
+    steps = [head_bytes(setting, sizes, tree.topk if step else 1, step) for step in range(tree.levels)]
+    head = total(Seconds(one.most, one.least, one.most) for one in steps).times(1 / config.bandwidth)
     fixed = (config.layer_us * tree.levels + config.target_us) * 1e-6
     return _Cycle(total([head, Seconds(fixed, fixed, fixed)]), head, config.target_us * 1e-6)
 
 
-def _speed(accepted: Length, found: _Cycle) -> Speed:
+def _speed(accepted: Figure, found: _Cycle) -> Speed:
     """Tokens/s; the errors of acceptance and of times are independent."""
-    cycle, plain = found.cycle, 1 / found.plain
-    value = accepted.value / cycle.value
-    slow, fast = accepted.value / cycle.high, accepted.value / max(cycle.low, 1e-12)
+    cycle, plain, length = found.cycle, 1 / found.plain, accepted.value
+    assert length is not None
+    value, least, most = length / cycle.value, accepted.low or length, accepted.high or length
+    slow, fast = length / cycle.high, length / max(cycle.low, 1e-12)
     return Speed(
         tokens_per_s=value,
-        low=value - hypot((accepted.value - accepted.low) / cycle.value, value - slow),
-        high=value + hypot((accepted.high - accepted.value) / cycle.value, fast - value),
+        low=value - hypot((length - least) / cycle.value, value - slow),
+        high=value + hypot((most - length) / cycle.value, fast - value),
         plain=plain,
         speedup=value / plain,
         cycle_s=cycle.value,

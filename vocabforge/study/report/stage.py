@@ -7,17 +7,26 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from ... import __version__
 from ...core.artifact import open_artifact, write_artifact
-from ...core.console import console, say
+from ...core.console import FactList, console, say
 from ...core.errors import ArtifactError, DataError
 from ...core.files import read_json
 from ...core.provenance import command_line, git_revision, package_versions
-from ...evaluate.reports.page import render_page
+from ...evaluate.reports.page import (
+    Block,
+    CodeBlock,
+    Folded,
+    PageCard,
+    PageChart,
+    PageSection,
+    ReportPage,
+    render_report_page,
+)
 from ..config import StudyConfig
 from ..layout import StudyLayout
 from ..methods import FULL, REDUCED, StudyMethod, methods
@@ -34,7 +43,6 @@ from ..times.stage import StudyTimes, read_times
 from .figures import (
     MAIN_KINDS,
     SPEED_KINDS,
-    AnsweredQuestion,
     cells,
     conditional,
     groups_of,
@@ -42,8 +50,8 @@ from .figures import (
     question_sums,
     shapes,
 )
-from .plots import StudyChart, looks, main_methods, main_shape, study_panels
-from .predictions import Length, predictions
+from .plots import looks, main_methods, main_shape, study_panels
+from .predictions import predictions
 from .results import (
     COLUMNS,
     RESULTS,
@@ -56,13 +64,12 @@ from .results import (
     QuestionGroup,
     StudyResults,
 )
-from .tables import StudyTable, markdown, methods_table, percent, share, study_parts
+from .tables import markdown, methods_table, percent, share, study_parts
 
 KIND = "study-report"
 PAGE, TABLES, PLOTS = "report.html", "table.md", "plots"
 OWN_TEXT = "the answers that VocabTrim counted"
 _MODE_WORDS = {"chain": "chain, greedy", "drawn": "chain, temperature 1", "tree": "dynamic tree, greedy"}
-_HEADING = 14  # characters of a line of a column's heading
 _UNFOLDED = 24  # rows of a table beside the first that are shown at once
 # Section of the page -> beginnings of its charts' keys.
 _CHARTS = {"methods": ("share", "categories", "steps"), "speed": ("speed", "heads")}
@@ -72,7 +79,7 @@ _CHARTS = {"methods": ("share", "categories", "steps"), "speed": ("speed", "head
 class Replays:
     """One temperature: the questions with their answers, and the ranks of every method by seed."""
 
-    asked: Sequence[AnsweredQuestion]
+    asked: Sequence[StudyAnswer]
     seeds: Sequence[Mapping[str, Replayed]]
 
 
@@ -103,24 +110,6 @@ class ReportInputs:
     facts: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     missing: Sequence[str] = ()
-
-
-class _Card(NamedTuple):
-    """A headline figure of the page; ``good`` colours it, None leaves it plain."""
-
-    what: str
-    value: str
-    note: str
-    good: bool | None = None
-
-
-class _Section(NamedTuple):
-    """A table of the page with its charts: rows with the keys of their methods (empty for others)."""
-
-    part: StudyTable
-    panels: Sequence[StudyChart]
-    shown: Sequence[tuple[Sequence[str], str]]
-    folded: Sequence[tuple[Sequence[str], str]]
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
@@ -160,15 +149,7 @@ def read_inputs(config: StudyConfig, layout: StudyLayout) -> ReportInputs:
         missing.append(f"Not replayed: seed {', '.join(map(str, left))}.")
     replays = {
         which: Replays(
-            [
-                AnsweredQuestion(
-                    one.set,
-                    one.category,
-                    one.continuation,
-                    len(one.continuation.tokens) >= config.answers.tokens,
-                )
-                for one in found
-            ],
+            found,
             [_ranks(layout, seed, which, ways, found) for seed in seeds],
         )
         for which, found in answers.items()
@@ -327,7 +308,7 @@ def assemble(config: StudyConfig, inputs: ReportInputs) -> StudyResults:
             for key in keys
         ]
         for name, form in forms.items():
-            sums = question_sums(replays.seeds, keys, replays.asked, form)
+            sums = question_sums(replays.seeds, keys, replays.asked, form, config.answers.tokens)
             for group, mask in members:
                 made = cells(sums, mask, full, intervals=group.kind in MAIN_KINDS)
                 for own, cell in zip(found, made, strict=True):
@@ -401,9 +382,7 @@ def _predict(
                 accepted, tree = by_group[group].accepted, times.trees.get(shape)
                 if accepted.value is None or tree is None:
                     continue
-                low, high = accepted.low or accepted.value, accepted.high or accepted.value
-                length = Length(accepted.value, low, high)
-                made = predictions(key, length, times, config.times, tree=tree, scored=counted)
+                made = predictions(key, accepted, times, config.times, tree=tree, scored=counted)
                 by_group[group] = by_group[group].model_copy(update={"predicted": made})
 
 
@@ -411,7 +390,7 @@ def write_report(
     results: StudyResults,
     config: StudyConfig,
     layout: StudyLayout,
-    panels: Sequence[StudyChart] | None = None,
+    panels: Sequence[PageChart] | None = None,
 ) -> None:
     """All files of the report at once, or none.
 
@@ -441,46 +420,49 @@ def write_report(
             (folder / PLOTS / f"{panel.key}.svg").write_text(panel.file, "utf-8")
 
 
-def render_study(results: StudyResults, panels: Sequence[StudyChart] | None = None) -> str:
+def render_study(results: StudyResults, panels: Sequence[PageChart] | None = None) -> str:
     """HTML text of the results; it loads nothing from anywhere."""
-    return render_page(
-        "study_report.html.j2",
-        results=results,
-        main_cards=_cards(results),
-        sections=_sections(results, study_panels(results) if panels is None else panels),
-        look=looks(results.methods),
-        split=lambda text: text.partition(" "),
-        heading=_heading,
-        config_text=json.dumps(results.config, indent=1, ensure_ascii=False),
-    )
-
-
-def _heading(column: str) -> str:
-    """A column's heading in lines of a few words."""
-    lines: list[str] = []
-    for word in column.split(" "):
-        if lines and not lines[-1].endswith((":", ",")) and len(lines[-1]) + len(word) < _HEADING:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return "\n".join(lines)
-
-
-def _sections(results: StudyResults, panels: Sequence[StudyChart]) -> list[_Section]:
-    chosen = {one.key for one in main_methods(results)}
-    found = []
+    panels = study_panels(results) if panels is None else panels
+    look, chosen = looks(results.methods), {one.key for one in main_methods(results)}
+    sections = []
     for part in study_parts(results):
-        rows = list(zip(part.rows, part.keys or [""] * len(part.rows), strict=True))
-        fold = bool(part.keys) and len(rows) > _UNFOLDED and part.key != "methods"
-        shown = [(row, key) for row, key in rows if key in chosen] if fold else rows
-        charts = [panel for panel in panels if panel.key.split("-")[0] in _CHARTS.get(part.key, ())]
-        found.append(_Section(part, charts, shown, rows if fold else []))
-    return found
+        blocks: list[Block] = [one for one in panels if one.key.split("-")[0] in _CHARTS.get(part.key, ())]
+        blocks.append(part.note)
+        if part.keys and len(part.rows) > _UNFOLDED and part.key != "methods":
+            blocks.append(part.shown(look, chosen))
+            blocks.append(Folded(f"All {len(part.rows)} rows", [part.shown(look)]))
+        else:
+            blocks.append(part.shown(look))
+        sections.append(PageSection(part.title, blocks, part.key))
+    config = json.dumps(results.config, indent=1, ensure_ascii=False)
+    how: list[Block] = [
+        FactList({**results.facts, "vocabforge": results.vocabforge, "made": results.created}),
+        CodeBlock(results.command, "Command"),
+        Folded("The whole configuration", [CodeBlock(config)]),
+    ]
+    drawn = " and at temperature 1" if len(results.temperatures) > 1 else ""
+    page = ReportPage(
+        kind=f"vocabulary study, size {results.size}",
+        title="Every draft vocabulary, one drafter",
+        sections=[*sections, PageSection("How it was made", how, "how")],
+        about=f"{len(results.methods)} ways of drafting from a vocabulary of {results.vocab_size:,} tokens, "
+        f"seeds {', '.join(map(str, results.seeds))}, {results.groups[0].questions:,} questions in the main group, "
+        f"greedy{drawn}.",
+        alarms=["What is missing. " + " ".join(results.missing)] if results.missing else [],
+        warnings=[
+            "Accepted lengths and shares are measured: every method is replayed, exactly, on what the target itself "
+            "wrote. Tokens/s are predicted from them and from head times. The roofline column is arithmetic: bytes "
+            "over bandwidth, nothing of it measured."
+        ],
+        cards=_cards(results),
+    )
+    return render_report_page(page)
 
 
-def _cards(results: StudyResults) -> list[_Card]:
+def _cards(results: StudyResults) -> list[PageCard]:
     """The draft vocabulary that is predicted to be fastest, and whether the decoder is lossless."""
-    cards, shape = [], main_shape(results)
+    cards: list[PageCard] = []
+    shape = main_shape(results)
     known = [(one, cell) for one in results.methods if (cell := one.at(shape)) and ROOFLINE in cell.predicted]
     if known:
         best, cell = max(known, key=lambda found: found[1].predicted[ROOFLINE].tokens_per_s)
@@ -488,10 +470,10 @@ def _cards(results: StudyResults) -> list[_Card]:
         ratio = cell.predicted[ROOFLINE].tokens_per_s / full.predicted[ROOFLINE].tokens_per_s
         note = f"{best.setting}; {shape}, greedy, byte roofline of the 8B shape"
         cards = [
-            _Card("Predicted to be fastest", best.name, note),
-            _Card("Speed", f"{ratio:.2f}×", "the full head's tokens/s"),
-            _Card("Accepted length kept", share(cell, between=False) + "%", "of the full head's"),
-            _Card("Exact logits", percent(best.exact), "of V, mean over draft steps"),
+            PageCard("Predicted to be fastest", best.name, note),
+            PageCard("Speed", f"{ratio:.2f}×", "the full head's tokens/s"),
+            PageCard("Accepted length kept", share(cell, between=False) + "%", "of the full head's"),
+            PageCard("Exact logits", percent(best.exact), "of V, mean over draft steps"),
         ]
     if results.checked is not None:
         outputs = sum(mode.outputs for mode in results.checked.modes)
@@ -500,5 +482,5 @@ def _cards(results: StudyResults) -> list[_Card]:
         faults = results.checked.faults
         note = f"{same:,} of {outputs:,} outputs are plain decoding's, {tied} near-tied; {faults} faults"
         lossless = 0 < same + tied == outputs
-        cards.append(_Card("Lossless", "yes" if lossless else "no", note, lossless))
+        cards.append(PageCard("Lossless", "yes" if lossless else "no", note, "good" if lossless else "bad"))
     return cards

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ...core.console import Name, markdown_table, simple_table
+from ...core.console import DataCell, DataTable, markdown_table
 from ...evaluate.results.schema import Figure
 from .plots import COLUMN_NAMES, main_methods, main_shape, shown_group
-from .results import COLUMNS, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .results import COLUMNS, DRAWN, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults
 
 DASH = "–"
 _COLUMN_NOTES = {
@@ -42,10 +38,27 @@ class StudyTable:
     text: int = 1
     keys: Sequence[str] = ()
 
-    @property
-    def named(self) -> bool:
-        """The second column tells rows of one name apart: a narrow table has both in one."""
-        return bool(self.keys) and self.text == 2
+    def shown(self, look: Mapping[str, int], only: Collection[str] | None = None) -> DataTable:
+        """The table for a page: names with their setting and colour, figures with their spread below.
+
+        Args:
+            look: number of each method's colour and marker.
+            only: methods whose rows are shown; None: all.
+        """
+        named = bool(self.keys) and self.text == 2  # the second column tells rows of one name apart
+        keys = self.keys or [""] * len(self.rows)
+        columns = [f"{name}<" if at < self.text else name for at, name in enumerate(self.columns)]
+        rows: list[list[object]] = []
+        for row, key in zip(self.rows, keys, strict=True):
+            if only is not None and key not in only:
+                continue
+            cells: list[object] = list(row[: self.text])
+            for text in row[self.text :]:
+                figure, _, spread = text.partition(" ")
+                cells.append(DataCell(figure, spread))
+            cells[0] = DataCell(row[0], row[1] if named else "", look=look.get(key))
+            rows.append([cells[0], *cells[2:]] if named else cells)
+        return DataTable("", [columns[0], *columns[2:]] if named else columns, rows)
 
 
 def length(cell: Cell | None) -> str:
@@ -112,31 +125,28 @@ def markdown(results: StudyResults) -> str:
     return "\n\n".join(pieces) + "\n"
 
 
-def methods_table(results: StudyResults) -> Table:
+def methods_table(results: StudyResults) -> DataTable:
     """The main methods with the main shape, greedy, for a terminal."""
     shape = main_shape(results)
-    table = simple_table(f"Draft vocabularies, {shape}, greedy")
-    table.add_column("draft vocabulary", min_width=18)
     columns = [column for column in COLUMNS if column in results.columns]
-    heads = ["exact\nlogits", "tokens\na cycle", "share of\nfull, %"]
-    heads += [f"tokens/s,\n{COLUMN_NAMES[column].replace(', ', chr(10))}" for column in columns]
-    for head in heads:
-        table.add_column(head, justify="right")
+    rows = []
     for one in main_methods(results):
         cell = one.at(shape)
         speeds = [None if cell is None else cell.predicted.get(column) for column in columns]
-        table.add_row(
-            Name(one.label),
-            percent(one.exact),
-            length(cell),
-            share(cell, between=False),
-            *(DASH if speed is None else f"{speed.tokens_per_s:,.1f}" for speed in speeds),
-        )
-    table.caption = (
-        "one a family; accepted lengths are measured, tokens/s predicted, those of the roofline arithmetic"
+        shown = [None if speed is None else f"{speed.tokens_per_s:,.1f}" for speed in speeds]
+        rows.append([one.label, percent(one.exact), length(cell), share(cell, between=False), *shown])
+    return DataTable(
+        f"Draft vocabularies, {shape}, greedy",
+        [
+            "draft vocabulary<",
+            "exact logits",
+            "tokens a cycle",
+            "share of full, %",
+            *(f"tokens/s, {COLUMN_NAMES[column]}" for column in columns),
+        ],
+        rows,
+        "one a family; accepted lengths are measured, tokens/s predicted, those of the roofline arithmetic",
     )
-    table.caption_justify = "left"
-    return table
 
 
 def main_part(results: StudyResults) -> StudyTable:
@@ -157,10 +167,9 @@ def main_part(results: StudyResults) -> StudyTable:
 
 def drawn_part(results: StudyResults) -> StudyTable:
     """Temperature 1."""
-    rows: list[list[str]] = []
-    for temperature in [one for one in results.temperatures if one != GREEDY][:1]:
-        found = zip(results.methods, _by_shape(results, temperature))
-        rows = [[one.name, one.setting, *cells] for one, cells in found]
+    there = DRAWN in results.temperatures
+    found = zip(results.methods, _by_shape(results, DRAWN)) if there else ()
+    rows = [[one.name, one.setting, *cells] for one, cells in found]
     note = f"Measured: replay of answers drawn at temperature 1, {_questions(results)}, {_seeds(results)}."
     columns = ["draft vocabulary", "setting", *_shape_columns(results)]
     keys = [one.key for one in results.methods][: len(rows)]

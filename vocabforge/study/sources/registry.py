@@ -98,8 +98,6 @@ def pair(prompt: str, answer: str) -> list[Message]:
 
 CODE = "code"
 _SUMS_MARKS = re.compile(r"<<[^<>\n]*>>")  # GSM8K's notes for a calculator, such as <<48/2=24>>
-_FUNCTION = re.compile(r"^def [^\n]*:[ \t]*\n", re.MULTILINE)
-_INDENT = re.compile(r"[ \t]+(?=\S)")
 _TASKS = (
     "{text}",
     "{text}\nWrite it in Python.",
@@ -153,31 +151,16 @@ def code(reading: Reading) -> Iterator[Talk]:
 
 
 def _task(row: Mapping[str, Any], chance: random.Random) -> tuple[str, str] | None:
-    """A task asked for in words, or, in one of three, by the beginning of the function."""
+    """A task asked for in words, and its program."""
     text, program = row.get("text"), row.get("code")
     if not isinstance(text, str) or not isinstance(program, str) or not (text.strip() and program.strip()):
         return None
     text, program = text.strip(), program.replace("\r\n", "\n").strip("\n").expandtabs(4)
-    begun = _begun(text, program) if chance.random() < 1 / 3 else None
-    if begun is not None:
-        return begun
     tests = row.get("test_list")
     test = str(tests[0]) if isinstance(tests, list) and tests else ""
     template = chance.choice(_TASKS if test else _TASKS[:2])
     answer = f"```python\n{program}\n```" if chance.random() < 0.5 else program
     return template.format(text=text, test=test), answer
-
-
-def _begun(text: str, program: str) -> tuple[str, str] | None:
-    """The program up to its last function's head with the task as its docstring, and the function's body."""
-    heads = list(_FUNCTION.finditer(program))
-    if not heads:
-        return None
-    head, body = program[: heads[-1].end()], program[heads[-1].end() :]
-    indent = _INDENT.match(body)
-    if indent is None:
-        return None
-    return f'{head}{indent[0]}"""{text}\n{indent[0]}"""\n', body
 
 
 _RARE = {"coding": CODE, "translation": "translation"}

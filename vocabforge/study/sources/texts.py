@@ -171,15 +171,6 @@ _CONTINUE = (
     "Go on in {language}:\n\n{beginning}",
     "What comes next?\n\n{beginning}",
 )
-_STORY = (
-    "Write a short story that begins: {first}",
-    "Tell me a story that starts with this sentence: {first}",
-    "Continue this story:\n\n{beginning}",
-    "How does this story go on?\n\n{beginning}",
-    "Write a short story with the words {words}.",
-)
-_SENTENCE = re.compile(r".+?[.!?][\"'”’]?(?=\s|$)", re.DOTALL)
-_WORD = re.compile(r"[a-z]{5,}")
 _CHAPTER = re.compile(r"<div\b[^>]*\btype=\"chapter\"")
 _VERSE = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
@@ -268,26 +259,13 @@ def archive(reading: Reading) -> Iterator[Talk]:
 
 
 def stories(reading: Reading) -> Iterator[Talk]:
-    """Stories of a text file, parted by ``<|endoftext|>``, asked for in several ways; one that breaks off is left
-    out."""
+    """Stories of a text file, parted by ``<|endoftext|>``, each the answer to its beginning; one that breaks off is
+    left out."""
     options = SourceOptions(separator=STORY_END)
     documents = iter_documents([reading.path], options, problems=reading.problems)
     for number, document in enumerate(documents):
         story = clean(document.text or "")
-        first = _SENTENCE.match(story)
-        if first is None or story[-1] not in ".!?\"'”’":
+        if story and story[-1] in ".!?\"'”’":
+            yield from _continued(reading, number, story, reading.source.language)
+        else:
             reading.problems.add("the story breaks off", document.source, document.line)
-            continue
-        yield Talk(_asked(story, first[0], reading.chance(number)), reading.source.language)
-
-
-def _asked(story: str, first: str, chance: random.Random) -> list[dict[str, str]]:
-    """The conversation of a story."""
-    template = chance.choice(_STORY)
-    parts = parted(story, chance)
-    words = sorted(set(_WORD.findall(story)))
-    if "{beginning}" in template and parts is not None:
-        return pair(template.format(beginning=parts[0]), parts[1])
-    if "{words}" in template and len(words) >= 3:
-        return pair(template.format(words="{}, {} and {}".format(*chance.sample(words, 3))), story)
-    return pair(_STORY[0].format(first=first), story)

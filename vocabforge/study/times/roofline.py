@@ -32,21 +32,15 @@ SLABS = "full", "static", "scheduled"
 
 @dataclass(frozen=True)
 class RooflineSizes:
-    """Of a model and a device.
+    """Of a model.
 
     Attributes:
         rows: V, rows of the LM head.
         hidden: H.
-        bandwidth: bytes a second of a copy, read and written ones.
     """
 
     rows: int
     hidden: int
-    bandwidth: float = 4.3e12
-
-    def seconds(self, moved: float) -> float:
-        """Of so many bytes."""
-        return moved / self.bandwidth
 
 
 @dataclass(frozen=True)
@@ -91,14 +85,6 @@ def head_bytes(
     least, most = core + (scored - core), core + _distinct(head, scored - core, sizes.rows, rows)
     row = WEIGHT * sizes.hidden
     return Moved(fixed + exact + least * row, fixed + exact + most * row)
-
-
-def head_seconds(
-    head: HeadSetting, sizes: RooflineSizes, rows: int = 1, step: int = 0, *, with_mlp: bool = True
-) -> Moved:
-    """Seconds that those bytes take."""
-    moved = head_bytes(head, sizes, rows, step, with_mlp=with_mlp)
-    return Moved(sizes.seconds(moved.least), sizes.seconds(moved.most))
 
 
 def _distinct(head: HeadSetting, tail: int, vocabulary: int, rows: int) -> float:

@@ -33,7 +33,6 @@ from ..methods import FULL, StudyHeads, StudyMethod, drafter_folder, methods
 from ..report.results import CHAIN
 from ..stage_answers import question_prompt, question_sets, study_dtype
 from ..steps import run_step
-from .roofline import RooflineSizes, scaled
 
 SCHEMA_VERSION = 2
 DYNAMIC = "dynamic tree"
@@ -62,10 +61,6 @@ class StudyTimes(StrictModel):
     latency: LatencyTable
 
     shape: Any = Field(default=None, exclude=True, repr=False)  # version 1 measured a larger shape, too
-
-    def large(self, key: str, sizes: RooflineSizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
-        """A method's head at another shape; see :func:`~vocabforge.study.times.roofline.scaled`."""
-        return scaled(self.heads[key], self.hidden, sizes, rows=self.rows, scored=scored)
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
