@@ -13,7 +13,7 @@ from ...core.errors import DataError
 from ...core.registry import check_known
 from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
-from ..layouts.eagle1_folder import token_map
+from ..layouts.eagle1 import token_map
 from ..layouts.fields import read_config
 from .sglang import FR_SPEC, SGLANG
 from .speculators import SPECULATORS
