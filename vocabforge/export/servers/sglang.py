@@ -190,9 +190,8 @@ def _read_fr_spec(served: Served, folder: Folder, target: ServedTarget) -> None:
     served.architecture, served.own_head = "EAGLE-2", False
     config = configuration(served, folder.body)
     if config is not None:
-        biased = "fc.bias" in folder.tensors
-        given = {"fc_bias": biased, "map_option": "its token map"}
-        _read_eagle1(served, folder, config, target, _place_fr_spec, **given)
+        biased, option = "fc.bias" in folder.tensors, "its token map"
+        _read_eagle1(served, folder, config, target, _place_fr_spec, fc_bias=biased, map_option=option)
 
 
 def _place_fr_spec(name: str) -> KeyPlace:
