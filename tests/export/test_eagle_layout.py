@@ -17,8 +17,7 @@ from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
 from vocabforge.decode.build.methods import kind_of
 from vocabforge.decode.build.models import is_draft_model
-from vocabforge.export.layouts.eagle1 import Eagle, FrSpec
-from vocabforge.export.layouts.eagle1_folder import ranked_ids
+from vocabforge.export.layouts.eagle1 import Eagle, FrSpec, ranked_ids
 from vocabforge.export.layouts.interface import Export
 from vocabforge.export.registry import load_drafter
 from vocabforge.export.revocab import prune_head, with_head

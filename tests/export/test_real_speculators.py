@@ -20,7 +20,7 @@ from vocabforge.evaluate.acceptance.probe import ProbedText
 from vocabforge.export.registry import load_drafter
 from vocabforge.export.servers.forward import Past
 from vocabforge.export.servers.registry import open_folder
-from vocabforge.export.servers.speculators import SpeculatorsReader
+from vocabforge.export.servers.speculators import SPECULATORS
 from vocabforge.models.kv_cache import KVCache, causal_mask
 
 pytestmark = pytest.mark.skipif(
@@ -76,7 +76,7 @@ def our_logits(drafter: Any, features: Tensor, ids: Tensor, row: int) -> list[Te
 
 @torch.no_grad()
 def reader_logits(tiny: Tiny, path: Path, features: Tensor, ids: Tensor, row: int) -> list[Tensor]:
-    served = SpeculatorsReader.read(open_folder(path), tiny.side)
+    served = SPECULATORS.read(open_folder(path), tiny.side)
     model = served.drafter
     assert model is not None, served.problems
     past, states, fed = Past(), model.fuse(features[: row + 1]), ids[: row + 1]

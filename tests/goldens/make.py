@@ -275,7 +275,7 @@ def make_drafters() -> None:
     )
     vocabforge(*router, "optim.steps=40", "--output", "runs/router")
     shutil.copytree("runs/router/router", "heads/router")
-    step = "vocabforge.train.heads.router:RouterTrainer.step"
+    step = "vocabforge.train.heads.router:RouterTrainer.take_step"
     interrupted(step, 3, *router, "optim.steps=6", "--output", "routing", how=terminate)
 
 

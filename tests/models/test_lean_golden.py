@@ -7,14 +7,12 @@ import lzma
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from tests.models.lean_support import greedy
-from tests.models.llama2c import convert, main
-from tests.support import DATA, needs_data, tiny_target
-from vocabforge.evaluate.identity.rounding import next_logits
+from tests.models.llama2c import convert
+from tests.support import DATA, needs_data
 from vocabforge.models.lean.model import LeanModel, load_target
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -77,59 +75,3 @@ def test_the_converter_equals_the_published_conversion(tmp_path: Path) -> None:
     ours, published = load_target(tmp_path / "converted"), load_target(unpack("stories260K", tmp_path))
     for (name, tensor), other in zip(ours.named_parameters(), published.parameters()):
         assert torch.equal(tensor, other), name
-
-
-IDS = [3, 17, 8, 44, 21, 9, 60]
-LAYERS = (
-    "input_layernorm",
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-    "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.down_proj",
-    "mlp.up_proj",
-)
-
-
-def pairwise(matrix: np.ndarray, head_dim: int) -> np.ndarray:
-    """(heads * D, d) rows from halves (i, i + D/2) to neighbours (2i, 2i + 1) in every head."""
-    return matrix.reshape(-1, 2, head_dim // 2, matrix.shape[-1]).transpose(0, 2, 1, 3).reshape(matrix.shape)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A folder with a model, ``model.bin`` of the same weights, and a stand-in for a tokenizer."""
-    from safetensors.numpy import load_file
-
-    folder = tiny_target(tmp_path / "source", tie_word_embeddings=True)
-    weights = load_file(folder / "model.safetensors")
-    parts = [weights["model.embed_tokens.weight"]]
-    for name in LAYERS:
-        for layer in range(5):
-            matrix = weights[f"model.layers.{layer}.{name}.weight"]
-            parts.append(pairwise(matrix, 8) if name.endswith(("q_proj", "k_proj")) else matrix)
-    parts += [weights["model.norm.weight"], np.zeros((2, 256, 4), np.float32)]
-    header = np.array([32, 48, 5, 4, 2, 61, 256], "<i4").tobytes()
-    (folder / "model.bin").write_bytes(header + b"".join(part.astype("<f4").tobytes() for part in parts))
-    (folder / "tokenizer.json").write_text("{}", "utf-8")
-    return folder
-
-
-def run(source: Path, folder: Path) -> int:
-    return main(
-        [str(source / name) for name in ("model.bin", "config.json", "tokenizer.json")] + [str(folder)]
-    )
-
-
-def logits(model: LeanModel) -> torch.Tensor:
-    with torch.inference_mode():
-        return next_logits(model, IDS)
-
-
-def test_the_converted_model_is_the_same(source: Path, tmp_path: Path) -> None:
-    assert run(source, tmp_path / "new") == 0
-    assert (tmp_path / "new" / "tokenizer.json").read_text("utf-8") == "{}"
-    ours, theirs = logits(load_target(tmp_path / "new")), logits(load_target(source))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

@@ -251,14 +251,14 @@ def test_a_killed_run_goes_on_with_the_same_bits(place: Path, whole, moments: tu
     name = "killed-" + "-".join(map(str, moments))
     for moment in moments:
         run = trainer(place, name, **SHORT)
-        step = run.step
+        step = run.take_step
 
-        def dying(number: int, optimizer: Any, at: int = moment, step: Any = step) -> Any:
+        def dying(number: int, at: int = moment, step: Any = step) -> Any:
             if number == at:
                 raise Killed
-            return step(number, optimizer)
+            return step(number)
 
-        run.step = dying
+        run.take_step = dying
         with pytest.raises(Killed):
             run.run()
     last = trainer(place, name, **SHORT)
@@ -270,14 +270,14 @@ def test_a_killed_run_goes_on_with_the_same_bits(place: Path, whole, moments: tu
 
 def test_sigterm_saves_and_the_run_goes_on(place: Path, whole) -> None:
     run = trainer(place, "asked", **SHORT)
-    step = run.step
+    step = run.take_step
 
-    def signalled(number: int, optimizer: Any) -> Any:
+    def signalled(number: int) -> Any:
         if number == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(number, optimizer)
+        return step(number)
 
-    run.step = signalled
+    run.take_step = signalled
     with pytest.raises(KeyboardInterrupt):
         run.run()
     assert (place / "asked" / "checkpoints" / "step-00000008").is_dir()

@@ -13,7 +13,6 @@ from tests.train.ttt_reference import (
     DECAY,
     REDUCED,
     STEPS,
-    Document,
     capture,
     documents,
     pack,
@@ -69,46 +68,6 @@ def test_hits_are_where_the_reference_has_them(target: HFTarget) -> None:
     for k, step in enumerate(figures):
         expected = {t for (t, at), (_, hit) in reference.items() if at == k and hit}
         assert set(step.hits[0].nonzero().flatten().tolist()) == expected
-
-
-def row_losses(
-    drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch, at: int, count: int, row: int = 0
-) -> Tensor:
-    """Soft cross-entropy (K, count) of rows at .. at + count - 1, counted or not."""
-    out = []
-    with torch.no_grad():
-        for step in unroll(drafter, batch, STEPS):
-            teacher = target.logits(shift_left(batch.hidden, step.index + 1))[row, at : at + count]
-            draft = drafter.logits(step.g)[row, at : at + count].log_softmax(-1)
-            losses = -(teacher.softmax(-1) * draft).sum(-1)
-            out.append(torch.where(step.counted[row, at : at + count], losses, 0.0))
-    return torch.stack(out)
-
-
-def test_padding_packing_and_neighbours_change_no_rows_loss(target: HFTarget) -> None:
-    drafter = tiny_drafter(target)
-    document, other, third = (Document(d.ids, [1] * len(d.ids)) for d in documents(11, [12, 7, 9]))
-    alone = row_losses(drafter, target, capture(target, pack([[document]], 12)), 0, 12)
-    assert int((alone != 0).sum()) > 15, "the test needs counted rows"
-    arrangements = {
-        "padded behind": (pack([[document]], 30), 0, 0),
-        "padded before": (pack([[document]], 30, lead=9), 9, 0),
-        "behind another": (pack([[other, document]], 30), 7, 0),
-        "before another": (pack([[document, other]], 30), 0, 0),
-        "between two, second row": (pack([[third], [other, document, third]], 30), 7, 1),
-    }
-    for name, (rows, at, row) in arrangements.items():
-        found = row_losses(drafter, target, capture(target, rows), at, 12, row)
-        torch.testing.assert_close(found, alone, rtol=0, atol=2e-3, msg=lambda m, name=name: f"{name}: {m}")
-
-
-def test_padding_behind_changes_no_loss_at_all(target: HFTarget) -> None:
-    drafter = tiny_drafter(target)
-    docs = documents(3, [10, 8])
-    with torch.no_grad():
-        short = ttt_loss(drafter, target, capture(target, pack([docs], 18)), steps=STEPS, decay=DECAY)[0]
-        long = ttt_loss(drafter, target, capture(target, pack([docs, []], 40)), steps=STEPS, decay=DECAY)[0]
-    torch.testing.assert_close(short, long, rtol=1e-5, atol=1e-5)
 
 
 def test_counted_rows_by_hand() -> None:

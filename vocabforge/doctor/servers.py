@@ -138,7 +138,7 @@ def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
     named = ", ".join(folder.architectures) or "no architecture"
     missing = [name for name in options.servers if name not in names]
     if missing:
-        wanted = "; ".join(f"{name}: {reader_of(name).LAYOUT}" for name in missing)
+        wanted = "; ".join(f"{name}: {reader_of(name).layout}" for name in missing)
         return Finding(f"{named}: not known to {', '.join(missing)}", "failed", f"export it ({wanted})")
     if not names:
         return Finding(
@@ -146,7 +146,7 @@ def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
             "warning",
             "write the architecture of a server into config.json, or export --format sglang-eagle3",
         )
-    titles = ", ".join(reader_of(name).TITLE for name in names)
+    titles = ", ".join(reader_of(name).title for name in names)
     return Finding(f"{named}: read by {titles}", value=folder)
 
 

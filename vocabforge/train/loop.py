@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from .data import batch_rows, to_tensors
 from .heldout import finish, look, name_bad_rows
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
-from .machine import StopFlag, TokenClock, stop_requested
+from .machine import TokenClock, stop_requested
 from .metrics import TTTTotals
 from .optim import learning_rate
-from .resume import is_finished, keep, resume, start_facts, write_record
+from .resume import Resumable, is_finished, keep, resume, start_facts, write_record
 from .trackers import Trackers
 from .trainer import Trainer
 from .ttt import rows_by_step
@@ -72,6 +72,31 @@ class Window:
         return {**figures, "heads": heads} if heads else figures
 
 
+class Steps(Protocol):
+    """What :func:`run_steps` drives; every method is collective."""
+
+    def take_step(self, step: int) -> int: ...  # the real tokens of its batch
+    def figures(self) -> dict[str, Any]: ...  # since the last call, ``loss`` among them
+    def evaluate(self, done: int, log: MetricsLog) -> None: ...
+
+
+class DrafterSteps:
+    """The steps of a drafter and its heads."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer, self._window = trainer, Window(trainer.steps, trainer.device)
+
+    def take_step(self, step: int) -> int:
+        return take_step(self._trainer, step, self._window)
+
+    def figures(self) -> dict[str, Any]:
+        window, self._window = self._window, Window(self._trainer.steps, self._trainer.device)
+        return window.read(self._trainer.group)
+
+    def evaluate(self, done: int, log: MetricsLog) -> None:
+        self._trainer.summary = (done, look(self._trainer, done, log))
+
+
 def train(trainer: Trainer) -> Path:
     """Train to the last step, resuming from the newest checkpoint. Collective.
 
@@ -96,8 +121,7 @@ def train(trainer: Trainer) -> Path:
         with Trackers(names, config.output, values, resume_step=start, removed=log.removed) as trackers:
             log.listener = trackers.log
             log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
-            with stop_requested() as stop, ProgressBar("train-drafter", steps, "steps", initial=start) as bar:
-                _run_steps(trainer, start, log, bar, stop)
+            run_steps(trainer, DrafterSteps(trainer), "train-drafter", start, log)
             path = finish(trainer, log)
             log.write(kind="end", step=steps, time=time.time())
             return path
@@ -105,30 +129,33 @@ def train(trainer: Trainer) -> Path:
         trainer.strategy.close()
 
 
-def _run_steps(trainer: Trainer, start: int, log: MetricsLog, bar: ProgressBar, stop: StopFlag) -> None:
-    optim, run, group = trainer.config.optim, trainer.config.run, trainer.group
-    clock, window, told = TokenClock(), Window(trainer.steps, trainer.device), ""
-    for step in range(start, optim.steps):
-        clock.add(take_step(trainer, step, window))
-        done, last = step + 1, step + 1 == optim.steps
-        bar.update(1)
-        if last or done % run.log_every == 0:
-            lr, figures = learning_rate(step, optim), window.read(group)
-            log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=clock.lap())
-            told = f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}"
-            bar.update(note=told)
-            window = Window(trainer.steps, trainer.device)
-        if last or done % run.eval_every == 0:
-            bar.update(note="evaluating")
-            with clock.paused():
-                trainer.summary = (done, look(trainer, done, log))
-            bar.update(note=told)
-        stopping = group.any(bool(stop))  # read once: a signal from here on waits for the next step
-        if stopping or last or done % run.checkpoint_every == 0:
-            keep(trainer, done)
-        if stopping and not last:
-            say(f"Stopped at step {done}; the same command goes on from there.")
-            raise KeyboardInterrupt
+def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: MetricsLog) -> None:
+    """Steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
+    optim, often = run.config.optim, run.config.run
+    clock, told = TokenClock(), ""
+    with stop_requested() as stop, ProgressBar(command, optim.steps, "steps", initial=start) as bar:
+        for step in range(start, optim.steps):
+            clock.add(steps.take_step(step))
+            done, last = step + 1, step + 1 == optim.steps
+            bar.update(1)
+            if last or done % often.log_every == 0:
+                lr, figures = learning_rate(step, optim), steps.figures()
+                log.write(
+                    kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=clock.lap()
+                )
+                told = f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}"
+                bar.update(note=told)
+            if last or done % often.eval_every == 0:
+                bar.update(note="evaluating")
+                with clock.paused():
+                    steps.evaluate(done, log)
+                bar.update(note=told)
+            stopping = run.group.any(bool(stop))  # read once: a signal from here on waits for the next step
+            if stopping or last or done % often.checkpoint_every == 0:
+                keep(run, done)
+            if stopping and not last:
+                say(f"Stopped at step {done}; the same command goes on from there.")
+                raise KeyboardInterrupt
 
 
 def take_step(trainer: Trainer, step: int, window: Window) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.artifact import open_artifact
 from ..core.console import say
+from ..core.distributed import Group
 from ..core.errors import ArtifactError
 from ..core.files import atomic_write_json
 from ..models.drafters.io import KIND
@@ -15,12 +16,23 @@ from .checkpoint import trained
 from .data import write_heldout_prompts
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
+from .parallel.strategy import Strategy
 from .trainer import Trainer
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 
 
-def keep(trainer: Trainer, step: int) -> None:
+class Resumable(Protocol):
+    """A run with checkpoints: a drafter's or a router's trainer."""
+
+    config: Any  # has ``output``, ``optim`` and ``run``
+    group: Group
+    strategy: Strategy
+    identity: dict[str, Any]
+    facts: dict[str, Any]
+
+
+def keep(trainer: Resumable, step: int) -> None:
     """Write a checkpoint. Collective."""
     strategy, group = trainer.strategy, trainer.group
     weights, optimizer = strategy.weights(), strategy.optimizer_state()
@@ -33,7 +45,7 @@ def keep(trainer: Trainer, step: int) -> None:
     group.wait()
 
 
-def resume(trainer: Trainer) -> int:
+def resume(trainer: Resumable) -> int:
     """Load the newest checkpoint, if there is one. Collective.
 
     Returns:
@@ -59,8 +71,9 @@ def resume(trainer: Trainer) -> int:
     if group.rank == 0:
         checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
-        before = (state.facts.get("processes"), state.facts.get("strategy"))
-        if before != (group.size, trainer.strategy.name) or not whole:
+        now = (group.size, trainer.strategy.name)
+        before = tuple(state.facts.get(name, one) for name, one in zip(("processes", "strategy"), now))
+        if before != now or not whole:
             say(
                 f"It ran as {before[0]} process(es), {before[1]}, and goes on as {group.size}, "
                 f"{trainer.strategy.name}: the batches are the same, the last bits need not be."

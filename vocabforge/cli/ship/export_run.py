@@ -16,8 +16,7 @@ from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ...evaluate.acceptance.fallback import verdict
 from ...export.card import CardFacts, MeasuredMethod, model_card
 from ...export.checked import write_checked
-from ...export.layouts.eagle1 import SERVERS
-from ...export.layouts.eagle1_folder import ranked_ids
+from ...export.layouts.eagle1 import SERVERS, ranked_ids
 from ...export.layouts.interface import Export
 from ...export.registry import layout_of, load_drafter, restrict
 from ...models.drafters.interface import Drafter

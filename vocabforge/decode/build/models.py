@@ -9,7 +9,7 @@ from ...core.artifact import (MANIFEST, Artifact, open_artifact)
 from ...core.console import say
 from ...core.errors import (ArtifactError, DataError, UsageError)
 from ...corpus.tokenizer.tokenizer import (TextTokenizer, load_tokenizer)
-from ...export.layouts.eagle1_folder import is_eagle_folder
+from ...export.layouts.eagle1 import is_eagle_folder
 from ...export.registry import load_drafter
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter

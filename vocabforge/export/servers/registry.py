@@ -10,30 +10,27 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...core.errors import DataError
-from ...core.registry import resolve
+from ...core.registry import check_known
 from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
-from ..layouts.eagle1_folder import token_map
+from ..layouts.eagle1 import token_map
 from ..layouts.fields import read_config
+from .sglang import FR_SPEC, SGLANG
+from .speculators import SPECULATORS
 from .types import Folder, Reader, Served, ServedTarget
+from .vllm import VLLM
 
-# name -> "module:attr" of a class as in types.Reader; a new server is a file and a row.
-READERS: dict[str, str] = {
-    "sglang": "vocabforge.export.servers.sglang:SglangReader",
-    "vllm": "vocabforge.export.servers.vllm:VllmReader",
-    "speculators": "vocabforge.export.servers.speculators:SpeculatorsReader",
-    "fr-spec": "vocabforge.export.servers.fr_spec:FrSpecReader",
-}
+READERS: dict[str, Reader] = {reader.name: reader for reader in (SGLANG, VLLM, SPECULATORS, FR_SPEC)}
 
 
-def reader_of(name: str) -> type[Reader]:
+def reader_of(name: str) -> Reader:
     """The reader of a name.
 
     Raises:
         UsageError: no such server.
     """
-    found: type[Reader] = resolve(READERS, name, "server")
-    return found
+    check_known(name, READERS, "server")
+    return READERS[name]
 
 
 def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
@@ -42,7 +39,7 @@ def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
     try:
         return reader.read(folder, target)
     except Exception as error:  # noqa: BLE001 (a configuration may hold anything in any place)
-        served = Served(reader.NAME, reader.TITLE, ", ".join(folder.architectures))
+        served = Served(reader.name, reader.title, ", ".join(folder.architectures))
         found = f"cannot be read: {type(error).__name__}: {error}"
         served.fail("configuration", found[:300], "correct config.json, or export the drafter again")
         return served

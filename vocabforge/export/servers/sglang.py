@@ -3,17 +3,20 @@
 Facts of SGLang 0.5: the list of layers is ``eagle_config.eagle_aux_hidden_state_layer_ids`` only and holds outputs;
 unknown tensors are skipped and missing ones keep what memory held, both without an error; the embedding is always the
 target's, the LM head where ``draft_vocab_size`` is null.
+
+FR-Spec's engine reads an EAGLE-2 folder and ``freq_<R>.pt``, ids in rank order, and draws the draft head from the
+target's rows of these ids (Zhao et al. 2025, "FR-Spec", section 3).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_ids, check_layers, configuration, eagle3_sizes, map_rows, sizes_of
-from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, load, slots_of
 
 EAGLE3, EAGLE1 = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
@@ -26,30 +29,14 @@ _LEGACY = {
 _NOT_MODELLED = re.compile(r"rotary_emb|projector|kv_scale|activation_scale")
 
 
-class SglangReader:
-    """See the module."""
-
-    NAME = "sglang"
-    TITLE = "SGLang"
-    LAYOUT = "sglang-eagle3 (EAGLE-3) or eagle --server sglang (EAGLE-1/2)"
-
-    @staticmethod
-    def matches(folder: Folder) -> bool:
-        """By the architecture."""
-        return any(name in (EAGLE3, EAGLE1) for name in folder.architectures)
-
-    @staticmethod
-    def read(folder: Folder, target: ServedTarget) -> Served:
-        """See :class:`~vocabforge.export.servers.types.Reader`."""
-        family: Literal["eagle3", "eagle1"] = "eagle3" if EAGLE3 in folder.architectures else "eagle1"
-        served = Served(SglangReader.NAME, SglangReader.TITLE, EAGLE3 if family == "eagle3" else EAGLE1)
-        config = configuration(served, folder.body)
-        if config is None:
-            return served
-        return (_eagle3 if family == "eagle3" else _eagle1)(served, folder, config, target)
+def _read(served: Served, folder: Folder, target: ServedTarget) -> None:
+    served.architecture = EAGLE3 if EAGLE3 in folder.architectures else EAGLE1
+    config = configuration(served, folder.body)
+    if config is not None:
+        (_eagle3 if served.architecture == EAGLE3 else _eagle1)(served, folder, config, target)
 
 
-def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
     eagle = getattr(config, "eagle_config", None) or {}
     listed = eagle.get(LAYER_IDS)
     n_aux = getattr(config, "num_aux_hidden_states", None) or (len(listed) if listed else 3)
@@ -73,7 +60,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         fc_norm=bool(getattr(config, "fc_norm", None) or getattr(config, "use_aux_norm", False)),
     )
     if sizes is None:
-        return served
+        return
     _check_flags(served, config)
     slots = slots_of(sizes)
     loaded = load(served, folder, slots, lambda name: _place_eagle3(name, set(slots)))
@@ -91,7 +78,6 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         else:
             map_rows(served, None, sizes.head_rows, len(target.embedding))
     conclude(served, sizes, slots, loaded, shared)
-    return served
 
 
 def _place_eagle3(name: str, slots: set[str]) -> KeyPlace:
@@ -154,10 +140,10 @@ def _check_biases(served: Served, config: Any) -> None:
         )
 
 
-def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
     _check_biases(served, config)
     option = "--speculative-token-map"
-    return read_eagle1(served, folder, config, target, _place_eagle1, fc_bias=True, map_option=option)
+    _read_eagle1(served, folder, config, target, _place_eagle1, fc_bias=True, map_option=option)
 
 
 def _place_eagle1(name: str) -> KeyPlace:
@@ -169,7 +155,7 @@ def _place_eagle1(name: str) -> KeyPlace:
     return KeyPlace(slot, "then replaced by the target's" if slot == EMBEDDING else "")
 
 
-def read_eagle1(
+def _read_eagle1(
     served: Served,
     folder: Folder,
     config: Any,
@@ -178,7 +164,7 @@ def read_eagle1(
     *,
     fc_bias: bool,
     map_option: str,
-) -> Served:
+) -> None:
     """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it.
 
     Args:
@@ -189,7 +175,7 @@ def read_eagle1(
     width, rows = config.hidden_size, config.vocab_size
     sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows, fc_bias=fc_bias)
     if sizes is None:
-        return served
+        return
     slots = slots_of(sizes)
     loaded = load(served, folder, slots, place)
     ids, head = folder.token_map, target.head
@@ -198,4 +184,33 @@ def read_eagle1(
         if check_ids(served, ids, len(ids), len(target.embedding)):
             head = head[ids]
     conclude(served, sizes, slots, loaded, {EMBEDDING: target.embedding, HEAD: head})
-    return served
+
+
+def _read_fr_spec(served: Served, folder: Folder, target: ServedTarget) -> None:
+    served.architecture, served.own_head = "EAGLE-2", False
+    config = configuration(served, folder.body)
+    if config is not None:
+        biased, option = "fc.bias" in folder.tensors, "its token map"
+        _read_eagle1(served, folder, config, target, _place_fr_spec, fc_bias=biased, map_option=option)
+
+
+def _place_fr_spec(name: str) -> KeyPlace:
+    if "lm_head" in name:
+        return KeyPlace(None, "not needed: the draft head is the target's rows of the map")
+    return KeyPlace(f"model.{name}")
+
+
+SGLANG = Reader(
+    "sglang",
+    "SGLang",
+    "sglang-eagle3 (EAGLE-3) or eagle --server sglang (EAGLE-1/2)",
+    lambda folder: any(name in (EAGLE3, EAGLE1) for name in folder.architectures),
+    _read,
+)
+FR_SPEC = Reader(
+    "fr-spec",
+    "FR-Spec",
+    "fr-spec",
+    lambda folder: folder.token_map is not None and "fc.weight" in folder.tensors,
+    _read_fr_spec,
+)

@@ -15,60 +15,44 @@ import torch
 from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .forward import ServedSizes
 from .settings import check_layers, configuration, map_rows, sizes_of
-from .types import LAYERS_FROM, Folder, Served, ServedTarget
-from .vllm import own_embedding
+from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
+from .vllm import ALGORITHM, own_embedding
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
-_ALGORITHM = "eagle3"
 _IGNORED = {"verifier_lm_head.weight", "verifier_norm.weight"}
 
 
-class SpeculatorsReader:
-    """See the module."""
-
-    NAME = "speculators"
-    TITLE = "speculators"
-    LAYOUT = "speculators-eagle3"
-
-    @staticmethod
-    def matches(folder: Folder) -> bool:
-        """By the layout's own field."""
-        return folder.body.get("speculators_model_type") == _ALGORITHM
-
-    @staticmethod
-    def read(folder: Folder, target: ServedTarget) -> Served:
-        """See :class:`~vocabforge.export.servers.types.Reader`."""
-        body = folder.body
-        served = Served(SpeculatorsReader.NAME, SpeculatorsReader.TITLE, "Eagle3Speculator")
-        config = configuration(served, body.get("transformer_layer_config") or {})
-        if config is None:
-            return served
-        rows = body.get("draft_vocab_size")
-        if not isinstance(rows, int):
-            served.fail(
-                "configuration",
-                f"draft_vocab_size {rows!r}: the library would take 32000 or refuse",
-                "write the rows of the head, every token's without a draft vocabulary",
-            )
-            return served
-        listed = body.get(LAYER_IDS)
-        inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
-        served.layers = check_layers(served, inputs, target.layers, last=True)
-        served.facts[LAYERS_FROM] = "the folder's list (inputs)" if listed else "the library's default"
-        sizes = _sizes(served, config, body, rows, len(inputs), target)
-        if sizes is None:
-            return served
-        slots, total = slots_of(sizes), len(target.embedding)
-        loaded = load(served, folder, slots, lambda name: _place(name, set(slots)))
-        if rows != total:
-            _map_rows(served, folder, rows, total)
-        shared = {}
-        if EMBEDDING in loaded[1] and not own_embedding(served, folder, loaded[1], target):
-            shared[EMBEDDING] = target.embedding
-        if rows == total and is_targets(folder.tensors.get("lm_head.weight"), target.head):
-            shared[HEAD] = target.head
-        conclude(served, sizes, slots, loaded, shared)
-        return served
+def _read(served: Served, folder: Folder, target: ServedTarget) -> None:
+    body = folder.body
+    served.architecture = "Eagle3Speculator"
+    config = configuration(served, body.get("transformer_layer_config") or {})
+    if config is None:
+        return
+    rows = body.get("draft_vocab_size")
+    if not isinstance(rows, int):
+        served.fail(
+            "configuration",
+            f"draft_vocab_size {rows!r}: the library would take 32000 or refuse",
+            "write the rows of the head, every token's without a draft vocabulary",
+        )
+        return
+    listed = body.get(LAYER_IDS)
+    inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
+    served.layers = check_layers(served, inputs, target.layers, last=True)
+    served.facts[LAYERS_FROM] = "the folder's list (inputs)" if listed else "the library's default"
+    sizes = _sizes(served, config, body, rows, len(inputs), target)
+    if sizes is None:
+        return
+    slots, total = slots_of(sizes), len(target.embedding)
+    loaded = load(served, folder, slots, lambda name: _place(name, set(slots)))
+    if rows != total:
+        _map_rows(served, folder, rows, total)
+    shared = {}
+    if EMBEDDING in loaded[1] and not own_embedding(served, folder, loaded[1], target):
+        shared[EMBEDDING] = target.embedding
+    if rows == total and is_targets(folder.tensors.get("lm_head.weight"), target.head):
+        shared[HEAD] = target.head
+    conclude(served, sizes, slots, loaded, shared)
 
 
 def _sizes(
@@ -116,3 +100,12 @@ def _map_rows(served: Served, folder: Folder, rows: int, total: int) -> None:
     ):
         served.fail("draft tokens", "t2d marks other tokens than d2t", "export the drafter again")
         served.target_ids = None
+
+
+SPECULATORS = Reader(
+    "speculators",
+    "speculators",
+    "speculators-eagle3",
+    lambda folder: folder.body.get("speculators_model_type") == ALGORITHM,
+    _read,
+)

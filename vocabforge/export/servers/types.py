@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
@@ -107,7 +107,7 @@ class Served:
     """A folder as one server has it.
 
     Attributes:
-        server: row of ``table.READERS``. title: its name in words.
+        server: row of ``registry.READERS``. title: its name in words.
         architecture: class that loads it.
         keys: every stored tensor. gaps: every parameter without one, and where it comes from: ``target`` where the
             server shares the target's, ``random`` where it keeps whatever memory held.
@@ -149,23 +149,24 @@ class Served:
         return any(problem.state == "failed" for problem in self.problems)
 
 
-class Reader(Protocol):
-    """What a row of ``table.READERS`` names: a class without instances.
+@dataclass(frozen=True)
+class Reader:
+    """A server's way to read a folder: a row of ``registry.READERS``.
 
     Attributes:
-        NAME: its row. TITLE: in words. LAYOUT: what to export for it, as in ``--format``.
+        name: its row. title: in words. layout: what to export for it, as in ``--format``.
+        matches: whether the server knows the folder's architecture.
+        fill: records in a ``Served`` what the server has of the folder.
     """
 
-    NAME: str
-    TITLE: str
-    LAYOUT: str
+    name: str
+    title: str
+    layout: str
+    matches: Callable[[Folder], bool]
+    fill: Callable[[Served, Folder, ServedTarget], None]
 
-    @staticmethod
-    def matches(folder: Folder) -> bool:
-        """Whether the server knows the folder's architecture."""
-        ...
-
-    @staticmethod
-    def read(folder: Folder, target: ServedTarget) -> Served:
-        """The folder as the server has it; never raises for what is in the folder."""
-        ...
+    def read(self, folder: Folder, target: ServedTarget) -> Served:
+        """The folder as the server has it."""
+        served = Served(self.name, self.title, ", ".join(folder.architectures))
+        self.fill(served, folder, target)
+        return served

@@ -13,47 +13,28 @@ from typing import Any
 
 from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
-from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
 EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 EAGLE1 = ("EagleLlamaForCausalLM",)
 PUBLISHED = "LlamaForCausalLM"
-SPECULATORS = "eagle3"
+ALGORITHM = "eagle3"  # of speculators
 _IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM"}
 
 
-class VllmReader:
-    """See the module."""
-
-    NAME = "vllm"
-    TITLE = "vLLM"
-    LAYOUT = "sglang-eagle3 or speculators-eagle3 (EAGLE-3), eagle --server vllm (EAGLE-1/2)"
-
-    @staticmethod
-    def matches(folder: Folder) -> bool:
-        """By the architecture, or by the speculators layout's own field."""
-        if folder.body.get("speculators_model_type") == SPECULATORS:
-            return True
-        return _architecture(folder) is not None
-
-    @staticmethod
-    def read(folder: Folder, target: ServedTarget) -> Served:
-        """See :class:`~vocabforge.export.servers.types.Reader`."""
-        served = Served(VllmReader.NAME, VllmReader.TITLE, "")
-        body = folder.body
-        if body.get("speculators_model_type") == SPECULATORS:
-            imported = import_speculators(served, body)
-            if imported is None:
-                return served
-            body = imported
-        imported_as = body["architectures"][0] if body is not folder.body else None
-        served.architecture = imported_as or _architecture(folder) or ""
-        config = configuration(served, body)
-        if config is None:
-            return served
-        read = _eagle1 if served.architecture in EAGLE1 else _eagle3
-        return read(served, folder, config, target)
+def _read(served: Served, folder: Folder, target: ServedTarget) -> None:
+    body: Any = folder.body
+    if body.get("speculators_model_type") == ALGORITHM:
+        body = import_speculators(served, body)
+        if body is None:
+            return
+        served.architecture = body["architectures"][0]
+    else:
+        served.architecture = _architecture(folder) or ""
+    config = configuration(served, body)
+    if config is not None:
+        (_eagle1 if served.architecture in EAGLE1 else _eagle3)(served, folder, config, target)
 
 
 def _architecture(folder: Folder) -> str | None:
@@ -112,7 +93,7 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
     return flat
 
 
-def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
     eagle = getattr(config, "eagle_config", None) or {}
     top = getattr(config, LAYER_IDS, None)
     listed = top or eagle.get(LAYER_IDS)
@@ -140,7 +121,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         qk_norm=served.architecture == _IMPORTED["qwen3"],
     )
     if sizes is None:
-        return served
+        return
     if config.attention_bias:
         served.fail("configuration", "attention_bias is true", "drafters with biases are not compared here")
     slots = slots_of(sizes)
@@ -160,7 +141,6 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     elif HEAD not in filled or is_targets(head, target.head):
         shared[HEAD] = target.head
     conclude(served, sizes, slots, loaded, shared)
-    return served
 
 
 def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
@@ -199,11 +179,11 @@ def _place_eagle3(name: str, slots: set[str], mapped: bool) -> KeyPlace:
     return KeyPlace(slot, "", refused=slot not in slots)
 
 
-def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
     width, rows = config.hidden_size, config.vocab_size
     sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows)
     if sizes is None:
-        return served
+        return
     slots = slots_of(sizes)
 
     def place(name: str) -> KeyPlace:
@@ -218,4 +198,14 @@ def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         )
     shared = {HEAD: target.head} | ({} if own else {EMBEDDING: target.embedding})
     conclude(served, sizes, slots, loaded, shared)
-    return served
+
+
+VLLM = Reader(
+    "vllm",
+    "vLLM",
+    "sglang-eagle3 or speculators-eagle3 (EAGLE-3), eagle --server vllm (EAGLE-1/2)",
+    lambda folder: (
+        folder.body.get("speculators_model_type") == ALGORITHM or _architecture(folder) is not None
+    ),
+    _read,
+)

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from ...capture.online import CapturedBatch
 from ...core.artifact import check_output
-from ...core.console import ProgressBar, human_rate, say
+from ...core.console import say
+from ...core.distributed import Group
 from ...core.errors import DataError
 from ...core.files import atomic_write_json
 from ...core.journal import MetricsLog
@@ -27,11 +28,12 @@ from ...models.heads.registry import RouterHead, base_of, default_budgets
 from ...models.heads.router import Router, cluster_rows
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from .. import checkpoint as checkpoints
-from ..checkpoint import restore_state, state_of
 from ..data import TrainData, batch_rows, to_tensors
-from ..machine import TokenClock, stop_requested
-from ..optim import learning_rate, make_optimizer, set_learning_rate
+from ..loop import run_steps
+from ..optim import learning_rate
+from ..parallel.replicated import Replicated
+from ..parallel.strategy import Strategy
+from ..resume import resume
 from .report import head_report, router_schedules
 from .router_config import RouterTrainConfig
 from .states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of, router_loss
@@ -47,7 +49,7 @@ class RouterTrainer:
 
     Attributes:
         capture: packed rows and their names -> the target's states (``capture/``).
-        identity: settings and input hashes that a resumed run must share.
+        identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
         owner: what the router will belong to.
         parents: content hashes of what it is made from.
         best: the drafter's best tokens by what they follow from, step and draft step: routers that are trained one
@@ -65,8 +67,11 @@ class RouterTrainer:
     owner: HeadOwner
     parents: dict[str, str] = field(default_factory=dict)
     best: BestTokens | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.group = Group(0, 1)
+        self.strategy: Strategy = Replicated("single", self.router, self.config, self.group, self.device)
         self._base = base_of(self.drafter)
         self._cluster = cluster_rows(self.router.assignment, self._base.target_ids)
         config = self.config
@@ -82,64 +87,63 @@ class RouterTrainer:
         Raises:
             DataError: a loss that is not finite (the batch is named), or no row to learn from.
             MismatchError: the folder holds a run with other settings.
+            KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
         """
-        config, folder = self.config, self.config.output / "checkpoints"
-        optimizer = make_optimizer(list(self.router.parameters()), config.optim)
-        start = self._resume(folder, optimizer)
-        total = config.optim.steps
-        again = ("heldout",) if start == total else ()  # the last report follows the last checkpoint
-        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=again)
-        with stop_requested() as stop, ProgressBar("train-router", total, "steps", initial=start) as bar:
-            clock = TokenClock()
-            for step in range(start, total):
-                figures = self.step(step, optimizer)
-                clock.add(figures.pop("tokens"))
-                done = step + 1
-                bar.update(1)
-                if done % config.run.log_every == 0 or done == total:
-                    log.write(kind="train", step=done, lr=learning_rate(step, config.optim), **figures)
-                    note = f"loss {figures['loss']:.4f} | {human_rate(clock.rate(), 'tokens')}"
-                    bar.update(note=note)
-                if done % config.run.eval_every == 0 and done < total:
-                    with clock.paused():
-                        self._look(done, log)
-                stopping = bool(stop)
-                if stopping or done % config.run.checkpoint_every == 0 or done == total:
-                    self._keep(folder, done, optimizer)
-                if stopping and done < total:
-                    say(f"Stopped at step {done}; the same command goes on from there.")
-                    raise KeyboardInterrupt
+        start = resume(self)
+        again = ("heldout",) if start == self.config.optim.steps else ()  # the report follows the checkpoint
+        log = MetricsLog(self.config.output / "metrics.jsonl", keep_until=start, again=again)
+        run_steps(self, self, "train-router", start, log)
         return self._finish(log)
 
-    def step(self, step: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """One optimiser step; returns its figures and the number of real tokens in the batch."""
+    def take_step(self, step: int) -> int:
+        """See :class:`~vocabforge.train.loop.Steps`."""
         config = self.config
         rows = batch_rows(len(self.data.train), config.optim.batch_size, step, config.run.seed)
         batch = self.rows("train", rows)
-        optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(3, dtype=torch.float64)  # loss, average precision, rows
         parts = list(drafting_rows(self.drafter, batch, config.router.steps))
         number = max(1, sum(len(part.hidden) for part in parts))
+
+        def check(what: str, value: Tensor) -> None:
+            if not torch.isfinite(value):
+                raise DataError(
+                    f"the training {what} is not finite",
+                    got=f"{float(value.detach())} at step {step + 1}",
+                    source=f"packed rows {list(rows)}",
+                    remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
+                )
+
         for part in parts:
             scores, labels = self._scores(part), self._labels(part, step)
             loss = router_loss(scores, labels) / number
-            if not torch.isfinite(loss):
-                raise _not_finite("loss", loss, step, rows)
-            loss.backward()
+            check("loss", loss)
+            self.strategy.backward(loss, last=part is parts[-1])
             ranked = average_precision(scores.detach(), labels).sum()
             sums += torch.tensor([float(loss.detach()) * number, float(ranked), len(labels)])
-        norm = torch.nn.utils.clip_grad_norm_(self.router.parameters(), config.optim.clip)
-        if not torch.isfinite(norm):
-            raise _not_finite("gradient", norm, step, rows)
-        set_learning_rate(optimizer, learning_rate(step, config.optim))
-        optimizer.step()
-        return {
+        lr = learning_rate(step, config.optim)
+        norm = self.strategy.update(lr, config.optim.clip, lambda norm: check("gradient", norm))
+        self._figures = {
             "loss": float(sums[0]) / number,
             "average_precision": float(sums[1]) / number,
             "rows": int(sums[2]),
             "grad_norm": float(norm),
-            "tokens": int((batch.document != 0).sum()),
         }
+        return int((batch.document != 0).sum())
+
+    def figures(self) -> dict[str, Any]:
+        """Of the last step."""
+        return self._figures
+
+    def evaluate(self, done: int, log: MetricsLog) -> None:
+        """The router's held-out figures; those after the last step come with the report."""
+        if done == self.config.optim.steps:
+            return
+        overall = self.report(schedules=False)["heads"]["router"]["overall"]
+        log.write(kind="heldout", step=done, **overall)
+        say(
+            f"step {done}: held-out average precision {overall['average_precision']:.3f} | "
+            f"recall of the argmax {overall['argmax_recall']:.3f} with {overall['shortlist_share']:.0%} of V"
+        )
 
     def rows(self, split: str, indices: Sequence[int]) -> CapturedBatch:
         """The target's states for these packed rows of a split."""
@@ -203,29 +207,6 @@ class RouterTrainer:
         ]
         return torch.cat(made)
 
-    def _look(self, step: int, log: MetricsLog) -> None:
-        overall = self.report(schedules=False)["heads"]["router"]["overall"]
-        log.write(kind="heldout", step=step, **overall)
-        say(
-            f"step {step}: held-out average precision {overall['average_precision']:.3f} | "
-            f"recall of the argmax {overall['argmax_recall']:.3f} with {overall['shortlist_share']:.0%} of V"
-        )
-
-    def _keep(self, folder: Path, step: int, optimizer: torch.optim.Optimizer) -> None:
-        state = state_of(self.router, optimizer)
-        checkpoints.save_checkpoint(folder, step, state, self.identity, self.config.run.keep)
-
-    def _resume(self, folder: Path, optimizer: torch.optim.Optimizer) -> int:
-        checkpoints.remove_remains(folder)
-        found = checkpoints.load_latest(folder, self.identity)
-        if found is None:
-            return 0
-        step, state = found
-        restore_state(self.router, optimizer, state)
-        checkpoints.remove_old(folder, step, self.config.run.keep)
-        say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
-        return step
-
     def _finish(self, log: MetricsLog) -> Path:
         config, path = self.config, self.config.output / ROUTER
         check_output(path, overwrite=True)
@@ -250,12 +231,3 @@ class RouterTrainer:
             overwrite=True,
         )
         return path
-
-
-def _not_finite(what: str, value: Tensor, step: int, rows: Sequence[int]) -> DataError:
-    return DataError(
-        f"the training {what} is not finite",
-        got=f"{float(value.detach())} at step {step + 1}",
-        source=f"packed rows {list(rows)}",
-        remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
-    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from ...core.config import Positive, StrictModel
 from ...models.heads.router import DEFAULT_TOP_N
-from ..config import CaptureConfig, DataConfig, OptimConfig
+from ..config import CaptureConfig, DataConfig, MemoryConfig, OptimConfig
 
 
 class RouterConfig(StrictModel):
@@ -69,3 +69,4 @@ class RouterTrainConfig(StrictModel):
     router: RouterConfig = RouterConfig()
     optim: OptimConfig = OptimConfig(steps=1000, batch_size=4, lr=1e-3, clip=1.0)
     run: RouterRunConfig = RouterRunConfig()
+    memory: ClassVar[MemoryConfig] = MemoryConfig()  # its few weights are trained in fp32

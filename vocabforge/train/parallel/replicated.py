@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ...core.distributed import Group
 from ..checkpoint import full_state, restore, trained
 from ..config import TrainConfig
+from ..heads.router_config import RouterTrainConfig
 from ..optim import clip_global_norm, make_optimizer, set_learning_rate
-from ..step import TrainStep
 from .strategy import Check
 
 
@@ -23,7 +23,12 @@ class Replicated:
     """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
 
     def __init__(
-        self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+        self,
+        name: str,
+        step: nn.Module,
+        config: TrainConfig | RouterTrainConfig,
+        group: Group,
+        device: torch.device,
     ) -> None:
         self.name, self.group, self.step = name, group, step
         self.parameters = trained(step)
@@ -79,7 +84,7 @@ class Replicated:
             gc.collect()
 
 
-def _ddp(step: TrainStep) -> nn.Module:
+def _ddp(step: nn.Module) -> nn.Module:
     """DDP that does not send buffers; the key for it has another name since torch 2.13."""
     wrapper: Any = nn.parallel.DistributedDataParallel
     known = inspect.signature(wrapper.__init__).parameters
