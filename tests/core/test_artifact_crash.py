@@ -22,7 +22,8 @@ from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 HEADER = """
     import os, signal, sys
     from pathlib import Path
-    from vocabforge.core import artifact, swap
+    from vocabforge.core import artifact
+    from vocabforge.core import folders as swap
     from vocabforge.core.artifact import write_artifact
     path = Path(sys.argv[1])
 """

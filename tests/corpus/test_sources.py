@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import DATA, needs_data
@@ -17,8 +17,13 @@ from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources import bytes as reading
 from vocabforge.corpus.sources import jsonl as jsonfile
-from vocabforge.corpus.sources.sources import Problems, SourceOptions, expand_paths, iter_documents
-from vocabforge.corpus.sources.units import separated
+from vocabforge.corpus.sources.sources import (
+    Problems,
+    SourceOptions,
+    expand_paths,
+    iter_documents,
+    separated,
+)
 
 
 def texts(path, **options) -> list[str]:
@@ -217,42 +222,14 @@ def test_broken_json_file(tmp_path, content):
         texts(file)
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    rows=st.lists(
-        st.one_of(st.integers(), st.floats(allow_nan=False), st.fixed_dictionaries({"text": st.text()}))
-    ),
-    indent=st.sampled_from([None, 3]),
-    block=st.integers(1, 40),
-    ascii_only=st.booleans(),
-)
-def test_json_lists_are_read_through_a_window(tmp_path_factory, rows, indent, block, ascii_only):
-    file = tmp_path_factory.mktemp("j") / "a.json"
-    text = json.dumps(rows, indent=indent, ensure_ascii=ascii_only)
-    file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK_BYTES", block)
-        assert list(jsonfile._Window(file, None).rows()) == json.loads(text)
-        assert [d.text for d in iter_documents([file], SourceOptions(), problems=Problems(shown=0))] == [
-            row["text"] for row in rows if isinstance(row, dict) and row["text"].strip()
-        ]
-
-
-def test_broken_json_is_told_by_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)
-    file = tmp_path / "a.json"
-    file.write_text('[{"text": "a"}, {"text": "b"}; ]')
-    with pytest.raises(DataError, match=r"is missing \(at character 29\)"):
-        texts(file)
-
-
-def test_json_row_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "DOCUMENT_LIMIT", 100)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 16)
+def test_a_json_list_too_large_to_be_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonfile, "JSON_LIMIT", 100)
     file = tmp_path / "a.json"
     file.write_text(json.dumps([{"text": "a"}, {"text": "b" * 500}]))
-    with pytest.raises(DataError, match="or a row is longer"):
+    with pytest.raises(DataError, match=r"too large(.|\n)*jq -c"):
         texts(file)
+    file.write_text('{"text": "a"}\n' * 50)
+    assert texts(file) == ["a"] * 50
 
 
 def test_globs(tmp_path):
