@@ -162,20 +162,6 @@ def test_thinking_within_the_content(tmp_path, template, block):
                 learnt(tokenizer, talk, ChatOptions(thinking=thinking))
 
 
-def test_tools_are_rendered_or_skipped(plain, tmp_path):
-    (chat,) = render_chats(plain, [ASK, {"role": "assistant", "content": "a"}], ChatOptions(), tools=TOOLS)
-    assert '{"type": "function", "function": {"name": "f", "description": "d"}}' in chat.text
-    assert (chat.facts["tool_list"], chat.facts["tool_calls"]) == (1, 0)
-    with pytest.raises(DataError, match="to be skipped"):
-        learnt(plain, TWO_ROUNDS, ChatOptions(tools="skip"))
-    with pytest.raises(DataError, match="to be skipped"):
-        learnt(plain, [ASK, {"role": "assistant", "content": "a"}], ChatOptions(tools="skip"), TOOLS)
-    assert learnt(plain, [ASK, {"role": "assistant", "content": "a"}], ChatOptions(tools="skip"), "[]")
-    blind = load_tokenizer(byte_tokenizer(tmp_path))
-    with pytest.raises(DataError, match="does not write tool calls"):
-        learnt(blind, TWO_ROUNDS)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -433,14 +419,6 @@ def test_an_end_that_only_the_last_turn_has(tmp_path):
         learnt(tokenizer, TWICE)
     each = learnt(tokenizer, TWICE, ChatOptions(answers="each"))
     assert each == [["a1 <|end|>"], [" a2<|end|>"]]
-
-
-def test_other_variables_reach_the_template(tmp_path):
-    template = "{{ date }}" + CHAT_TEMPLATE
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    talk = [ASK, {"role": "assistant", "content": "a"}]
-    (chat,) = render_chats(tokenizer, talk, ChatOptions(variables={"date": "monday"}))
-    assert chat.text.startswith("monday<|user|>")
 
 
 @needs_data

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.vocab.subset.coverage import (
-    carrying,
     coverage_at,
-    covered,
     curve_sizes,
     rank_all,
     size_for_coverage,
@@ -74,15 +72,6 @@ def test_all_seen_ids_and_forced_ones():
     assert size_for_coverage(counts, 0.01, [1, 2, 4]) == 3
 
 
-def test_a_ranking_of_some_ids():
-    counts = np.array([4, 3, 2, 1])
-    ranked = np.array([3, 1])
-    assert covered(ranked, counts).tolist() == [1, 4]
-    assert coverage_at(ranked, counts, [1, 2, 3]) == [0.1, 0.4, None]
-    assert smallest_size(ranked, counts, 0.4) == 2
-    assert smallest_size(ranked, counts, 0.5) is None
-
-
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.2, float("nan")])
 def test_impossible_shares(share):
     with pytest.raises(UsageError, match="no share of the tokens"):
@@ -101,13 +90,6 @@ def test_impossible_shares(share):
 def test_an_empty_table(function):
     with pytest.raises(DataError, match="nothing was counted"):
         function(np.zeros(3, dtype=np.int64))
-
-
-def test_carrying_share():
-    counts = np.array([1, 90, 5, 3, 1] + [0] * 5)
-    rows = {row.share: row for row in carrying(counts)}
-    assert [rows[share].size for share in (0.9, 0.95, 0.99)] == [1, 2, 4]
-    assert rows[0.95].of_vocabulary == 0.2
 
 
 def test_unseen_mass_predicts_held_out_text():
