@@ -162,25 +162,6 @@ def test_thinking_within_the_content(tmp_path, template, block):
                 learnt(tokenizer, talk, ChatOptions(thinking=thinking))
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, None),
-        ("", None),
-        ("[]", None),
-        ([], None),
-        (json.dumps(TOOLS), [{"type": "function", "function": TOOLS[0]}]),
-        ([json.dumps(TOOLS[0])], [{"type": "function", "function": TOOLS[0]}]),
-        (
-            [{"type": "function", "function": {"name": "g"}}],
-            [{"type": "function", "function": {"name": "g"}}],
-        ),
-    ],
-)
-def test_tool_lists(value, expected):
-    assert read_tools(value) == expected
-
-
 @pytest.mark.parametrize("value", ["{", 3, [3], ["{"], [{"title": "f"}], {"name": "f"}])
 def test_malformed_tool_lists(value):
     with pytest.raises(DataError, match="tool"):

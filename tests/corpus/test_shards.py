@@ -151,10 +151,10 @@ def test_the_line_left_out_is_named(tmp_path, monkeypatch):
     problems = Problems()
     assert whole([file], problems=problems)[0].text == "a\nb\nc\nd\n" + "e" * 9 + "\n"
     assert [first.partition(": ")[0] for first in problems.first] == [f"{file}:4", f"{file}:7"]
-    monkeypatch.setattr(pieces, "LINE_LIMIT", 20)
-    file.write_bytes(b"a\n\n" + b"e" * 30 + b"\nb")
-    with pytest.raises(DataError, match=r"too long to be read(.|\n)*a\.txt:3\n"):
-        whole([file])
+    monkeypatch.setattr(pieces, "LONG_LINE", 5)
+    for text in ("a\n\n" + "é" * 30 + "🙂語" * 9 + "\nb", "x" * 40):
+        file.write_text(text, "utf-8")
+        assert whole([file])[0].text == text
 
 
 def _valid(line: bytes) -> bool:

@@ -46,13 +46,6 @@ def test_units(tmp_path, options, expected):
     assert texts(file, **options) == expected
 
 
-def test_lines_of_documents(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("one\n<|e|>\ntwo\nmore<|e|>three\n")
-    rows = [(d.plain_text(), d.line) for d in iter_documents([file], SourceOptions(separator="<|e|>"))]
-    assert rows == [("one", 1), ("two\nmore", 3), ("three", 4)]
-
-
 @given(st.lists(st.text(alphabet="ab\n|", max_size=6), max_size=6), st.sampled_from(["|", "||", "\n|", "a"]))
 def test_separated_equals_split(parts, separator):
     text = "|".join(parts)
@@ -60,15 +53,6 @@ def test_separated_equals_split(parts, separator):
     assert [piece for _, piece in separated(lines, separator)] == [
         p.strip("\r\n") for p in text.split(separator)
     ]
-
-
-@needs_data
-def test_tinystories():
-    file = DATA / "corpus" / "tinystories_train_head_2MiB.txt.xz"
-    rows = texts(file, separator="<|endoftext|>")
-    whole = lzma.decompress(file.read_bytes()).decode("utf-8")
-    assert len(rows) > 2000
-    assert rows == [piece.strip("\r\n") for piece in whole.split("<|endoftext|>") if piece.strip()]
 
 
 def zst(data: bytes) -> bytes:
@@ -187,11 +171,6 @@ def test_zst_cut_at_every_byte(tmp_path, monkeypatch):
     read: list[int] = []
     list(iter_documents([file], SourceOptions(), on_bytes=read.append))
     assert sum(read) == len(whole)
-
-
-def test_zst_of_one_character(tmp_path):
-    (tmp_path / "a.txt.zst").write_bytes(zst(b"a" * 1_000_000))
-    assert texts(tmp_path / "a.txt.zst") == ["a" * 1_000_000]
 
 
 def test_zst_without_its_package(tmp_path, monkeypatch):

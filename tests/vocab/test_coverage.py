@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import UsageError
 from vocabforge.vocab.subset.coverage import (
     coverage_at,
-    curve_sizes,
     rank_all,
     size_for_coverage,
-    size_ladder,
     smallest_size,
     unseen_mass,
     unseen_share,
@@ -78,20 +76,6 @@ def test_impossible_shares(share):
         size_for_coverage(np.array([1, 2]), share)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda empty: size_for_coverage(empty, 0.5),
-        lambda empty: coverage_at(rank_all(empty), empty, [1]),
-        unseen_mass,
-        lambda empty: unseen_share(empty, empty),
-    ],
-)
-def test_an_empty_table(function):
-    with pytest.raises(DataError, match="nothing was counted"):
-        function(np.zeros(3, dtype=np.int64))
-
-
 def test_unseen_mass_predicts_held_out_text():
     """Good-Turing on a sample of a long-tailed law, against what a second sample really holds."""
     random = np.random.default_rng(0)
@@ -100,12 +84,3 @@ def test_unseen_mass_predicts_held_out_text():
     first, second = (np.bincount(random.choice(5000, 20000, p=law), minlength=5000) for _ in range(2))
     assert unseen_mass(first) == np.count_nonzero(first == 1) / 20000
     assert unseen_mass(first) == pytest.approx(unseen_share(first, second), rel=0.1)
-
-
-@pytest.mark.parametrize("vocab_size", [1, 2, 105, 512, 151_936])
-def test_sizes(vocab_size):
-    for sizes in (size_ladder(vocab_size, [7, 10**9]), curve_sizes(vocab_size)):
-        assert sizes == sorted(set(sizes))
-        assert sizes[0] >= 1
-        assert sizes[-1] == vocab_size
-    assert (7 in size_ladder(vocab_size, [7])) == (vocab_size >= 7)

@@ -12,7 +12,7 @@ from .document import Cutter, Document, ReadContext, Sampler
 
 PIECE_CHARACTERS = 1 << 20
 _STEP = 8 << 20
-LINE_LIMIT = 1 << 30  # bytes
+LONG_LINE = 16 << 20  # bytes
 
 
 def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
@@ -102,10 +102,9 @@ def _no_place(path: Path, limit: int) -> DataError:
 
 
 def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None) -> Iterator[str]:
-    """The text of a file in parts of whole lines; a line that is not UTF-8 is left out and recorded.
+    """The text of a file in parts; a line that is not UTF-8 is left out and recorded.
 
-    Raises:
-        DataError: a line is longer than ``LINE_LIMIT``.
+    A line longer than ``LONG_LINE`` comes in parts that are treated as lines.
     """
     held: list[bytes] = []  # an unfinished line
     size = number = 0
@@ -118,13 +117,13 @@ def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = N
             held, size = [], 0
         held.append(block[end:])
         size += len(block) - end
-        if size > LINE_LIMIT:
-            raise DataError(
-                "a line of the text is too long to be read",
-                got=f"more than {LINE_LIMIT >> 20:,} MiB",
-                source=f"{span.path}:{span.where(number + 1)}",
-                remedy="break the line",
-            )
+        if size > LONG_LINE:
+            part = b"".join(held)
+            last = len(part) - 1  # the last character may be cut
+            while last > len(part) - 4 and part[last] & 0xC0 == 0x80:
+                last -= 1
+            yield _decoded(part[:last], span, number, problems)
+            held, size = [part[last:]], len(part) - last
     yield _decoded(b"".join(held), span, number, problems)
 
 
