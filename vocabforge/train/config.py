@@ -30,47 +30,49 @@ class DataConfig(StrictModel):
     heldout: tuple[Path, ...] = ()
     prepared: Path | None = None
     cache: Path | None = None
-    heldout_documents: Positive = Field(64, description="Documents set aside if no held-out texts are given.")
-    heldout_prompts: Positive = Field(
-        40, description="Held-out prompts to write in Spec-Bench format, at most."
+    heldout_documents: Positive = Field(
+        default=64, description="Documents set aside if no held-out texts are given."
     )
-    prompt_tokens: Positive = Field(32, description="Tokens of a prompt made of plain text.")
+    heldout_prompts: Positive = Field(
+        default=40, description="Held-out prompts to write in Spec-Bench format, at most."
+    )
+    prompt_tokens: Positive = Field(default=32, description="Tokens of a prompt made of plain text.")
     text_field: str | None = Field(
-        None, description="Field with the text or conversation of a row [default: the usual names]."
+        default=None, description="Field with the text or conversation of a row [default: the usual names]."
     )
     text_unit: Literal["file", "line", "paragraph"] = Field(
-        "file", description="What one document of a text file is."
+        default="file", description="What one document of a text file is."
     )
     separator: str | None = Field(
-        None,
+        default=None,
         description="Literal between the documents of a text file, such as '<|endoftext|>'; overrides the unit.",
     )
     sequence_length: Annotated[int, Field(ge=8, le=131072)] = 2048
     overlong: Literal["cut", "split", "skip"] = Field(
-        "cut",
+        default="cut",
         description="Documents longer than a row: **cut** keeps the first T tokens, **split** makes documents of T "
         "tokens (each but the first without what came before), **skip** leaves them out.",
     )
-    append_eos: bool = Field(True, description="End plain texts with the end token.")
+    append_eos: bool = Field(default=True, description="End plain texts with the end token.")
     thinking: Literal["keep", "mask", "drop"] = Field(
-        "keep",
+        default="keep",
         description="Thinking blocks: **keep** learns them, **mask** has them in the context only, **drop** takes "
         "them out and tells the chat template not to think.",
     )
     tools: Literal["keep", "skip"] = Field(
-        "keep",
+        default="keep",
         description="Tool lists, calls and results: **keep** renders them and learns the calls, **skip** leaves such"
         " conversations out.",
     )
     answers: Literal["all", "last", "each"] = Field(
-        "all",
+        default="all",
         description="**all**: every answer, in one rendering. **last**: the answer to the last question. **each**: a"
         " document for each question, as a served target sees it.",
     )
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
     template: dict[str, Any] = Field(default_factory=dict)
     strict: bool = Field(
-        False, description="Fail at the first unreadable line instead of skipping and counting it."
+        default=False, description="Fail at the first unreadable line instead of skipping and counting it."
     )
 
     @model_validator(mode="after")
