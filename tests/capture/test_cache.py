@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
-from tests.support import ROOT, tiny_target
+from tests.support import tiny_target
 from vocabforge.capture.cache import (
     CachedCapture,
     cache_key,
     open_cache,
-    plan_shards,
     row_lengths,
-    rows_digest,
     to_batch,
 )
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
@@ -81,20 +74,6 @@ def test_padding_is_not_stored(cache: Path) -> None:
     assert size < tokens * ((3 * 32 + 32) * 4 + 8) + 1000 * len(list(cache.glob("*.safetensors")))
 
 
-def test_shards_cover_every_row_once_and_keep_to_their_size() -> None:
-    rows = splits()
-    shards = plan_shards(rows, 10, 500)
-    for split, one in rows.items():
-        mine = [shard for shard in shards if shard.split == split]
-        covered = [row for shard in mine for row in range(shard.first, shard.first + shard.rows)]
-        assert covered == list(range(len(one.input_ids)))
-        assert [shard.tokens for shard in mine] == [
-            int(row_lengths(one)[shard.first : shard.first + shard.rows].sum()) for shard in mine
-        ]
-    assert all(shard.tokens * 10 <= 500 or shard.rows == 1 for shard in shards)
-    assert {part for i in (1, 2, 3) for part in my_shards(shards, (i, 3))} == set(shards)
-
-
 def test_a_kept_run_goes_on_from_its_shards(target: HFTarget, tmp_path: Path) -> None:
     job = make_job(tmp_path / "c", target, splits())
     prepare_folder(job, overwrite=False)
@@ -121,35 +100,6 @@ def test_an_unfinished_capture_of_other_data_is_not_continued(target: HFTarget, 
     other = {**splits(), "train": packed([7, 20, 9], 32, seed=5)}
     with pytest.raises(UsageError, match="other settings or inputs"):
         prepare_folder(make_job(tmp_path / "c", target, other), overwrite=False)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.capture.capture_support import make_cache, make_job, splits
-from vocabforge.capture.online import OnlineCapture
-from vocabforge.models.target.hf import HFTarget
-target = HFTarget.load(Path(sys.argv[1]))
-online, left = OnlineCapture(target, 0), [int(sys.argv[3])]
-def source(rows, keys):
-    left[0] -= 1
-    if left[0] < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return online(rows, keys)
-make_cache(make_job(Path(sys.argv[2]), target, splits()), target, source)
-"""
-
-
-def test_kill_9_loses_no_finished_shard(folder: Path, target: HFTarget, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "c"), "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    job = make_job(tmp_path / "c", target, splits())
-    assert finished_shards(job, job.shards) == list(job.shards[:2])
-    assert make_cache(job, target) == [shard.file for shard in job.shards[2:]]
-    batch = ask(CachedCapture(tmp_path / "c"), "train", [0, 1, 2, 3, 4])
-    assert torch.equal(batch.features, ask(OnlineCapture(target, 0), "train", [0, 1, 2, 3, 4]).features)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "gone"])
@@ -258,25 +208,6 @@ def test_states_of_other_rows_are_not_written(target: HFTarget, tmp_path: Path) 
 
     with pytest.raises(DataError, match="not those of their row"):
         make_cache(make_job(tmp_path / "c", target, splits()), target, source)
-
-
-def test_stored_dtypes(target: HFTarget, tmp_path: Path) -> None:
-    rows = splits()
-    job = make_job(tmp_path / "c", target, rows)
-    make_cache(dataclasses.replace(job, key=key_of(target, rows, torch.bfloat16)), target)
-    batch = ask(CachedCapture(tmp_path / "c"), "train", [2])
-    assert batch.hidden.dtype == torch.bfloat16
-    assert torch.equal(batch.hidden, ask(OnlineCapture(target, 0), "train", [2]).hidden.bfloat16())
-
-
-def test_the_loss_mask_does_not_matter_but_documents_do() -> None:
-    rows = splits()["train"]
-    masked = dataclasses.replace(rows, loss_mask=np.zeros_like(rows.loss_mask))
-    assert rows_digest(rows) == rows_digest(masked)
-    narrow = dataclasses.replace(rows, input_ids=rows.input_ids.astype(np.int32))
-    assert rows_digest(rows) == rows_digest(narrow)
-    joined = dataclasses.replace(rows, document=np.minimum(rows.document, 1))
-    assert rows_digest(rows) != rows_digest(joined)
 
 
 def test_disk_use_is_known_beforehand(target: HFTarget, tmp_path: Path) -> None:

@@ -86,10 +86,6 @@ def test_samples_become_a_cache(target: HFTarget, tmp_path: Path) -> None:
     assert torch.equal(CachedCapture(tmp_path / "c")(batch, keys).hidden, source(batch, keys).hidden)
 
 
-def test_rounding_of_another_engine_is_allowed(target: HFTarget, tmp_path: Path) -> None:
-    SpeculatorsCapture(write_samples(tmp_path / "s", target, dtype=torch.bfloat16), target, LENGTH)
-
-
 def test_layers_numbered_otherwise_are_refused_with_their_numbers(target: HFTarget, tmp_path: Path) -> None:
     samples = write_samples(tmp_path / "s", target, layers=(0, 1, 2))
     with pytest.raises(MismatchError, match="other layers than the drafter reads") as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from tests.corpus.tokenizer_factory import byte_tokenizer
 from typer.testing import CliRunner
 
-from tests.support import ROOT, byte_tokenizer
+from tests.support import byte_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.vocab.count_freq import count_freq
 from vocabforge.cli.vocab.coverage import coverage
@@ -75,13 +74,6 @@ def test_names_that_look_like_markup(run, tmp_path):
     assert (done.exit_code, "[/b]" in done.stdout) == (0, True), done.output
 
 
-def test_repeated_input_equals_several_paths(run, tmp_path):
-    (tmp_path / "b.txt").write_text("again")
-    for name, inputs in {"x": "--input @a.txt @b.txt", "y": "--input @a.txt --input @b.txt"}.items():
-        assert run(f"count-freq --tokenizer @t {inputs} --output @{name}").exit_code == 0
-    assert (load_counts(tmp_path / "x").counts == load_counts(tmp_path / "y").counts).all()
-
-
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
@@ -138,17 +130,3 @@ def test_fill_forces_and_overwrite(run, tmp_path):
     again = run("select-vocab --counts @c --size 8 --output @s --overwrite")
     assert again.exit_code == 0, again.output
     assert len(load_subset(tmp_path / "s")) == 8
-
-
-def test_as_a_program(run, tmp_path):
-    command = [sys.executable, "-m", "vocabforge", "count-freq", "--tokenizer", "t", "--input", "a.txt"]
-    done = subprocess.run(
-        [*command, "--output", "out", "--json"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["tokens"] == 11

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, call
+from tests.cli.cli_support import assert_user_error
 from tests.cli.regenerate_support import ask, fast, meta, ok, read, write_rows
 from tests.corpus.chat_server import FakeServer, answer_text, completion
-from vocabforge.corpus.regenerate.pool import ServerPool
 from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
 
 
@@ -112,17 +111,6 @@ def test_busy_and_confused_servers_are_asked_again(rows, tmp_path, monkeypatch):
     with FakeServer() as server:
         ok(ask(rows, tmp_path / "calm", server))
     assert read(tmp_path / "calm") == read(tmp_path / "troubled")
-
-
-def test_retry_after_is_obeyed(rows, tmp_path, monkeypatch):
-    fast(monkeypatch)
-    waits: list[float | None] = []
-    monkeypatch.setattr(ServerPool, "_pause", lambda pool, member, attempt, wanted: not waits.append(wanted))
-    replies = iter([(429, {}, {"Retry-After": "0.4"}), (503, {})])
-
-    with FakeServer(lambda body: next(replies, (200, completion(body)))) as server:
-        ok(ask(rows, tmp_path / "out", server, concurrency=1, first_turn_only=True))
-    assert waits == [0.4, None]
 
 
 def test_a_server_that_dies_is_left_out(rows, tmp_path, monkeypatch):
@@ -258,13 +246,6 @@ def test_prompts_alone(tmp_path):
         ok(ask(file, tmp_path / "out", server, prompt_field="q"))
     asked = [row["messages"][0]["content"] for row in read(tmp_path / "out")]
     assert asked == ["what?", "why?"]
-
-
-def test_help_is_quick_and_names_the_options():
-    done = call("regenerate", "--help", COLUMNS="140")
-    assert done.returncode == 0
-    for option in ("--server", "--first-turn-only", "--api-key-env", "--truncated", "--drop-failed"):
-        assert option in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,6 @@ def test_changed_settings_and_inputs_are_refused(rows, tmp_path, monkeypatch):
     assert {body["max_tokens"] for body in server.bodies[-25:]} == {5}
 
 
-def test_fresh_starts_over(rows, tmp_path):
-    with FakeServer() as server:
-        server.reply = lambda body: (200, completion(body)) if len(server.bodies) <= 5 else (400, {})
-        assert ask(rows, tmp_path / "out", server).exit_code == 1
-        server.reply = lambda body: (200, completion(body))
-        before = len(server.bodies)
-        ok(ask(rows, tmp_path / "out", server, seed=1, fresh=True))
-        assert len(server.bodies) - before == 25
-
-
 def command(rows: Path, output: Path, *servers: FakeServer) -> list[str]:
     words = [sys.executable, "-m", "vocabforge", "regenerate", "--input", rows, "--output", output]
     for server in servers:

@@ -220,20 +220,3 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monk
     assert "free disk space" in str(caught.value)
     assert open_artifact(path).meta["text"] == "old"
     assert names(tmp_path) == ["x"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path):
-    """A real file system of 256 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if done.returncode:
-        pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,7 +13,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tests.support import ROOT
 from vocabforge.cli.app import echo, print_json
 from vocabforge.cli.decode.generate import _Shown
 from vocabforge.core.console import (
@@ -90,20 +87,6 @@ def test_generated_text_is_whole_where_it_is_no_terminal(
     text = "".join(ATTACKS)
     _Shown(quiet=False).show(text)
     assert stream.getvalue() == (spelled_out(text) if terminal else text)
-
-
-def test_every_console_is_of_this_kind() -> None:
-    makers = []
-    for path in sorted((ROOT / "vocabforge").rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        makers += [
-            f"{path.relative_to(ROOT)}:{node.lineno}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("Console", "print_exception")
-        ]
-    assert makers == []
-    assert (Path(ROOT) / "vocabforge/core/console.py").is_file()
 
 
 def test_half_a_character_can_be_printed() -> None:

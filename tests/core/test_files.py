@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -19,14 +18,7 @@ from vocabforge.core.files import (
     check_run_folder,
     disk_errors,
     read_json,
-    sha256_file,
 )
-
-
-def test_sha256_over_several_chunks(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 9000
-    (tmp_path / "x").write_bytes(data)
-    assert sha256_file(tmp_path / "x") == hashlib.sha256(data).hexdigest()
 
 
 def test_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
@@ -53,12 +45,6 @@ def test_a_failing_write_keeps_the_former_content(tmp_path, monkeypatch, step: s
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 
 
-def test_writing_below_a_file_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(VocabForgeError, match="cannot write to the disk"):
-        atomic_write(tmp_path / "file" / "x", "")
-
-
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
@@ -78,13 +64,6 @@ def test_disk_errors_let_other_things_through() -> None:
     for error in (BrokenPipeError(), ValueError("bug"), SafetensorError("header too small")):
         with pytest.raises(type(error)), disk_errors(Path("x")):
             raise error
-
-
-def test_json_round_trip_keeps_text_readable(tmp_path: Path) -> None:
-    value = {"a": [1, 2.5, None], "ü": "日本"}
-    atomic_write_json(tmp_path / "x.json", value)
-    assert read_json(tmp_path / "x.json") == value
-    assert "日本" in (tmp_path / "x.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -110,12 +89,6 @@ def test_bad_json_is_an_error_of_ours(tmp_path: Path, data: bytes, message: str)
     with pytest.raises(DataError, match=message) as caught:
         read_json(tmp_path / "x.json", "thing")
     assert "x.json" in str(caught.value)
-
-
-def test_missing_json(tmp_path: Path) -> None:
-    for path in (tmp_path / "no", tmp_path, tmp_path / "no" / "x"):
-        with pytest.raises(DataError, match="thing is missing"):
-            read_json(path, "thing")
 
 
 def test_what_atomic_write_json_escapes_it_reads_back(tmp_path: Path) -> None:

@@ -66,26 +66,6 @@ def test_damaged_lines_are_counted_and_stay(tmp_path: Path) -> None:
     assert held(path) == ([9], 0)
 
 
-def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = RowLog(tmp_path / "rows")
-    log.add(line({"n": 1}))
-    real = os.write
-    room = [5]
-
-    def tight(file: int, data: bytes) -> int:
-        size, room[0] = min(room[0], len(data)), max(0, room[0] - len(data))
-        if not size:
-            raise OSError(28, "No space left on device")
-        return real(file, data[:size])
-
-    monkeypatch.setattr("vocabforge.core.journal.os.write", tight)
-    with pytest.raises(VocabForgeError, match="cannot write to the disk"):
-        log.add(line({"n": 2}))
-    monkeypatch.undo()
-    log.close()
-    assert held(tmp_path / "rows") == ([1], 0)
-
-
 def test_a_row_behind_one_that_failed_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     full = iter([False, True])

@@ -73,10 +73,6 @@ def test_formats(row, expected):
     assert [(message["role"], message["content"]) for message in messages] == expected
 
 
-def test_plain_text_is_no_conversation():
-    assert parse_conversation({"text": "a"}) is None
-
-
 def test_tool_calls_and_reasoning_become_fields():
     turns = [
         {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'},
@@ -117,13 +113,6 @@ def test_mask_holds_the_answers_with_their_end_and_nothing_else(tmp_path):
     assert masked_text(tokenizer, TALK) == ["Yes, 你好<|end|>", "No.\n<|end|>"]
     ids, _ = render_with_mask(tokenizer, TALK)
     assert tokenizer.decode(ids, skip_special=False) == tokenizer.render(TALK)
-
-
-def test_mask_without_an_end_token_keeps_the_turn(tmp_path):
-    turns = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
-    template = turns + "{% if add_generation_prompt %}assistant: {% endif %}"
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    assert masked_text(tokenizer, TALK[1:4]) == ["Yes, 你好\n\n"]
 
 
 def test_all_zero_masks_say_why(tmp_path):

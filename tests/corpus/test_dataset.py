@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.corpus.tokenizer_factory import byte_tokenizer
 
 from tests.support import byte_tokenizer
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import DataError
 from vocabforge.corpus.prepared.dataset import SequenceOptions, TrainingSequence, iter_sequences, pack
 from vocabforge.corpus.sources.sources import Problems, SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -62,13 +63,6 @@ def test_packing_is_first_fit_longest_first(sequences, length):
     assert rows.fill == pytest.approx(1 - sum(room) / (length * len(room)))
 
 
-def test_packing_refuses_nothing_and_no_room():
-    with pytest.raises(DataError, match="nothing to train on"):
-        pack([TrainingSequence([], [])], 4, pad_id=0)
-    with pytest.raises(UsageError, match="at least one token"):
-        pack([TrainingSequence([1], [1])], 0, pad_id=0)
-
-
 def test_sequences_of_text_and_conversations(tmp_path):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", add_bos_token=True))
     rows = [
@@ -102,12 +96,3 @@ def test_conversations_need_a_template_and_an_end_token_is_needed_to_append_it(t
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=None))
     with pytest.raises(DataError, match="no chat template"):
         list(iter_sequences(tokenizer, [file], SequenceOptions()))
-
-
-def test_many_documents_keep_their_order(tmp_path):
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t"))
-    file = tmp_path / "a.txt"
-    file.write_text("\n".join(str(number) for number in range(700)))
-    options = SequenceOptions(SourceOptions(text_unit="line"))
-    shown = [tokenizer.decode(sequence.ids) for sequence in iter_sequences(tokenizer, [file], options)]
-    assert shown == [str(number) for number in range(700)]

@@ -161,39 +161,6 @@ def test_thinking_within_the_content(tmp_path, template, block):
                 learnt(tokenizer, talk, ChatOptions(thinking=thinking))
 
 
-def test_tools_are_rendered_or_skipped(plain, tmp_path):
-    (chat,) = render_chats(plain, [ASK, {"role": "assistant", "content": "a"}], ChatOptions(), tools=TOOLS)
-    assert '{"type": "function", "function": {"name": "f", "description": "d"}}' in chat.text
-    assert (chat.facts["tool_list"], chat.facts["tool_calls"]) == (1, 0)
-    with pytest.raises(DataError, match="to be skipped"):
-        learnt(plain, TWO_ROUNDS, ChatOptions(tools="skip"))
-    with pytest.raises(DataError, match="to be skipped"):
-        learnt(plain, [ASK, {"role": "assistant", "content": "a"}], ChatOptions(tools="skip"), TOOLS)
-    assert learnt(plain, [ASK, {"role": "assistant", "content": "a"}], ChatOptions(tools="skip"), "[]")
-    blind = load_tokenizer(byte_tokenizer(tmp_path))
-    with pytest.raises(DataError, match="does not write tool calls"):
-        learnt(blind, TWO_ROUNDS)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, None),
-        ("", None),
-        ("[]", None),
-        ([], None),
-        (json.dumps(TOOLS), [{"type": "function", "function": TOOLS[0]}]),
-        ([json.dumps(TOOLS[0])], [{"type": "function", "function": TOOLS[0]}]),
-        (
-            [{"type": "function", "function": {"name": "g"}}],
-            [{"type": "function", "function": {"name": "g"}}],
-        ),
-    ],
-)
-def test_tool_lists(value, expected):
-    assert read_tools(value) == expected
-
-
 @pytest.mark.parametrize("value", ["{", 3, [3], ["{"], [{"title": "f"}], {"name": "f"}])
 def test_malformed_tool_lists(value):
     with pytest.raises(DataError, match="tool"):
@@ -432,14 +399,6 @@ def test_an_end_that_only_the_last_turn_has(tmp_path):
         learnt(tokenizer, TWICE)
     each = learnt(tokenizer, TWICE, ChatOptions(answers="each"))
     assert each == [["a1 <|end|>"], [" a2<|end|>"]]
-
-
-def test_other_variables_reach_the_template(tmp_path):
-    template = "{{ date }}" + CHAT_TEMPLATE
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    talk = [ASK, {"role": "assistant", "content": "a"}]
-    (chat,) = render_chats(tokenizer, talk, ChatOptions(variables={"date": "monday"}))
-    assert chat.text.startswith("monday<|user|>")
 
 
 @needs_data

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import DATA, needs_data
-from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.corpus.sources import inputs, parquet
+from vocabforge.core.errors import DataError, VocabForgeError
+from vocabforge.corpus.sources import parquet
 from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
 from vocabforge.corpus.sources.sources import Problems, SourceOptions, iter_documents
 
@@ -54,20 +53,6 @@ def test_rows_of_every_kind(tmp_path, row_group_size):
     assert [d.plain_text() for d in found] == ["q\na", "plain", "r\nb"]
     assert [d.line for d in found] == [1, 2, 3]
     assert found[0].messages == [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-
-
-def test_openai_and_alpaca_rows(tmp_path):
-    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
-    messages = [
-        {"role": "user", "content": "q", "tool_calls": None},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-    ]
-    (row,) = documents(table(tmp_path, {"messages": [messages]}), strict=True)
-    call["function"]["arguments"] = {}  # as an object, which is what chat templates are given
-    assert row.messages[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
-    columns = {"instruction": ["i", "k"], "input": ["", "x"], "output": ["o", "p"]}
-    found = documents(table(tmp_path, columns, name="b.parquet"), strict=True)
-    assert [d.plain_text() for d in found] == ["i\no", "k\nx\np"]
 
 
 def test_text_field_reads_that_column_alone(tmp_path, monkeypatch):
@@ -187,21 +172,6 @@ def test_hub_data_sets_in_shards(hub_folder, sample):
     assert [d.text for d in documents(f"hub:{hub_folder}::test")] == ["held out"]
 
 
-def test_hub_rows_of_json_lines(tmp_path):
-    pytest.importorskip("datasets")
-    rows = [
-        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "text": None},
-        {"messages": None, "text": "plain"},
-    ]
-    folder = tmp_path / "lines"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert [d.plain_text() for d in documents(f"hub:{folder}", strict=True)] == ["q\na", "plain"]
-    assert [d.text for d in documents(f"hub:{folder}", Problems(), text_field="text")] == ["plain"]
-    with pytest.raises(DataError, match=r"no such column(.|\n)*columns: messages, text"):
-        documents(f"hub:{folder}", text_field="body")
-
-
 def test_hub_digest_follows_the_files(hub_folder, tmp_path):
     from vocabforge.corpus.sources import hub
 
@@ -228,13 +198,3 @@ def test_hub_without_network(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(DataError, match=r"ConnectionError: Couldn't(.|\n)*local copy"):
         documents("hub:nobody/nothing-at-all")
-
-
-def test_hub_names():
-    assert inputs.parse_hub("hub:a/b") == inputs.HubName("a/b", None, "train")
-    assert inputs.parse_hub("hub:a/b:c:d") == inputs.HubName("a/b", "c", "d")
-    assert inputs.parse_hub("hub:a/b::d") == inputs.HubName("a/b", None, "d")
-    for wrong in ("hub:", "hub::c", "hub:a:b:c:d"):
-        with pytest.raises(UsageError, match="not written like this"):
-            inputs.expand_paths([wrong])
-    assert inputs.expand_paths(["hub:a/b", Path("hub:a/b")]) == [Path("hub:a/b")]

@@ -98,14 +98,6 @@ def test_two_runs_and_other_settings_are_refused(tmp_path):
         assert len(log) == 5
 
 
-def test_answers_without_settings_are_not_believed(tmp_path):
-    filled(tmp_path)
-    (tmp_path / "settings.json").unlink()
-    with AnswerLog(tmp_path, SETTINGS) as log:
-        assert len(log) == 0
-        assert json.loads((tmp_path / "settings.json").read_text()) == {"format": 1, **SETTINGS}
-
-
 def test_fresh_discards_answers_and_nothing_else(tmp_path):
     other = tmp_path / "other"
     other.mkdir()

@@ -7,8 +7,6 @@ import pytest
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.chat.template import render_template
 
-HI = [{"role": "user", "content": "hi"}]
-
 
 def render(template: str, content: str = "hi") -> str:
     return render_template(

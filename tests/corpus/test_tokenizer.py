@@ -42,17 +42,6 @@ def test_prompts_of_the_golden_generations_get_one_bos():
 
 
 @needs_data
-def test_qwen3_facts(qwen3):
-    tokenizer = qwen3
-    assert tokenizer.vocab_size == 151_669
-    assert tokenizer.eos_ids == (151_645,)
-    assert tokenizer.control_ids == (151_644, 151_645)
-    assert 151_667 in tokenizer.tool_ids  # <think>
-    assert tokenizer.bos_id is None
-    assert encode_prompt(tokenizer, "Hello") == tokenizer.encode("Hello")
-
-
-@needs_data
 def test_fingerprint_survives_saving_by_another_tool(qwen3, qwen3_elsewhere, tmp_path):
     qwen3_elsewhere.save_pretrained(tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() != qwen3.source.read_bytes()
@@ -89,13 +78,6 @@ def test_add_bos_token_decides(tmp_path):
     with_bos = load_tokenizer(byte_tokenizer(tmp_path / "b", add_bos_token=True))
     assert encode_prompt(with_bos, "a")[0] == with_bos.bos_id == 256
     assert with_bos.encode("a") == encode_prompt(with_bos, "a")[1:]
-
-
-def test_chat_prompt_is_rendered_with_the_header_of_the_answer(tmp_path):
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, add_bos_token=True))
-    ids = encode_prompt(tokenizer, [{"role": "user", "content": "Hi"}])
-    assert tokenizer.decode(ids, skip_special=False) == "<|user|>\nHi<|end|>\n<|assistant|>\n"
-    assert tokenizer.decode(ids).startswith("\nHi")
 
 
 def test_no_chat_template_is_a_clear_error(tmp_path):

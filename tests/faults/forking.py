@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.injection import Layer, Strike
-from tests.support import ROOT
 
 HANG_S = 240.0
 
@@ -32,7 +31,6 @@ class Conditions:
         clock: seconds that the wall clock is wrong by.
         backwards: seconds that it goes back at each look.
         ranks: environment of a launched process.
-        unforeseen: whether there is room on the disk is not looked at first.
     """
 
     strike: Strike = field(default_factory=Strike)
@@ -40,7 +38,6 @@ class Conditions:
     clock: float = 0.0
     backwards: float = 0.0
     ranks: Mapping[str, str] = field(default_factory=dict)
-    unforeseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,6 @@ class Ended:
 
     code: int
     text: str
-    seconds: float
     operations: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
 
@@ -105,10 +101,6 @@ class Child:
             if self.conditions.file_bytes is not None:
                 limit = self.conditions.file_bytes
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-            if self.conditions.unforeseen:
-                from vocabforge.capture.writer import DiskUse
-
-                DiskUse.fits = True  # type: ignore[assignment,method-assign]
             layer.install()
             cli.main()
             return 0
@@ -123,23 +115,20 @@ class Child:
                 done = {"operations": layer.names, "modules": list(sys.modules)}
                 self._record.write_text(json.dumps(done))
 
-    def ended(self, *, kill_after: float | None = None, patience: float = HANG_S) -> Ended:
-        """Wait for the end; ``kill_after`` seconds from the start it is killed. What hangs is an error."""
-        limit = patience if kill_after is None else min(kill_after, patience)
-        status = _wait(self.pid, self._start + limit) if self._status is None else self._status
+    def ended(self, patience: float = HANG_S) -> Ended:
+        """Wait for the end; what hangs is an error."""
+        status = _wait(self.pid, self._start + patience) if self._status is None else self._status
         if status is None:
             os.kill(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):  # it had no group of its own yet
                 os.killpg(self.pid, signal.SIGKILL)
-            status = os.waitpid(self.pid, 0)[1]
-            if kill_after is None:
-                raise TimeoutError(f"{' '.join(self.argv)} hangs:\n{self._text()}")
-        seconds = time.monotonic() - self._start
+            os.waitpid(self.pid, 0)
+            raise TimeoutError(f"{' '.join(self.argv)} hangs:\n{self._text()}")
         record: dict[str, list[str]] = {"operations": [], "modules": []}
         with contextlib.suppress(OSError, ValueError):
             record = json.loads(self._record.read_text())
         code = os.waitstatus_to_exitcode(status)
-        return Ended(code, self._text(), seconds, tuple(record["operations"]), tuple(record["modules"]))
+        return Ended(code, self._text(), tuple(record["operations"]), tuple(record["modules"]))
 
     def stopped(self) -> bool:
         """Wait until a ``stop`` has struck; False if it ended before."""
@@ -180,14 +169,7 @@ def _wait(pid: int, deadline: float) -> int | None:
     return os.waitpid(pid, 0)[1]
 
 
-def _counted() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-_numbers = _counted()
+_numbers = itertools.count()
 
 
 def _set_clock(conditions: Conditions) -> None:
@@ -218,24 +200,6 @@ def load_modules(names: Sequence[str]) -> None:
         if name not in sys.modules and name != "__main__":
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-
-
-def run_fresh(argv: Sequence[str], *, kill_after: float | None = None) -> Ended:
-    """A command as a user starts it: a new interpreter; ``kill_after`` seconds from the start it is killed."""
-    began = time.monotonic()
-    command = [sys.executable, "-m", "vocabforge", *argv]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    ) as child:
-        try:
-            said, _ = child.communicate(timeout=HANG_S if kill_after is None else kill_after)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            said, _ = child.communicate()
-            if kill_after is None:
-                raise
-    return Ended(child.returncode, said.decode("utf-8", "replace"), time.monotonic() - began)
 
 
 def isolated(function: Callable[[], object]) -> None:

@@ -45,8 +45,7 @@ class Bench:
     """Where trials of one command run, and what they are compared with.
 
     Attributes:
-        reference: result of an undisturbed run. operations: its operations. seconds: its time.
-        used: bytes that it took on the disk. largest: bytes of its largest file.
+        reference: result of an undisturbed run. operations: its operations. largest: bytes of its largest file.
     """
 
     job: Job
@@ -54,9 +53,6 @@ class Bench:
     base: Path
     reference: Mapping[str, str] = field(default_factory=dict)
     operations: tuple[str, ...] = ()
-    seconds: float = 0.0
-    fresh_seconds: float = 0.0
-    used: int = 0
     largest: int = 0
 
     def words(self, work: Path) -> list[str]:
@@ -70,8 +66,7 @@ class Bench:
                 raise Wrong(f"{self.job.name} fails undisturbed:\n{ended.text[-3000:]}")
             sizes = [file.stat().st_size for file in work.rglob("*") if file.is_file()]
             self.reference, self.operations = dict(self.job.result(work)), ended.operations
-            self.used = sum(-(-size // 4096) * 4096 for size in sizes)
-            self.largest, self.seconds = max(sizes), ended.seconds
+            self.largest = max(sizes)
         return ended
 
     @contextlib.contextmanager
@@ -79,7 +74,9 @@ class Bench:
         """A new folder to work in, with other people's files in it; removed where all was well."""
         work = self.base / f"{self.job.name}-{name}" / "work"
         work.mkdir(parents=True)
-        put_neighbours(work)
+        for file, text in NEIGHBOURS.items():
+            (work / file).parent.mkdir(parents=True, exist_ok=True)
+            (work / file).write_text(text)
         yield work
         shutil.rmtree(work.parent, ignore_errors=True)
 
@@ -92,12 +89,6 @@ class Bench:
 
     def named(self, at: int) -> str:
         return f"operation {at} of {len(self.operations)} ({self.operations[at - 1]})"
-
-
-def put_neighbours(work: Path) -> None:
-    for name, text in NEIGHBOURS.items():
-        (work / name).parent.mkdir(parents=True, exist_ok=True)
-        (work / name).write_text(text)
 
 
 def check_remains(bench: Bench, work: Path) -> None:

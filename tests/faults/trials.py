@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults.faults_world import litter
-from tests.faults.forking import Child, Conditions, Ended, run, run_fresh
+from tests.faults.forking import Child, Conditions, Ended, run
 from tests.faults.injection import Strike
 from tests.faults.judging import (
     NEIGHBOURS,
@@ -24,28 +20,12 @@ from tests.faults.judging import (
     go_on,
     judge,
     phase_of,
-    put_neighbours,
     same,
 )
 from tests.support import free_port
 
 DAYS = 3 * 86_400.0
 BESIDE_S = 20.0
-
-
-def kill_in_time(bench: Bench, work: Path, share: float, *, fresh: bool = False) -> tuple[str, str]:
-    """kill -9 at a share of the undisturbed run's time; returns phase and verdict."""
-    if fresh:
-        ended = run_fresh(bench.words(work), kill_after=share * bench.fresh_seconds)
-    else:
-        ended = Child(bench.words(work), work).ended(kill_after=share * bench.seconds)
-    if ended.code not in (0, -signal.SIGKILL):
-        raise Wrong(f"failed by itself:\n{ended.text[-2500:]}")
-    check_remains(bench, work)
-    phase = "after" if ended.code == 0 else phase_of(bench, work)
-    if fresh:
-        return phase, judge(bench, work, run_fresh(bench.words(work)), phase)
-    return phase, go_on(bench, work, phase)
 
 
 def kill_at(bench: Bench, work: Path, at: int, then: int | None = None) -> tuple[str, str]:
@@ -72,43 +52,6 @@ def quota(bench: Bench, work: Path, share: float) -> tuple[str, str]:
     """No file may grow beyond a share of the largest one (RLIMIT_FSIZE); safetensors' own writes meet it, too."""
     limit = max(1, int(share * bench.largest))
     return _failed(bench, work, run(bench.words(work), work, Conditions(file_bytes=limit)))
-
-
-def full_disk(bench: Bench, work: Path, share: float) -> tuple[str, str]:
-    """A real file system (tmpfs) that holds a share of what the command needs, and later more."""
-    size = max(16_384, int(share * bench.used)) // 4096 * 4096
-    with small_disk(work, size):
-        put_neighbours(work)
-        ended = run(bench.words(work), work, Conditions(unforeseen=True))
-        subprocess.run(["mount", "-o", "remount,size=640m", str(work)], check=True)
-        return _failed(bench, work, ended)
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[None]:
-    """A tmpfs of ``size`` bytes at ``folder``.
-
-    Raises:
-        OSError: it cannot be mounted here.
-    """
-    line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    done = subprocess.run(line, capture_output=True, text=True)
-    if done.returncode:
-        raise OSError(done.stderr.strip())
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def can_mount(folder: Path) -> bool:
-    """Whether a small file system may be mounted here."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with small_disk(folder, 65_536):
-            return True
-    except OSError:
-        return False
 
 
 def _failed(bench: Bench, work: Path, ended: Ended) -> tuple[str, str]:

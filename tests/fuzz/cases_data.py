@@ -47,7 +47,7 @@ ROWS: list[tuple[str, str, Change, str]] = [
     (CHATS, "UTF-16", whole('{"text": "x"}\n'.encode("utf-16")), "UTF-8"),
     (CHATS, "prompt of a list, response of a text", whole('{"prompt": ["a"], "response": "b"}\n'), "not both texts"),
     (LIST, "no end", half(), "not valid"),
-    (LIST, "two lists", more("[]"), "more follows"),
+    (LIST, "two lists", more("[]"), "Extra data"),
     (LIST, "a comma too many", swap("}, {", "},, {"), "not valid"),
     (LIST, "deep brackets", whole(deep(100_000)), "not valid"),
     (LIST, "UTF-16", whole("[]".encode("utf-16")), "UTF-8"),

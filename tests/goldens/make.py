@@ -194,7 +194,7 @@ def make_models() -> None:
 def make_vocabularies() -> None:
     count = ("count-freq", "--tokenizer", "target", "--domain", "a=part-a.txt", "--domain", "b=part-b.txt")
     vocabforge(*count, "--output", "counts")
-    interrupted("vocabforge.vocab.counts.partials:PartialResults.save", 1, *count, "--output", "counting")
+    interrupted("vocabforge.vocab.counts.shards:PartialResults.save", 1, *count, "--output", "counting")
     vocabforge("count-freq", "--tokenizer", "target", "--input", "texts.jsonl", "--output", "runs/more")
     vocabforge("merge-freq", "counts", "runs/more", "--output", "merged")
     select = ("select-vocab", "--counts", "counts", "--target", "target", "--fill", "lowest-id")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tests.decode import bridges as toy
 from tests.support import needs_data
@@ -157,18 +157,6 @@ def test_empty_intersection_one_inside_the_other_and_both_ways(tmp_path):
     assert (inside.shared, around.shared) == (2 / 3, 1.0)
 
 
-def test_leading_spaces_and_lower_case_meet_by_bytes(made):
-    """Ġthe, ▁the and WordPiece's word-initial the are the same bytes."""
-    names = ("byte_level", "sentencepiece", "unigram", "word_piece")
-    ids = {name: prepare(made[name]).by_form for name in names}
-    for a in names:
-        for b in names:
-            pairs = dict(make_bridge(made[a], made[b], LARGE).pairs.tolist())
-            assert pairs[ids[a][b" the"][0]] == ids[b][b" the"][0]
-    bridge = make_bridge(made["byte_level"], made["word_piece"], LARGE)
-    assert bridge.drafter.speller.spell([b" The"]) == [[]]  # it has no capital letters
-
-
 def test_what_a_tokenizer_puts_before_a_text(made, tmp_path):
     found = {name: make_bridge(made[name], made[name], LARGE).target.opening for name in FAMILIES}
     with_space = {"byte_level_bare", "sentencepiece", "sentencepiece_plain", "unigram", "word_level"}
@@ -184,20 +172,6 @@ def byte_level_with(*added: AddedToken) -> Tokenizer:
     backend = FAMILIES["byte_level"]()
     backend.add_tokens(list(added))
     return backend
-
-
-def test_the_start_is_the_prefix_else_bos_else_the_end(tmp_path):
-    backend = byte_level_with(AddedToken("<s>", special=True), AddedToken("</s>", special=True))
-    bos, eos = (backend.token_to_id(name) for name in ("<s>", "</s>"))
-    both = loaded(tmp_path / "a", backend, bos_token="<s>", eos_token="</s>")
-    only = loaded(tmp_path / "b", backend, eos_token="</s>")
-    backend.post_processor = processors.TemplateProcessing(
-        single="</s> <s> $A", special_tokens=[("<s>", bos), ("</s>", eos)]
-    )
-    prefix = loaded(tmp_path / "c", backend, bos_token="<s>", eos_token="</s>")
-    starts = [make_bridge(one, one, LARGE).drafter.start for one in (both, only, prefix)]
-    assert starts == [(bos,), (eos,), (eos, bos)]
-    assert make_bridge(prefix, prefix, (eos, eos)).drafter.start == (bos,)  # bos < eos: half a prefix is none
 
 
 def test_end_tokens_that_no_file_marks_as_special_are_no_text(tmp_path):
@@ -284,11 +258,3 @@ def test_the_mean_length_leaves_out_bytes_kept_for_what_has_no_token():
     assert toy.side(spelled).mean_bytes == pytest.approx((printable + 4 + 5 + 2) / (printable + 3))
     assert toy.side((None, b"\xc3", b"\xa9")).mean_bytes == 1  # nothing else is there
     assert toy.side((b"aa", b"aa", b"b")).mean_bytes == 1.5  # each form once
-
-
-def test_words_with_their_space():
-    letters = [bytes([97 + place]) for place in range(19)]
-    assert toy.side([*letters, b" ab"]).words
-    assert not toy.side([*letters, b"xyz", b" ab"]).words
-    assert not toy.side([*letters, b" a"]).words  # a letter behind a space is no word
-    assert not toy.side([None]).words

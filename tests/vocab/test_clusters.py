@@ -14,12 +14,11 @@ from safetensors.numpy import load_file
 
 from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.artifact import open_artifact, write_artifact
-from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
+from vocabforge.core.errors import ArtifactError, MismatchError
 from vocabforge.vocab.clusters.backends import choose_backend
 from vocabforge.vocab.clusters.clusters import (
     Clusters,
     canonical,
-    check_count,
     cluster_figures,
     default_clusters,
     disagreement,
@@ -28,7 +27,6 @@ from vocabforge.vocab.clusters.clusters import (
     load_clusters,
     make_clusters,
     save_clusters,
-    size_histogram,
 )
 from vocabforge.vocab.clusters.kmeans import KMeansOptions
 from vocabforge.vocab.clusters.rows import unit_rows
@@ -210,21 +208,6 @@ def test_the_default_number_of_clusters(vocab_size, expected):
     assert default_clusters(vocab_size) == expected
 
 
-@pytest.mark.parametrize("clusters", [-1, 0, 1, 101, 200, 1000])
-def test_numbers_of_clusters_that_make_no_sense(clusters):
-    check_count(2, 200)
-    check_count(100, 200)
-    with pytest.raises(UsageError, match="2 to 100"):
-        check_count(clusters, 200)
-
-
-def test_making_too_many_clusters():
-    with pytest.raises(UsageError, match="2 to 100"):
-        made(clusters=101)
-    with pytest.raises(UsageError, match="fewer rows"):
-        made(clusters=100, zeros=range(110))
-
-
 def test_figures_of_known_sizes():
     figures = cluster_figures(given_sizes(1, 1, 2, 12, cosine=[1.0, 1.0, 0.5, 0.25]))
     assert figures["sizes"]["min"] == 1
@@ -239,16 +222,6 @@ def test_figures_of_known_sizes():
     assert cluster_figures(given_sizes(*[3] * 20))["balance"] == pytest.approx(1.0)
     assert cluster_figures(given_sizes(*[3] * 20))["share_of_largest_10"] == pytest.approx(0.5)
     json.dumps(figures, allow_nan=False)
-
-
-def test_the_histogram_of_sizes():
-    rows = size_histogram(given_sizes(2, 3, 4, 7, 16))
-    assert [(r["from"], r["to"], r["clusters"], r["ids"]) for r in rows] == [
-        (2, 3, 2, 5),
-        (4, 7, 2, 11),
-        (8, 15, 0, 0),
-        (16, 31, 1, 16),
-    ]
 
 
 def test_examples_name_each_cluster_once():

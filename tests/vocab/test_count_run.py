@@ -6,17 +6,15 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.corpus.tokenizer_factory import byte_tokenizer
 
 from tests.support import ROOT, byte_tokenizer, free_port
-from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -217,56 +215,6 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
-@pytest.mark.long
-def test_killed_runs_end_in_the_identical_artefact(folder, tmp_path):
-    """kill -9 at growing instants; what was finished is taken over, the artefact is the uninterrupted one."""
-    slow = ("--shard-mb", "1", "--engine", "plain", "--workers", "2")
-    big = tmp_path / "in"
-    big.mkdir()
-    (big / "big.txt").write_text(text_of(5, 700_000), "utf-8")  # several shards of 1 MB
-    (tmp_path / "t").symlink_to(folder / "t")
-    whole = subprocess.run(command(tmp_path, tmp_path / "whole", *slow), env=environment(), check=False)
-    assert whole.returncode == 0
-    kept = []
-    for _ in range(3):
-        start = subprocess.Popen(
-            command(tmp_path, tmp_path / "out", *slow),
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        partial = partial_folder(tmp_path / "out")
-        deadline = time.monotonic() + 60
-        before = len(list(partial.glob("shard-*"))) if partial.is_dir() else 0
-        while time.monotonic() < deadline and start.poll() is None:
-            if partial.is_dir() and len(list(partial.glob("shard-*"))) > before:
-                break
-            time.sleep(0.002)
-        if start.poll() is None:
-            os.killpg(start.pid, signal.SIGKILL)
-        start.communicate()
-        kept.append(len(list(partial.glob("shard-*"))) if partial.is_dir() else None)
-        assert start.returncode == -signal.SIGKILL or kept[-1] is None
-        if kept[-1] is None:
-            break
-        assert not (tmp_path / "out").exists()
-    assert kept[0]  # at least one run was killed with work done
-    if not (tmp_path / "out").exists():
-        done = subprocess.run(
-            command(tmp_path, tmp_path / "out", *slow),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Taking over" in done.stderr
-    assert not partial_folder(tmp_path / "out").exists()
-    one, other = (open_artifact(tmp_path / name, "counts") for name in ("whole", "out"))
-    assert one.content_hash == other.content_hash
-
-
 def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = None):
     """Two launched processes, as accelerate launch or torchrun starts them; returns (code, stderr) of each."""
     port = free_port()
@@ -302,25 +250,6 @@ def test_launched_processes_give_the_table_of_one(folder, tmp_path, whole):
 
 
 @pytest.mark.long
-def test_accelerate_launch_starts_such_processes(folder, tmp_path, whole):
-    """The documented command; without --multi_gpu accelerate would start one process on a CPU."""
-    words = command(folder, tmp_path / "out", "--shard-mb", "1")[3:]
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launcher += ["--main_process_port", str(free_port())]  # tests run side by side
-    done = subprocess.run(
-        [*launcher, "-m", "vocabforge", *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 of 2" in done.stderr
-    assert equal(load_counts(tmp_path / "out"), whole.table)
-
-
-@pytest.mark.long
 def test_launched_processes_must_see_the_same_input(folder, tmp_path):
     done = launch(folder, tmp_path / "out", inputs=[folder / "in", folder / "in" / "de"])
     assert all(code for code, _, _ in done)
@@ -349,14 +278,3 @@ def test_what_a_user_should_know_is_said(folder, tokenizer, tmp_path, capsys):
     assert "the domain y is empty" in said
     assert "engine plain counts: for less than 1 MiB" in said
     assert run.table.domains["y"].documents == 0
-
-
-def test_shards_of_unknown_size_are_units_of_their_own():
-    from vocabforge.corpus.sources.shards import Shard
-    from vocabforge.vocab.counts.plan import make_units
-
-    hub = [Shard("hub:x", "hub", at, at + 1, "", 0) for at in range(3)]
-    files = [Shard(f"{at}.txt", "text", 0, None, "ab"[at > 2], 1000) for at in range(5)]
-    units = make_units([*hub, *files], 1 << 20)
-    assert [len(unit) for unit in units] == [1, 1, 1, 3, 2]
-    assert [shard for unit in units for shard in unit] == [*hub, *files]

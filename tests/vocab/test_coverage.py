@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import UsageError
 from vocabforge.vocab.subset.coverage import (
-    carrying,
     coverage_at,
-    covered,
-    curve_sizes,
     rank_all,
     size_for_coverage,
-    size_ladder,
     smallest_size,
     unseen_mass,
     unseen_share,
@@ -74,40 +70,10 @@ def test_all_seen_ids_and_forced_ones():
     assert size_for_coverage(counts, 0.01, [1, 2, 4]) == 3
 
 
-def test_a_ranking_of_some_ids():
-    counts = np.array([4, 3, 2, 1])
-    ranked = np.array([3, 1])
-    assert covered(ranked, counts).tolist() == [1, 4]
-    assert coverage_at(ranked, counts, [1, 2, 3]) == [0.1, 0.4, None]
-    assert smallest_size(ranked, counts, 0.4) == 2
-    assert smallest_size(ranked, counts, 0.5) is None
-
-
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.2, float("nan")])
 def test_impossible_shares(share):
     with pytest.raises(UsageError, match="no share of the tokens"):
         size_for_coverage(np.array([1, 2]), share)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda empty: size_for_coverage(empty, 0.5),
-        lambda empty: coverage_at(rank_all(empty), empty, [1]),
-        unseen_mass,
-        lambda empty: unseen_share(empty, empty),
-    ],
-)
-def test_an_empty_table(function):
-    with pytest.raises(DataError, match="nothing was counted"):
-        function(np.zeros(3, dtype=np.int64))
-
-
-def test_carrying_share():
-    counts = np.array([1, 90, 5, 3, 1] + [0] * 5)
-    rows = {row.share: row for row in carrying(counts)}
-    assert [rows[share].size for share in (0.9, 0.95, 0.99)] == [1, 2, 4]
-    assert rows[0.95].of_vocabulary == 0.2
 
 
 def test_unseen_mass_predicts_held_out_text():
@@ -118,12 +84,3 @@ def test_unseen_mass_predicts_held_out_text():
     first, second = (np.bincount(random.choice(5000, 20000, p=law), minlength=5000) for _ in range(2))
     assert unseen_mass(first) == np.count_nonzero(first == 1) / 20000
     assert unseen_mass(first) == pytest.approx(unseen_share(first, second), rel=0.1)
-
-
-@pytest.mark.parametrize("vocab_size", [1, 2, 105, 512, 151_936])
-def test_sizes(vocab_size):
-    for sizes in (size_ladder(vocab_size, [7, 10**9]), curve_sizes(vocab_size)):
-        assert sizes == sorted(set(sizes))
-        assert sizes[0] >= 1
-        assert sizes[-1] == vocab_size
-    assert (7 in size_ladder(vocab_size, [7])) == (vocab_size >= 7)

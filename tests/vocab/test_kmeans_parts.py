@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from tests.vocab.kmeans_support import ArrayRows, groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.vocab.clusters import backends as kmeans_backends
-from vocabforge.vocab.clusters.backends import absent, choose_backend
+from vocabforge.vocab.clusters.backends import choose_backend
 from vocabforge.vocab.clusters.kmeans import start_centroids
 from vocabforge.vocab.clusters.rows import unit_rows
 
@@ -60,12 +59,6 @@ def test_rows_beyond_the_count_are_never_read():
     assert digests[0].hexdigest() == digests[1].hexdigest() == hashlib.sha256(matrix.tobytes()).hexdigest()
 
 
-def test_large_and_small_numbers_have_directions():
-    matrix, _ = groups(10)
-    scaled = matrix * np.logspace(-12, 30, 10)[:, None].astype(np.float32)
-    np.testing.assert_allclose(units(scaled).block(0, 10), units(matrix).block(0, 10), atol=1e-6)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_are_named(bad):
     matrix, _ = groups(50)
@@ -89,24 +82,3 @@ def test_the_choice_of_a_backend(monkeypatch):
         assert "pip install" in str(caught.value)
     monkeypatch.setattr(kmeans_backends, "absent", lambda *_: None)
     assert choose_backend("faiss")[0].name == "faiss"
-
-
-def test_faiss_on_a_gpu_comes_first(monkeypatch):
-    """The choice alone, with a stand-in for a faiss that has CUDA."""
-    monkeypatch.setattr(kmeans_backends, "absent", lambda *_: None)
-    for cuda, expected in (
-        (SimpleNamespace(StandardGpuResources=object, get_num_gpus=lambda: 1), "faiss-gpu"),
-        (SimpleNamespace(StandardGpuResources=object, get_num_gpus=lambda: 0), "faiss"),
-        (SimpleNamespace(), "faiss"),
-    ):
-        monkeypatch.setattr(kmeans_backends, "load", lambda _, cuda=cuda: cuda)
-        assert choose_backend("auto")[0].name == expected
-
-
-def test_a_backend_whose_library_is_broken_is_passed_over(tmp_path, monkeypatch):
-    (tmp_path / "broken_faiss.py").write_text("raise ImportError('libomp.so is missing')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert absent("broken_faiss", "faiss") == (
-        "faiss is installed but cannot be imported: libomp.so is missing"
-    )
-    assert absent("no_faiss_at_all", "faiss") == "faiss is not installed"

@@ -19,7 +19,6 @@ from vocabforge.vocab.counts.mixtures import (
     mix_tables,
 )
 from vocabforge.vocab.counts.table import load_counts, save_counts
-from vocabforge.vocab.subset.coverage import rank_all
 from vocabforge.vocab.subset.select import SpecialTokens
 
 V = 12
@@ -57,28 +56,6 @@ def test_mixture_is_the_definition(given_parts, as_domains):
         np.testing.assert_array_equal(sum(t.counts for t in mixed.domains.values()), mixed.counts)
         for part in parts:
             assert ((mixed.domains[part.name].counts > 0) == (part.table.counts > 0)).all()
-
-
-@given(rows, weights, weights)
-def test_mixture_of_equal_tables_ranks_as_the_table(row, first, second):
-    table = make_table(row)
-    mixed = mix_tables([TablePart("a", table, first), TablePart("b", table, second)])
-    np.testing.assert_array_equal(rank_all(mixed.counts), rank_all(table.counts))
-
-
-def test_a_small_corpus_weighs_what_it_is_given():
-    large, small = make_table([0, 1000, 0]), make_table([0, 0, 1])
-    mixed = mix_tables([TablePart("large", large, 0.3), TablePart("small", small, 0.7)])
-    assert (mixed.counts / MIXTURE_TOTAL).tolist() == pytest.approx([0, 0.3, 0.7])
-    entries = {entry["name"]: entry for entry in mixed.origin["parts"]}
-    assert (entries["small"]["weight"], entries["small"]["tokens"]) == (0.7, 1)
-
-
-def test_ties_stay_ties():
-    """1/3 + 1/6 and 1/6 + 1/3: in floating point the two could come apart."""
-    a, b = make_table([2, 1, 3]), make_table([1, 2, 3])
-    mixed = mix_tables([TablePart("a", a, 0.1), TablePart("b", b, 0.1)])
-    assert mixed.counts[0] == mixed.counts[1]
 
 
 def test_round_trip_and_domains(tmp_path):

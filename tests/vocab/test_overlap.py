@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.support import DATA, needs_data
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
 from vocabforge.core.errors import ArtifactError, UsageError
-from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.on_text import compare_on_corpus
-from vocabforge.vocab.overlap.overlap import LONGEST, compare, histogram, load_overlap, prepare, save_overlap
+from vocabforge.vocab.overlap.overlap import compare, load_overlap, prepare, save_overlap
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +44,6 @@ def test_special_tokens_are_never_paired_and_equal_end_tokens_only_as_end_tokens
     assert 257 not in overlap.pairs
     assert overlap.eos_pair == (257, 257)
     assert compare(sides[0], hand_made(tmp_path / "c", [])).eos_pair is None
-
-
-def test_an_end_token_above_the_highest_id_is_no_token(tmp_path):
-    a = hand_made(tmp_path / "a", ["ab"], eos="<end>")
-    (tmp_path / "a" / "generation_config.json").write_text('{"eos_token_id": [999, 5]}')
-    overlap = compare(prepare(load_tokenizer(tmp_path / "a")), a)
-    assert (overlap.a.eos, overlap.eos_pair) == ((257, 5), (257, 257))
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
@@ -132,12 +123,6 @@ def test_the_model_spells_behind_text_without_a_space_put_in_front(tmp_path):
     assert prepare(loaded(tmp_path / "h", backend)).speller.lengths([b"a1", b" a1"]).tolist() == [2, 3]
 
 
-def test_histogram():
-    needed = np.array([-1, 0, 1, 1, 3, LONGEST, LONGEST + 5])
-    assert histogram(needed) == (1, 2, 0, 1, 0, 0, 0, 0, 2)
-    assert histogram(needed, np.array([9, 1, 2, 3, 4, 5, 6])) == (1, 5, 0, 4, 0, 0, 0, 0, 11)
-
-
 def test_the_artefact_comes_back_whole(made, tmp_path):
     sides = made["byte_level"], made["unigram"]
     overlap = compare(*sides, corpus=compare_on_corpus(*sides, documents(*TEXTS)))
@@ -171,23 +156,3 @@ def test_arrays_that_do_not_fit_their_manifest_are_refused(made, tmp_path, pairs
         save_file({"pairs": np.array(pairs, dtype=np.int64)}, folder / "overlap.safetensors")
     with pytest.raises(ArtifactError, match=message):
         load_overlap(tmp_path / "o")
-
-
-@needs_data
-def test_real_sentencepiece_vocabularies():
-    tok512 = prepare(load_tokenizer(DATA / "models" / "tok512"))
-    tok105 = prepare(load_tokenizer(DATA / "models" / "babyllama-tok105"))
-    overlap = compare(tok105, tok512)
-    # tok105's 102 characters (its mark of a space included) are pieces or bytes of tok512.
-    ours, theirs = ({form for form in side.forms.forms if form} for side in (tok105, tok512))
-    assert overlap.forms == len(ours & theirs)
-    assert overlap.a.needed[0] == 0
-    assert overlap.b.single_bytes == 256
-    assert overlap.b.duplicates == 88
-    assert overlap.b.needed[0] > 0  # most single bytes are no text
-    texts = [text for text in TEXTS if text.isascii()]
-    figures = compare_on_corpus(tok105, tok512, documents(*texts))
-    assert figures["a"]["exact"] == figures["b"]["exact"] == len(texts)
-    # tok105 ends a token behind every character.
-    assert figures["boundaries_shared"] == figures["b"]["boundaries"]
-    assert figures["a"]["bytes_per_token"] < figures["b"]["bytes_per_token"]

@@ -11,7 +11,7 @@ from tokenizers import processors
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
 from vocabforge.core.errors import DataError
-from vocabforge.vocab.overlap.on_text import compare_on_corpus, loss_between
+from vocabforge.vocab.overlap.on_text import compare_on_corpus
 from vocabforge.vocab.overlap.overlap import prepare
 
 
@@ -84,34 +84,19 @@ def test_boundaries_equal_the_joined_lengths_of_byte_forms(made, texts):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "cause"),
+    ("name", "text"),
     [
-        ("byte_level", "e\u0301", "NFC"),
-        ("sentencepiece", " the dog ", "spaces at the ends"),
-        ("sentencepiece", "the   dog", "runs of spaces"),
-        ("sentencepiece_plain", "the 🙂", "unknown or special tokens"),
-        ("word_piece", "The dog", "lower-casing"),
-        ("word_piece", "the dog, late", "spaces between words"),
-        ("word_piece", "café", "accents"),
-        ("word_piece", "The café", "lower-casing, accents"),
+        ("byte_level", "e\u0301"),
+        ("sentencepiece", " the dog "),
+        ("sentencepiece_plain", "the 🙂"),
+        ("word_piece", "The dog"),
     ],
 )
-def test_what_a_round_trip_loses_is_named(made, name, text, cause):
+def test_what_a_round_trip_changes_is_shown(made, name, text):
     side = made[name]
-    figures = compare_on_corpus(side, side, documents("the dog", text))
+    figures = compare_on_corpus(side, side, documents("the dog", *[text] * 9))
     assert figures["a"]["exact"] == 1
-    assert figures["a"]["causes"] == {cause: 1}
-    (failure,) = figures["a"]["failures"]
+    assert len(figures["a"]["failures"]) == 5, "only the first are shown"
+    failure = figures["a"]["failures"][0]
     assert failure["place"] == "a.txt:2"
     assert failure["text"] != failure["decoded"]
-
-
-def test_an_unexplained_loss_is_not_guessed():
-    assert loss_between("abc", "xyz", unknown=False) == "another cause"
-
-
-def test_only_the_first_failures_are_shown_and_all_counted(made):
-    figures = compare_on_corpus(made["word_piece"], made["byte_level"], documents(*["The dog"] * 9))
-    assert len(figures["a"]["failures"]) == 5
-    assert figures["a"]["causes"] == {"lower-casing": 9}
-    assert (figures["a"]["exact"], figures["b"]["exact"]) == (0, 9)

@@ -60,14 +60,6 @@ def test_pair_of_maps(case):
     assert subset.filled == len(unexplained)
 
 
-def test_head_rows_of_the_offsets():
-    """``U[arange(R) + d2t]`` are the rows of the draft head."""
-    head = np.arange(20).reshape(10, 2)
-    subset = VocabSubset.from_ranked(np.array([7, 2, 9]), vocab_size=10, fingerprint="f", forced=[9])
-    np.testing.assert_array_equal(head[np.arange(3) + subset.d2t()], head[[2, 7, 9]])
-    assert subset.d2t().tolist() == [2, 6, 7]
-
-
 def test_padded_rows():
     subset = VocabSubset.from_ranked(np.array([0, 3]), vocab_size=4, fingerprint="f")
     assert subset.t2d(6).tolist() == [True, False, False, True, False, False]
@@ -77,12 +69,6 @@ def test_padded_rows():
 
 def full(size, fingerprint):
     return VocabSubset.from_ranked(np.arange(size), vocab_size=size, fingerprint=fingerprint)
-
-
-def test_full_vocabulary_is_the_identity():
-    subset = full(5, "f")
-    assert subset.t2d().all()
-    assert not subset.d2t().any()
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import lzma
 import re
 import unicodedata
 
@@ -13,12 +11,10 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.support import DATA, needs_data
+from tests.support import DATA
 from tests.vocab.engine_tokenizers import PROVEN, wrapped
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
-from tests.vocab.real_tokenizers import real
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.token_bytes import byte_level_characters, readable, token_bytes, token_forms
 from vocabforge.vocab.subset.select import byte_ids
 
@@ -66,12 +62,6 @@ WHITE = [chr(code) for code in (0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 
 
 
 @given(UNICODE)
-@example("e\u0301 \u212b\n\n  x")
-def test_byte_level_gives_the_text_in_nfc(made, text):
-    assert joined(made, "byte_level", text) == unicodedata.normalize("NFC", text).encode()
-
-
-@given(UNICODE)
 def test_byte_level_with_a_space_in_front_and_without_a_decoder(made, text):
     expected = unicodedata.normalize("NFC", text)
     if expected and not expected.startswith(" "):
@@ -83,16 +73,6 @@ def test_byte_level_with_a_space_in_front_and_without_a_decoder(made, text):
 @example("\U0001f642 <0x0A> \u2581 a")
 def test_sentencepiece_with_byte_fallback_gives_the_trimmed_text(made, text):
     assert joined(made, "sentencepiece", text) == sentencepiece_text(text).encode()
-
-
-@given(TRAINED)
-def test_sentencepiece_without_fallback(made, text):
-    assert joined(made, "sentencepiece_plain", text) == sentencepiece_text(text).encode()
-
-
-@given(TRAINED)
-def test_unigram(made, text):
-    assert joined(made, "unigram", text) == (text if text[:1] in ("", " ") else " " + text).encode()
 
 
 @given(WORDS)
@@ -108,11 +88,6 @@ def test_word_piece_writes_a_space_before_each_word(made, words):
 def test_word_piece_clean_up_drops_the_space_before_a_mark(made):
     assert joined(made, "word_piece_clean", "The Dog, late?") == b" the dog, late?"
     assert joined(made, "word_piece", "The Dog, late?") == b" the dog , late ?"
-
-
-@given(WORDS)
-def test_word_level(made, words):
-    assert joined(made, "word_level", " ".join(words)) == "".join(" " + word for word in words).encode()
 
 
 @given(st.lists(st.sampled_from(["the", "shells", "sea", "lazy"]), max_size=8))
@@ -217,37 +192,6 @@ def test_readable_tells_tokens_apart_and_prints_on_one_line(tokens):
     shown = [readable(token) for token in tokens]
     assert len(set(shown)) == len(tokens)
     assert all(len(line.splitlines()) <= 1 and (not line or line.isprintable()) for line in shown)
-
-
-@needs_data
-@pytest.mark.parametrize("name", ["tok512", "tok105"])
-def test_real_sentencepiece(name):
-    folder = DATA / "models" / ("tok512" if name == "tok512" else "babyllama-tok105")
-    tokenizer = load_tokenizer(folder)
-    forms = token_bytes(tokenizer)
-    for row in golden():
-        parts = [forms[token] for token in row[name]]
-        if name == "tok512" or None not in parts:
-            assert b"".join(parts) == sentencepiece_text(row["text"]).encode()
-    if name == "tok512":
-        assert forms[13] == b"\n"
-        assert {bytes([byte]) for byte in range(256)} <= set(forms)
-
-
-@needs_data
-@pytest.mark.proof
-def test_real_byte_level():
-    tokenizers = {name: real(name) for name in ("qwen3", "gpt2", "o200k")}
-    forms = {name: token_bytes(tokenizer) for name, tokenizer in tokenizers.items()}
-    for name, path, size in (("qwen3", "qwen/qwen", 151_643), ("o200k", "o200k/o200k_base", 199_998)):
-        packed = (DATA / "tokenizers" / f"{path}.tiktoken.xz").read_bytes()
-        lines = (line.split() for line in lzma.decompress(packed).splitlines())
-        assert forms[name][:size] == [base64.b64decode(token) for token, _ in lines]
-    odd = "<think>\u200f e\u0301\r\n \u3000\x00 \U0001f468\u200d\U0001f469 don't 12345 \u0e01\u0e33"
-    for text in (*(row["text"] for row in golden()), odd):
-        for name, tokenizer in tokenizers.items():
-            expected = unicodedata.normalize("NFC", text) if name == "qwen3" else text
-            assert b"".join(forms[name][token] for token in tokenizer.encode(text)) == expected.encode()
 
 
 @pytest.mark.parametrize("name", BYTE_LEVEL)

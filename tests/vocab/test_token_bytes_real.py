@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import re
 import unicodedata
 
@@ -103,19 +101,6 @@ def test_a_text_is_spelled_as_the_tokenizer_does(prepared, name):
         # Cut where words begin, it is the same: a space belongs to the word behind it.
         words = re.findall(rb"\s*\S+|\s+$", text) if name.startswith("tok") else []
         assert [token for ids in side.speller.spell(words) for token in ids] == (row[name] if words else [])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_any_piece_of_a_text_is_spelled_exactly_or_not_at_all(prepared, name):
-    side, draw = prepared(name), random.Random(0)
-    for row in golden():
-        text = as_read(name, row["text"]).encode()
-        places = sorted(draw.choices(range(len(text) + 1), k=40))
-        pieces = [text[a:b] for a, b in itertools.pairwise(places)]
-        for piece, ids in zip(pieces, side.speller.spell(pieces), strict=True):
-            assert (ids is None) == (not piece)
-            if ids or (piece and name != "tok105"):
-                assert joined(side, ids) == piece
 
 
 @pytest.mark.parametrize("name", NAMES)

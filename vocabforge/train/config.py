@@ -12,7 +12,7 @@ from ..core.errors import did_you_mean
 
 
 class DataConfig(StrictModel):
-    """What the drafter learns from.
+    """What the drafter learns from. Fields with a description are options of prepare-data, too.
 
     Attributes:
         train: files, folders, globs or hub:NAME data sets (.txt, .jsonl, .json, .parquet; .gz, .xz and .zst
@@ -21,47 +21,59 @@ class DataConfig(StrictModel):
         prepared: folder made by ``vocabforge prepare-data``; then ``train`` and ``heldout`` are empty, and
             all keys that decide the rows are those of that folder.
         cache: where prepared data are kept and found again by their content; None is OUTPUT/data.
-        heldout_documents: documents set aside when ``heldout`` is empty.
-        heldout_prompts: held-out prompts written in Spec-Bench format for ``vocabforge eval``.
-        prompt_tokens: prompt length, in tokens, of those that come from plain text.
-        text_field: key of the text (or conversation) in JSON rows; None finds the usual ones.
-        text_unit: what one document of a plain text file is.
-        separator: literal between documents of a text file; overrides ``text_unit``.
         sequence_length: T, tokens of a packed row.
-        overlong: what becomes of a document longer than a row: ``cut`` keeps its first T tokens, ``split``
-            makes documents of T tokens of it (each but the first without what came before), ``skip`` leaves
-            it out. All are counted and reported.
-        append_eos: end every plain text document with the tokenizer's EOS.
-        thinking: ``keep`` learns thinking blocks, ``mask`` has them in the context only, ``drop`` takes them
-            out and tells the template not to think.
-        tools: ``keep`` renders tool lists, calls and results and learns the calls; ``skip`` leaves such
-            conversations out.
-        answers: ``all`` learns every answer in one rendering, ``last`` the answer to the last question,
-            ``each`` makes a document of every question with all that came before it.
         thinking_tags: what opens and closes a thinking block within a content.
         template: further variables of the chat template, such as ``date_string``.
-        strict: the first unreadable line is an error instead of being counted and skipped.
     """
 
     train: tuple[Path, ...] = ()
     heldout: tuple[Path, ...] = ()
     prepared: Path | None = None
     cache: Path | None = None
-    heldout_documents: Positive = 64
-    heldout_prompts: Positive = 40
-    prompt_tokens: Positive = 32
-    text_field: str | None = None
-    text_unit: Literal["file", "line", "paragraph"] = "file"
-    separator: str | None = None
+    heldout_documents: Positive = Field(
+        default=64, description="Documents set aside if no held-out texts are given."
+    )
+    heldout_prompts: Positive = Field(
+        default=40, description="Held-out prompts to write in Spec-Bench format, at most."
+    )
+    prompt_tokens: Positive = Field(default=32, description="Tokens of a prompt made of plain text.")
+    text_field: str | None = Field(
+        default=None, description="Field with the text or conversation of a row [default: the usual names]."
+    )
+    text_unit: Literal["file", "line", "paragraph"] = Field(
+        default="file", description="What one document of a text file is."
+    )
+    separator: str | None = Field(
+        default=None,
+        description="Literal between the documents of a text file, such as '<|endoftext|>'; overrides the unit.",
+    )
     sequence_length: Annotated[int, Field(ge=8, le=131072)] = 2048
-    overlong: Literal["cut", "split", "skip"] = "cut"
-    append_eos: bool = True
-    thinking: Literal["keep", "mask", "drop"] = "keep"
-    tools: Literal["keep", "skip"] = "keep"
-    answers: Literal["all", "last", "each"] = "all"
+    overlong: Literal["cut", "split", "skip"] = Field(
+        default="cut",
+        description="Documents longer than a row: **cut** keeps the first T tokens, **split** makes documents of T "
+        "tokens (each but the first without what came before), **skip** leaves them out.",
+    )
+    append_eos: bool = Field(default=True, description="End plain texts with the end token.")
+    thinking: Literal["keep", "mask", "drop"] = Field(
+        default="keep",
+        description="Thinking blocks: **keep** learns them, **mask** has them in the context only, **drop** takes "
+        "them out and tells the chat template not to think.",
+    )
+    tools: Literal["keep", "skip"] = Field(
+        default="keep",
+        description="Tool lists, calls and results: **keep** renders them and learns the calls, **skip** leaves such"
+        " conversations out.",
+    )
+    answers: Literal["all", "last", "each"] = Field(
+        default="all",
+        description="**all**: every answer, in one rendering. **last**: the answer to the last question. **each**: a"
+        " document for each question, as a served target sees it.",
+    )
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
     template: dict[str, Any] = Field(default_factory=dict)
-    strict: bool = False
+    strict: bool = Field(
+        default=False, description="Fail at the first unreadable line instead of skipping and counting it."
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:

@@ -74,25 +74,16 @@ def capture(
     from ...core.config import load_config
     from ...core.errors import UsageError
     from ...train.config import TrainConfig
-    from .capture_run import CaptureRunOptions, plan, run
+    from .capture_run import plan, run
 
     settings = load_config(TrainConfig, config, overrides or [])
     folder = cache.output or settings.capture.cache
     if folder is None:
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
-    options = CaptureRunOptions(
-        output=folder,
-        store_dtype=None if cache.store_dtype is StoreDtype.target else cache.store_dtype.value,
-        shard_bytes=cache.shard_mb * 10**6,
-        part=cache.part,
-        from_speculators=cache.from_speculators,
-        yes=cache.yes,
-        overwrite=overwrite,
-    )
     if plan_only:
-        facts = plan(settings, options)
+        facts = plan(settings, folder, cache)
         print_plan(capture_table(facts), facts, as_json=as_json)
         return
-    result = run(settings, options)
+    result = run(settings, folder, cache, overwrite=overwrite)
     if as_json:
         print_json(result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +43,17 @@ from ...train.data import prepare
 from ...train.machine import device_of, set_threads
 from ...train.setup import sizes_of
 from ..train.train_drafter import briefly_native
+from .capture import CacheOptions, StoreDtype
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 
-@dataclass(frozen=True)
-class CaptureRunOptions:
-    """The command's options beside the recipe; ``store_dtype`` None is the target's."""
-
-    output: Path
-    store_dtype: str | None
-    shard_bytes: int
-    part: str | None
-    from_speculators: Path | None
-    yes: bool
-    overwrite: bool
-
-
-def plan(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
+def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str, Any]:
     """What would be captured and the room it takes; nothing is written but the prepared data."""
-    job, _ = _job(settings, options)
-    use = disk_use(options.output, job.bytes(), job.bytes(present_shards(job)))
+    job, _ = _job(settings, output, options)
+    use = disk_use(output, job.bytes(), job.bytes(present_shards(job)))
     return {
-        "output": str(options.output),
+        "output": str(output),
         "target": str(settings.target),
         "key": job.key.facts(),
         "rows": {split: len(packed.input_ids) for split, packed in job.rows.items()},
@@ -79,7 +66,7 @@ def plan(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
     }
 
 
-def run(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
+def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite: bool) -> dict[str, Any]:
     """Capture this process's shards and, when all are there, finish the cache.
 
     Raises:
@@ -91,9 +78,9 @@ def run(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
     if device_of(settings).type == "cpu":
         set_threads(settings)  # as training does: the number of threads decides the last bits
     leads = not together or rank() == 0
-    job, tokenizer = _job(settings, options)
+    job, tokenizer = _job(settings, output, options)
     if leads:
-        prepare_folder(job, overwrite=options.overwrite)
+        prepare_folder(job, overwrite=overwrite)
         mine = my_shards(job.shards, part)
         done = finished_shards(job, mine)
         todo = [shard for shard in mine if shard not in done]
@@ -113,15 +100,15 @@ def run(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
         "source": "online" if options.from_speculators is None else "speculators",
     }
     config = {**settings.model_dump(mode="json"), "target": str(settings.target)}
-    whole = leads and finish(job, meta, config, overwrite=options.overwrite)
+    whole = leads and finish(job, meta, config, overwrite=overwrite)
     if whole:
-        say(f"The captured states are in {options.output}: train with capture.cache={options.output}")
+        say(f"The captured states are in {output}: train with capture.cache={output}")
     elif leads:
         say(
             f"Part {part[0]} of {part[1]} is done; {len(present_shards(job)):,} of {len(job.shards):,} shards are "
             "there. The part that finishes last joins them."
         )
-    return {"output": str(options.output), "finished": whole, "shards": len(todo), "bytes": job.bytes(todo)}
+    return {"output": str(output), "finished": whole, "shards": len(todo), "bytes": job.bytes(todo)}
 
 
 def _part(text: str | None, together: bool) -> tuple[int, int]:
@@ -143,7 +130,7 @@ def _part(text: str | None, together: bool) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _job(settings: TrainConfig, options: CaptureRunOptions) -> tuple[CaptureJob, TextTokenizer]:
+def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[CaptureJob, TextTokenizer]:
     """Rows, key and shards; the target's weights are not loaded."""
     raw = read_target_config(settings.target)
     tokenizer = load_tokenizer(settings.tokenizer or settings.target)
@@ -158,25 +145,25 @@ def _job(settings: TrainConfig, options: CaptureRunOptions) -> tuple[CaptureJob,
         target=target_fingerprint(settings.target),
         aux_layers=layers or default_aux_layers(int(raw["num_hidden_layers"])),
         hidden_size=int(raw["hidden_size"]),
-        dtype=options.store_dtype or target_dtype,
+        dtype=target_dtype if options.store_dtype is StoreDtype.target else options.store_dtype.value,
         target_dtype=target_dtype,
         rows={split: rows_digest(packed) for split, packed in rows.items()},
     )
-    return plan_capture(options.output, key, rows, options.shard_bytes), tokenizer
+    return plan_capture(output, key, rows, options.shard_mb * 10**6), tokenizer
 
 
-def _ask(job: CaptureJob, todo: list[CaptureShard], options: CaptureRunOptions) -> None:
+def _ask(job: CaptureJob, todo: list[CaptureShard], options: CacheOptions) -> None:
     """Show the disk use; go on only where it fits and is wanted."""
     if not todo:
         return
-    use = disk_use(options.output, job.bytes(), job.bytes(present_shards(job)))
+    use = disk_use(job.output, job.bytes(), job.bytes(present_shards(job)))
     tokens = sum(shard.tokens for shard in job.shards)
     say(
         f"{tokens:,} tokens of {job.key.token_bytes:,} bytes ({job.key.dtype}): {gigabytes(use.total)} in "
         f"{len(job.shards):,} shards; {gigabytes(use.done)} are there, {gigabytes(use.free)} are free "
-        f"at {options.output}"
+        f"at {job.output}"
     )
-    check_disk(use, options.output)
+    check_disk(use, job.output)
     if options.yes:
         return
     if not sys.stdin.isatty():
@@ -207,7 +194,7 @@ def _load(settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer) -> H
     return target
 
 
-def _source(target: HFTarget, options: CaptureRunOptions, job: CaptureJob) -> CaptureSource:
+def _source(target: HFTarget, options: CacheOptions, job: CaptureJob) -> CaptureSource:
     if options.from_speculators is None:
         return OnlineCapture(target, 0)
     length = next(iter(job.rows.values())).input_ids.shape[1]

@@ -4,53 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...train.config import DataConfig
 from ..app import ResultOptions, echo, print_json, stdout_console
-from ..options.texts import DocumentOptions, MoreInputsArgument, StrictOption
+from ..options.groups import FromModel
+from ..options.texts import MoreInputsArgument, check_parting
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from ...corpus.prepared.artifact import PreparedData
     from ...corpus.tokenizer.tokenizer import TextTokenizer
-if TYPE_CHECKING:
-    from ...train.config import DataConfig
 
 
-class Overlong(Enum):
-    """What becomes of a document longer than a row."""
-
-    cut = "cut"
-    split = "split"
-    skip = "skip"
-
-
-class Thinking(Enum):
-    """What becomes of thinking blocks."""
-
-    keep = "keep"
-    mask = "mask"
-    drop = "drop"
-
-
-class Tools(Enum):
-    """What becomes of conversations that use tools."""
-
-    keep = "keep"
-    skip = "skip"
-
-
-class Answers(Enum):
-    """Which answers of a conversation are learnt."""
-
-    all = "all"
-    last = "last"
-    each = "each"
+Documents = Annotated[
+    dict[str, Any],
+    FromModel(DataConfig, only=tuple(n for n, f in DataConfig.model_fields.items() if f.description)),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,41 +98,10 @@ class PrepareInputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """What becomes of a document, and which of it is learnt."""
+    """How documents become rows."""
 
     length: Annotated[int, typer.Option(metavar="T", min=8, max=131072, help="Tokens a row.")] = 2048
-    overlong: Annotated[
-        Overlong,
-        typer.Option(
-            help="Documents longer than a row: **cut** keeps the first T tokens, **split** makes documents of "
-            "T tokens (each but the first without what came before), **skip** leaves them out."
-        ),
-    ] = Overlong.cut
-    thinking: Annotated[
-        Thinking,
-        typer.Option(
-            help="Thinking blocks: **keep** learns them, **mask** has them in the context only, **drop** takes "
-            "them out and tells the chat template not to think."
-        ),
-    ] = Thinking.keep
-    tools: Annotated[
-        Tools,
-        typer.Option(
-            help="Tool lists, calls and results: **keep** renders them and learns the calls, **skip** leaves "
-            "such conversations out."
-        ),
-    ] = Tools.keep
-    answers: Annotated[
-        Answers,
-        typer.Option(
-            help="**all**: every answer, in one rendering. **last**: the answer to the last question. "
-            "**each**: a document for each question, as a served target sees it."
-        ),
-    ] = Answers.all
-    documents: DocumentOptions
-    append_eos: Annotated[
-        bool, typer.Option("--append-eos/--no-append-eos", help="End plain texts with the end token.")
-    ] = True
+    documents: Documents
     template: Annotated[
         list[str] | None,
         typer.Option(
@@ -170,25 +113,9 @@ class RowOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldoutSizeOptions:
-    """How much is kept from training."""
-
-    heldout_documents: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Documents set aside without --heldout.")
-    ] = 64
-    heldout_prompts: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Held-out prompts to write, at most.")
-    ] = 40
-    prompt_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Length of a prompt made of plain text.")
-    ] = 32
-
-
-@dataclass(frozen=True, kw_only=True)
 class EndingOptions:
-    """What is refused, what is shown."""
+    """What is shown, and how."""
 
-    strict: StrictOption = False
     show: Annotated[
         int,
         typer.Option("--show", metavar="N", min=0, help="Show N documents with what is learnt in colour."),
@@ -196,35 +123,20 @@ class EndingOptions:
     result: ResultOptions
 
 
-def data_config(
-    inputs: PrepareInputOptions, rows: RowOptions, heldout: HeldoutSizeOptions, *, strict: bool
-) -> DataConfig:
+def data_config(inputs: PrepareInputOptions, rows: RowOptions) -> DataConfig:
     """The options as training's configuration has them.
 
     Raises:
         UsageError: no input, two ways of parting documents, or a variable that cannot be read.
     """
-    from ...train.config import DataConfig
-
-    train = inputs.paths()
-    rows.documents.check()
+    given = rows.documents
+    check_parting(given["separator"], given["text_unit"])
     return DataConfig(
-        train=train,
+        train=inputs.paths(),
         heldout=tuple(map(Path, inputs.heldout or ())),
-        heldout_documents=heldout.heldout_documents,
-        heldout_prompts=heldout.heldout_prompts,
-        prompt_tokens=heldout.prompt_tokens,
-        text_field=rows.documents.text_field,
-        text_unit=rows.documents.text_unit.value,
-        separator=rows.documents.separator,
         sequence_length=rows.length,
-        overlong=rows.overlong.value,
-        append_eos=rows.append_eos,
-        thinking=rows.thinking.value,
-        tools=rows.tools.value,
-        answers=rows.answers.value,
         template=_variables(rows.template),
-        strict=strict,
+        **given,
     )
 
 
@@ -253,7 +165,6 @@ def prepare_data(
     folders: FolderOptions,
     inputs: PrepareInputOptions,
     rows: RowOptions,
-    heldout: HeldoutSizeOptions,
     ending: EndingOptions,
 ) -> None:
     """Render, tokenise, mask and pack texts and conversations into rows for drafter training.
@@ -270,7 +181,7 @@ def prepare_data(
     from ...train.data import prepare_options
 
     source = folders.tokenizer_source()
-    config = data_config(inputs, rows, heldout, strict=ending.strict)
+    config = data_config(inputs, rows)
     loaded, output = load_tokenizer(source), folders.output
     prepared = _prepared(output, loaded, config, prepare_options(config), overwrite=ending.result.overwrite)
     if ending.result.as_json:

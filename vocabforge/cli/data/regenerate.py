@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from ..app import print_json
-from .regenerate_options import (
-    AnswererOptions,
-    DrawOptions,
-    HandlingOptions,
-    LocalOptions,
-    PromptOptions,
-    PromptSourceOptions,
-    ServerLoadOptions,
-    WorkOptions,
-)
+import typer
+
+from ..app import ResultOptions, print_json
+from ..options.groups import FromModel
+from .regenerate_options import RegenerateOptions
+
+Asked = Annotated[RegenerateOptions, FromModel(RegenerateOptions, many=("server", "template_arg", "body"))]
 
 
 def regenerate(
-    source: PromptSourceOptions,
-    answerer: AnswererOptions,
-    draw: DrawOptions,
-    prompt: PromptOptions,
-    handling: HandlingOptions,
-    servers: ServerLoadOptions,
-    local: LocalOptions,
-    work: WorkOptions,
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            metavar="PATH",
+            help="Conversations: files, folders, globs, `hub:NAME[:CONFIG[:SPLIT]]`; may be repeated.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Artefact; its rows are in `responses.jsonl`.")
+    ],
+    asked: Asked,
+    result: ResultOptions,
 ) -> None:
     """Replace the answers of a data set by the target's own.
 
@@ -43,23 +45,22 @@ def regenerate(
     from ...corpus.regenerate.rows import Policy
     from ...corpus.regenerate.run import regenerate as run
     from ...corpus.sources import document
-    from .regenerate_setup import choose_side, wanted
+    from .regenerate_setup import choose_side
 
-    answerer.check()
-    check_output(source.output, overwrite=work.result.overwrite)
-    generation, backend = choose_side(answerer, wanted(draw, prompt), servers, local)
+    check_output(output, overwrite=result.overwrite)
+    generation, backend = choose_side(asked)
     reading = document.SourceOptions(
-        text_field=prompt.prompt_field, strict=work.strict, sample=work.sample, seed=draw.seed
+        text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
     )
-    policy = Policy(prompt.first_turn_only, handling.truncated.value, handling.empty.value)
-    task = RegenerateJob(source.input, reading, generation, policy, handling.drop_failed)
-    meta = run(task, backend, source.output, overwrite=work.result.overwrite, fresh=work.fresh)
-    if work.result.as_json:
-        print_json({"responses": str(source.output / RESPONSES), **meta})
+    policy = Policy(asked.first_turn_only, asked.truncated, asked.empty)
+    task = RegenerateJob(inputs, reading, generation, policy, asked.drop_failed)
+    meta = run(task, backend, output, overwrite=result.overwrite, fresh=asked.fresh)
+    if result.as_json:
+        print_json({"responses": str(output / RESPONSES), **meta})
         return
     for line in summary(meta):
         say(line)
-    say(f"The responses are in {source.output / RESPONSES}")
+    say(f"The responses are in {output / RESPONSES}")
 
 
 def summary(meta: dict[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +15,44 @@ from ...corpus.regenerate.local import LocalTarget
 from ...corpus.regenerate.pool import PoolOptions
 from ...corpus.regenerate.rows import GenerationSettings
 from ...corpus.regenerate.server import ChatServer, TryAgain, Unusable, base_url
-from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerLoadOptions
+from .regenerate_options import RegenerateOptions
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
-    """The settings of a :class:`GenerationSettings` that do not depend on who answers.
+def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
+    """Settings and backend of whoever answers: a target in this process, or servers.
 
     Raises:
-        UsageError: a ``KEY=VALUE`` that cannot be read.
-    """
-    return {
-        "temperature": draw.temperature,
-        "top_p": draw.top_p,
-        "max_tokens": draw.max_tokens,
-        "seed": draw.seed,
-        "send_reasoning": prompt.send_reasoning,
-        "template_arguments": yaml_pairs(prompt.template_arg, "--template-arg"),
-        "body": yaml_pairs(prompt.body, "--body"),
-    }
-
-
-def choose_side(
-    answerer: AnswererOptions, wanted: Mapping[str, Any], servers: ServerLoadOptions, local: LocalOptions
-) -> tuple[GenerationSettings, Backend]:
-    """Settings and backend of whoever answers; see :func:`local_side` and :func:`server_side`."""
-    if answerer.target is not None:
-        return local_side(answerer.target, answerer.model, wanted, local)
-    return server_side(answerer.server or [], answerer.model, wanted, servers)
-
-
-def local_side(
-    path: Path, name: str | None, wanted: Mapping[str, Any], options: LocalOptions
-) -> tuple[GenerationSettings, Backend]:
-    """Settings and backend of a target in this process.
-
-    Args:
-        name: of the target in the record; None: that of its folder.
-
-    Raises:
-        UsageError: an option that only servers have, or an unknown dtype.
+        UsageError: both or neither, an option that only servers have, an unknown dtype, a malformed address or
+            ``KEY=VALUE``, a key's variable that is not set, or no model named where it must be.
         DataError: target or tokenizer cannot be loaded.
+        MismatchError: a server does not serve the model.
+        VocabForgeError: no server can be reached.
     """
+    if (asked.target is None) == (not asked.server):
+        raise UsageError(
+            "give the target once: as --target, or as --server",
+            got="both" if asked.server else "neither",
+            expected="one of --target DIR and --server URL",
+        )
+    wanted = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "max_tokens": asked.max_tokens,
+        "seed": asked.seed,
+        "send_reasoning": asked.send_reasoning,
+        "template_arguments": yaml_pairs(asked.template_arg, "--template-arg"),
+        "body": yaml_pairs(asked.body, "--body"),
+    }
+    if asked.target is not None:
+        return _local_side(asked.target, wanted, asked)
+    return _server_side(wanted, asked)
+
+
+def _local_side(
+    path: Path, wanted: Mapping[str, Any], options: RegenerateOptions
+) -> tuple[GenerationSettings, Backend]:
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...models.device import choose_device
     from ...models.target.fingerprint import target_fingerprint
@@ -80,26 +75,17 @@ def local_side(
         "dtype": options.dtype,
         "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
     }
-    generation = GenerationSettings(backend=backend, model=name or path.resolve().name, **wanted)
+    generation = GenerationSettings(backend=backend, model=options.model or path.resolve().name, **wanted)
     target = LocalTarget(
         path, tokenizer, generation, device=device, dtype=options.dtype, device_map=options.device_map
     )
     return generation, local_backend(target, options.batch_size)
 
 
-def server_side(
-    urls: Sequence[str], model: str | None, wanted: Mapping[str, Any], options: ServerLoadOptions
-) -> tuple[GenerationSettings, Backend]:
-    """Settings and backend of servers.
-
-    Raises:
-        UsageError: a malformed address, a key's variable that is not set, or no model named where it must be.
-        MismatchError: a server does not serve the model.
-        VocabForgeError: no server can be reached.
-    """
+def _server_side(wanted: Mapping[str, Any], options: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
     key, timeout = _key(options.api_key_env), options.timeout
-    addresses = list(dict.fromkeys(base_url(url) for url in urls))
-    probe = GenerationSettings(backend={"kind": "server"}, model=model or "", **wanted)
+    addresses = list(dict.fromkeys(base_url(url) for url in options.server or ()))
+    probe = GenerationSettings(backend={"kind": "server"}, model=options.model or "", **wanted)
     listed: dict[str, list[str] | None] = {}
     away: list[str] = []
     for url in addresses:
@@ -116,7 +102,7 @@ def server_side(
             got="; ".join(away),
             remedy="check --server, and --api-key-env if they want a key",
         )
-    name = model or _only_model(listed)
+    name = options.model or _only_model(listed)
     for url, names in listed.items():
         if names and name not in names:
             raise MismatchError(

@@ -65,7 +65,7 @@ class FromModel:
             words = {word: word for word in typing.get_args(kind)}
             kind = Enum(name, words, type=str)  # type: ignore[misc,no-redef]
             default = default if default in (None, Parameter.empty) else kind(default)
-        elif kind is bool and optional:
+        elif kind is bool and (optional or default is True):
             flag = f"{flag}/--no-{flag[2:]}"
         elif kind not in (bool, int, float, str, Path):
             kind = str  # the model reads it

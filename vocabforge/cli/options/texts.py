@@ -49,12 +49,17 @@ class DocumentOptions:
 
     def check(self) -> None:
         """Raises: UsageError: two ways of parting documents."""
-        from ...core.errors import UsageError
+        check_parting(self.separator, self.text_unit.value)
 
-        if self.separator is not None and self.text_unit is not TextUnit.file:
-            raise UsageError(
-                "--separator and --text-unit exclude each other",
-                got=f"--text-unit {self.text_unit.value}",
-                expected="one of them",
-                remedy="leave --text-unit out: the separator parts documents",
-            )
+
+def check_parting(separator: str | None, text_unit: str) -> None:
+    """Raises: UsageError: two ways of parting documents."""
+    from ...core.errors import UsageError
+
+    if separator is not None and text_unit != "file":
+        raise UsageError(
+            "--separator and --text-unit exclude each other",
+            got=f"--text-unit {text_unit}",
+            expected="one of them",
+            remedy="leave --text-unit out: the separator parts documents",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.console import DataTable, bar
+from ...core.console import DataTable
 from ..app import stdout_console
 
 _RECALL_NOTE = (
@@ -23,8 +23,6 @@ def print_clusters(facts: Mapping[str, Any]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if (warning := large_cluster(facts["figures"])) is not None:
         out.print(warning, style="bold", markup=False, highlight=False, soft_wrap=True)
-    columns = ["ids", "clusters", "of vocabulary", "<"]
-    out.print(DataTable("Clusters by size", columns, _size_rows(facts["figures"])))
     out.print(_examples(facts["examples"]))
     if facts["recall"] is not None:
         out.print(_recall(facts["recall"]))
@@ -65,19 +63,6 @@ def large_cluster(figures: Mapping[str, Any]) -> str | None:
         "vocabulary and saves little. Try more clusters (--clusters), or several starts (--restarts 5); rows of "
         "an untrained or tiny model may have no clusters to find."
     )
-
-
-def _size_rows(figures: Mapping[str, Any]) -> list[list[str]]:
-    most = max(row["clusters"] for row in figures["histogram"])
-    return [
-        [
-            f"{row['from']:,}" if row["from"] == row["to"] else f"{row['from']:,} – {row['to']:,}",
-            f"{row['clusters']:,}",
-            f"{row['ids'] / figures['vocab_size']:.1%}",
-            bar(row["clusters"], most),
-        ]
-        for row in figures["histogram"]
-    ]
 
 
 def _examples(rows: list[dict[str, Any]]) -> DataTable:

@@ -127,10 +127,9 @@ def _needed(overlap: Overlap) -> DataTable:
 def _failures(side: VocabularySide, figures: Mapping[str, Any]) -> list[str]:
     if not figures["failures"]:
         return []
-    causes = "; ".join(f"{cause}: {count:,}" for cause, count in figures["causes"].items())
-    lines = [f"{side.name} changes texts ({causes}). The first:"]
+    lines = [f"{side.name} changes texts. The first:"]
     for failure in figures["failures"]:
-        lines.append(f"  {failure['place']}: {failure['cause']}")
+        lines.append(f"  {failure['place']}")
         lines += [f"    {name + ':':<9}{readable(failure[name])}" for name in ("text", "decoded")]
     return lines
 

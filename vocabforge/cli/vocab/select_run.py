@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.artifact import MANIFEST, check_output, open_artifact
-from ...core.console import say
+from ...core.console import DataTable, say
 from ...core.errors import UsageError
 from ...core.files import sha256_file
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
@@ -18,7 +18,7 @@ from ...vocab.subset.maps import ExportInputs, exporters, read_counts_text, read
 from ...vocab.subset.subset import VocabSubset, make_subset, save_subset
 from ..app import stdout_console
 from ..options.tables import TableInput, load_table
-from .select_options import Forcing, Output, SelectInputs, SizeOptions
+from .select_vocab import Forcing, Output, SelectInputs, SizeOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,16 +57,9 @@ class Result:
 
     def print(self) -> None:
         """The result for people."""
-        from rich import box
-        from rich.table import Table
-
         out = stdout_console()
-        shown = Table(title="Draft vocabularies", title_justify="left", box=box.SIMPLE_HEAD)
-        for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
-            shown.add_column(name, justify="right")
-        for one in self.made:
-            shown.add_row(*_cells(one.subset))
-        out.print(shown)
+        columns = ["size", "of vocabulary", "coverage", "forced ids", "filled"]
+        out.print(DataTable("Draft vocabularies", columns, [_cells(one.subset) for one in self.made]))
         if any(one.subset.coverage is not None for one in self.made):
             out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
         for one in self.made:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -125,6 +126,19 @@ def _environment() -> _Environment:
     return environment
 
 
+@contextlib.contextmanager
+def _compile_errors(source: object = None) -> Iterator[None]:
+    try:
+        yield
+    except _COMPILE_ERRORS as error:
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            source=source,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
+
+
 @functools.lru_cache(maxsize=16)
 def _compile(template: str) -> jinja2.Template:
     _check_size(len(template), _LONGEST_TEMPLATE)
@@ -153,14 +167,8 @@ def template_facts(template: str) -> TemplateFacts:
     Raises:
         DataError: it has a syntax error.
     """
-    try:
+    with _compile_errors():
         tree = _environment().parse(template)
-    except _COMPILE_ERRORS as error:
-        raise DataError(
-            "the chat template cannot be compiled",
-            got=error,
-            remedy="mend the chat template, or take the tokenizer's folder of the published model",
-        ) from error
     items = (node.arg for node in tree.find_all(nodes.Getitem))
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     return TemplateFacts(
@@ -245,15 +253,8 @@ def render_template(
     Raises:
         DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.
     """
-    try:
+    with _compile_errors(source):
         compiled = _compile(template)
-    except _COMPILE_ERRORS as error:
-        raise DataError(
-            "the chat template cannot be compiled",
-            got=error,
-            source=source,
-            remedy="mend the chat template, or take the tokenizer's folder of the published model",
-        ) from error
     names = {"tools": None, "documents": None, **variables}
     try:
         parts, size = [], 0

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import DataError
 from . import bytes as reading
-from .bytes import ByteSpan, OnBytes, Problems, decode_line, unreadable
+from .bytes import ByteSpan, OnBytes, Problems, decode_line
 from .document import Cutter, Document, ReadContext, Sampler
 
 PIECE_CHARACTERS = 1 << 20
 _STEP = 8 << 20
-LONG_LINE = 16 << 20
-"""A longer line (bytes) is decoded in parts, so it cannot be left out any more when it proves not UTF-8."""
+LONG_LINE = 16 << 20  # bytes
 
 
 def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
@@ -104,89 +102,36 @@ def _no_place(path: Path, limit: int) -> DataError:
 
 
 def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None) -> Iterator[str]:
-    """The text of a file in consecutive parts; a line that is not UTF-8 is left out and recorded.
+    """The text of a file in parts; a line that is not UTF-8 is left out and recorded.
 
-    Raises:
-        DataError: a line longer than ``LONG_LINE`` is not UTF-8.
+    A line longer than ``LONG_LINE`` comes in parts that are treated as lines.
     """
-    lines = _LineDecoder(span, problems)
     held: list[bytes] = []  # an unfinished line
-    size = 0
+    size = number = 0
     for _, block in span.blocks(on_bytes):
         end = block.rfind(b"\n") + 1
         if end:
-            yield lines.decode(b"".join((*held, block[:end])))
-            held, size = [block[end:]], len(block) - end
-        else:
-            held.append(block)
-            size += len(block)
-        if size > LONG_LINE or lines.in_long_line:
-            yield lines.decode_part(b"".join(held))
+            lines = b"".join((*held, block[:end]))
+            yield _decoded(lines, span, number, problems)
+            number += lines.count(b"\n")
             held, size = [], 0
-    yield lines.decode(b"".join(held), last=True)
+        held.append(block[end:])
+        size += len(block) - end
+        if size > LONG_LINE:
+            part = b"".join(held)
+            last = len(part) - 1  # the last character may be cut
+            while last > len(part) - 4 and part[last] & 0xC0 == 0x80:
+                last -= 1
+            yield _decoded(part[:last], span, number, problems)
+            held, size = [part[last:]], len(part) - last
+    yield _decoded(b"".join(held), span, number, problems)
 
 
-class _LineDecoder:
-    """Decodes runs of whole lines at once, line by line only where something is wrong."""
-
-    def __init__(self, span: ByteSpan, problems: Problems) -> None:
-        self._span, self._problems = span, problems
-        self._number = 0
-        self._open = codecs.getincrementaldecoder("utf-8")()
-        self.in_long_line = False
-        self._partial = span.start > 0 and _byte_before(span) != b"\n"
-
-    def decode_part(self, part: bytes) -> str:
-        """A part of a long line without its end."""
-        self.in_long_line = True
-        return self._strict(part, final=False)
-
-    def decode(self, lines: bytes, *, last: bool = False) -> str:
-        """Whole lines, the first of them perhaps the end of a long one."""
-        start, partial = "", self._partial and not self.in_long_line
-        self._partial = False
-        if self.in_long_line:
-            line, newline, lines = lines.partition(b"\n")
-            start = self._strict(line + newline, final=True)
-            self.in_long_line = False
-            self._number += 1
-        number = self._number
-        self._number += lines.count(b"\n")
-        try:
-            return start + lines.decode("utf-8")
-        except UnicodeDecodeError:
-            return start + "".join(self._one_by_one(lines, number, partial, last))
-
-    def _one_by_one(self, lines: bytes, number: int, partial: bool, last: bool) -> Iterator[str]:
-        *whole, rest = lines.split(b"\n")
-        for line in whole:
-            number += 1
-            if partial or len(line) > LONG_LINE:
-                yield self._strict(line + b"\n", final=True)
-            else:
-                yield decode_line(line + b"\n", self._span, number, self._problems) or ""
-            partial = False
-        if partial or len(rest) > LONG_LINE or (last and self._span.stop is not None):
-            yield self._strict(rest, final=True)
-        else:
-            yield decode_line(rest, self._span, number + 1, self._problems) or ""
-
-    def _strict(self, part: bytes, *, final: bool) -> str:
-        try:
-            return self._open.decode(part, final)
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"a line longer than {LONG_LINE >> 20} MiB is not valid UTF-8, and too long to be left out",
-                got=error.reason,
-                source=f"{self._span.path}:{self._span.where(self._number + 1)}",
-                remedy="mend or split the line",
-            ) from error
-
-
-def _byte_before(span: ByteSpan) -> bytes:
+def _decoded(lines: bytes, span: ByteSpan, number: int, problems: Problems) -> str:
+    """Lines at once, one by one if something is wrong with them; ``number`` lines came before."""
     try:
-        with open(span.path, "rb") as handle:
-            handle.seek(span.start - 1)
-            return handle.read(1)
-    except OSError as error:
-        raise unreadable(span.path, error) from error
+        return lines.decode("utf-8")
+    except UnicodeDecodeError:
+        *whole, rest = lines.split(b"\n")
+        numbered = enumerate([*(line + b"\n" for line in whole), rest], start=number + 1)
+        return "".join(decode_line(line, span, at, problems) or "" for at, line in numbered)

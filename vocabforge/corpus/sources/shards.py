@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import IO
 
 from ...core.errors import UsageError
 from . import bytes as reading
-from . import pieces
 from .bytes import ByteSpan, Problems, file_size, unreadable
 from .document import Cutter, Document, ReadContext, SourceOptions
 from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
@@ -169,7 +167,6 @@ def shard_digest(shard: Shard) -> str:
 
 _WINDOW = 64 << 10
 _SHORT_LINE = 64 << 10
-_CONTINUATION = bytes(range(0x80, 0xC0))
 
 Finder = Callable[[IO[bytes], int, int], int | None]
 """(file, nominal byte, size) -> byte at or behind it where the file may be divided; ``size`` when there is
@@ -245,8 +242,8 @@ def _blank(line: bytes) -> bool:
 def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | None:
     """The first place behind ``at`` where the text may be cut, seen in a window that grows.
 
-    The place lies in whole valid lines, so that no line is left out on one side only, or in a line that is
-    too long to be left out. None when the window shows none: the part becomes longer, not wrong.
+    The place lies in whole valid lines, so that no line is left out on one side only. None when the window
+    shows none: the part becomes longer, not wrong.
     """
     window = _WINDOW
     while window <= reading.DOCUMENT_LIMIT:
@@ -256,9 +253,6 @@ def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | Non
         for start, text in _valid_runs(data, at - 1, ends):
             if (place := _cut_within(text, cut)) is not None:
                 return start + place
-        part = data[1 : pieces.LONG_LINE + 2]
-        if len(part) > pieces.LONG_LINE and b"\n" not in part:
-            return _cut_long_line(part, at, cut)
         if ends:
             return size
         window *= 4
@@ -271,16 +265,6 @@ def _cut_within(text: str, cut: Cutter) -> int | None:
     if place is None or place + cut.margin > len(text):
         return None
     return len(text[:place].encode("utf-8"))
-
-
-def _cut_long_line(part: bytes, offset: int, cut: Cutter) -> int | None:
-    skipped = len(part) - len(part.lstrip(_CONTINUATION))  # the end of a character
-    try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(part[skipped:])
-    except UnicodeDecodeError:
-        return None
-    place = _cut_within(text, cut)
-    return None if place is None else offset + skipped + place
 
 
 def _valid_runs(data: bytes, offset: int, ends: bool) -> Iterator[tuple[int, str]]:

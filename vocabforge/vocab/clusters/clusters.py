@@ -280,23 +280,7 @@ def cluster_figures(clusters: Clusters) -> dict[str, Any]:
         "cluster_cosine": {name: float(np.quantile(cosine, at)) for name, at in _QUANTILES.items()},
         "zero_rows": 0 if clusters.zero_cluster is None else int(sizes[clusters.zero_cluster]),
         "padded_rows": int(clusters.head["padded"]),
-        "histogram": size_histogram(clusters),
     }
-
-
-def size_histogram(clusters: Clusters) -> list[dict[str, int]]:
-    """Clusters and ids by size, in bins [2^k, 2^(k+1)) from the smallest size to the largest."""
-    sizes = clusters.sizes
-    bins = np.floor(np.log2(sizes)).astype(int)
-    return [
-        {
-            "from": 2**k,
-            "to": 2 ** (k + 1) - 1,
-            "clusters": int((bins == k).sum()),
-            "ids": int(sizes[bins == k].sum()),
-        }
-        for k in range(int(bins.min()), int(bins.max()) + 1)
-    ]
 
 
 def examples(clusters: Clusters, text_of: Callable[[int], str], *, tokens: int = 12) -> list[dict[str, Any]]:

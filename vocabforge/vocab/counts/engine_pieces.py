@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,7 @@ SPLIT_COST = 0.25  # splitting and counting a character, as a share of encoding 
 WORTH = 0.9  # pieces are used while they cost less than this share of the plain path
 PIECES_GROUP = 1 << 20  # characters whose distinct pieces are held at once
 HOPELESS = 1.1  # a sample whose pieces cost more than this share hardly repeats itself
-WINDOW = 1 << 19  # characters over which the cost is judged
-LONGEST_REST = 64  # groups
-TIMED = 1 << 17  # characters that a group must have for its time to count
-MEASURED = 32  # groups after which the plain path is measured again
+SAMPLED = 1 << 16  # characters of a sample from which it can say that a text hardly repeats itself
 
 
 class Remembered:
@@ -123,7 +119,7 @@ def _together(rule: CutRule, pieces: list[str]) -> list[str]:
 
 
 class PiecesEngine:
-    """Distinct pieces, encoded once; where text hardly repeats itself, the plain path for a while."""
+    """Distinct pieces, encoded once; a group of texts that hardly repeats itself takes the plain path."""
 
     name = "pieces"
 
@@ -135,7 +131,6 @@ class PiecesEngine:
         # A text's first piece differs from the same piece inside only if the start is treated apart.
         first = inner if rule.interior is rule.backend else Remembered(rule, True)
         self._memory = {True: first, False: inner}
-        self._pace = Pace()
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
         """Counts of a batch: (V,). ``begins`` is False for texts that stand behind a cut."""
@@ -159,78 +154,19 @@ class PiecesEngine:
         return SPLIT_COST + Remembered(self._rule, False).cost(pieces) / max(1, sum(map(len, texts)))
 
     def _group(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
-        size, start = sum(map(len, texts)), perf_counter()
-        if self._pace.resting():
-            return self._plainly(texts, begins, size)
         found: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
         for text, begin in zip(texts, begins):
             some = self._rule.pieces(text)
             found[bool(begin)].update(some[:1])
             found[False].update(some[1:])
+        size = sum(map(len, texts))
         cost = sum(self._memory[begin].cost(pieces) for begin, pieces in found.items())
-        if self._pace.too_dear(size, cost):
-            return self._plainly(texts, begins, size)
+        if cost + SPLIT_COST * size > WORTH * size:
+            return self._plain.count(texts, begins)
         counts = np.zeros(self._vocab_size, np.int64)
         for begin, pieces in found.items():
             counts += self._memory[begin].count(pieces, self._vocab_size)
-        self._pace.took(size, perf_counter() - start)
         return counts
-
-    def _plainly(self, texts: Sequence[str], begins: Sequence[bool], size: int) -> Counts:
-        start = perf_counter()
-        counts = self._plain.count(texts, begins)
-        self._pace.took_plainly(size, perf_counter() - start)
-        return counts
-
-
-class Pace:
-    """Decides, group by group, whether pieces pay; both ways give the same counts, so only time is at stake.
-
-    Pieces rest, for ever longer, when a group would cost too much by its number of new pieces, or when the
-    last group took longer a character than the plain path. That one is measured now and then.
-    """
-
-    def __init__(self) -> None:
-        self.rest = 0  # groups of the last rest
-        self._pause = 0  # groups still to be counted plainly
-        self._seen = self._spent = 0.0  # characters of late, and their cost
-        self._plain: float | None = None  # seconds a character
-        self._groups = 0
-
-    def resting(self) -> bool:
-        """Whether the next group is counted plainly; it then is."""
-        self._pause -= 1
-        return self._pause >= 0
-
-    def too_dear(self, size: int, cost: int) -> bool:
-        """Whether pieces cost too much, judged over the last half million characters."""
-        keep = WINDOW / (WINDOW + size)
-        self._seen = self._seen * keep + size
-        self._spent = self._spent * keep + cost + SPLIT_COST * size
-        if self._seen < WINDOW / 4 or self._spent <= WORTH * self._seen:
-            return False
-        self._seen = self._spent = 0.0
-        self._sleep()
-        return True
-
-    def took(self, size: int, seconds: float) -> None:
-        """A group was counted by its pieces."""
-        if size < TIMED:
-            return
-        self._groups += 1
-        if self._plain is not None and seconds > self._plain * size:
-            self._sleep()
-        else:
-            self.rest = 0
-            self._pause = int(self._plain is None or self._groups % MEASURED == 0)
-
-    def took_plainly(self, size: int, seconds: float) -> None:
-        """A group was counted plainly."""
-        if size >= TIMED:
-            self._plain = seconds / size
-
-    def _sleep(self) -> None:
-        self.rest = self._pause = min(LONGEST_REST, 2 * self.rest + 1)
 
 
 def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> PiecesEngine:
@@ -242,6 +178,6 @@ def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str])
     if isinstance(rule, NoCut):
         raise NotSuited(rule.reason)
     engine = PiecesEngine(tokenizer, rule)
-    if sum(map(len, sample)) >= WINDOW / 8 and engine.share(sample) > HOPELESS:
+    if sum(map(len, sample)) >= SAMPLED and engine.share(sample) > HOPELESS:
         raise NotSuited("the sample hardly repeats a piece, so that the plain path is as fast")
     return engine

@@ -17,7 +17,6 @@ from ...corpus.sources.shards import Shard, plan_shards, read_shard
 from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .engines import CountEngine, EngineChoice, PlainEngine, choose_engine
-from .partials import Unit
 from .tally import CountOptions
 
 _UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
@@ -26,6 +25,8 @@ _SMALL_BYTES = 1 << 20  # below, the plain engine is done before a faster one is
 _SAMPLE_SHARDS = 8
 _SAMPLE_CHARACTERS = 96 << 10
 
+Unit = tuple[Shard, ...]
+"""Consecutive shards of one domain that are counted together: what is lost at most when a run is killed."""
 Stamp = tuple[int, int]
 """Size and time of the last change of a file."""
 

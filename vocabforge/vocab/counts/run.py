@@ -20,9 +20,8 @@ from ...core.errors import DataError, UsageError
 from ...corpus.sources.shards import Shard
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import SpecialTokens
-from .partials import PartialResults, Unit, UnitResult
-from .plan import check_same_plan, make_plan, share, stored
-from .shards import ShardCounter, count_here, count_in_workers
+from .plan import Unit, check_same_plan, make_plan, share, stored
+from .shards import PartialResults, ShardCounter, UnitResult, count_here, count_in_workers
 from .table import REST, FrequencyTable, Tally
 from .tally import CountOptions
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,20 +18,6 @@ from .overlap import ComparedVocabulary, histogram
 
 _BATCH_CHARACTERS = 1 << 18
 _SHOWN_FAILURES = 5
-_EXPLAINED_FAILURES = 1000
-_SPACES = re.compile(r"\s+")
-# What a tokenizer may lose, from the least to the most; a text that is the same without it names the cause.
-_LOSSES: dict[str, Callable[[str], str]] = {
-    "spaces at the ends": str.strip,
-    "runs of spaces": lambda text: _SPACES.sub(" ", text),
-    "NFC": lambda text: unicodedata.normalize("NFC", text),
-    "NFKC": lambda text: unicodedata.normalize("NFKC", text),
-    "lower-casing": str.lower,
-    "accents": lambda text: "".join(
-        one for one in unicodedata.normalize("NFD", text) if not unicodedata.combining(one)
-    ),
-    "spaces between words": lambda text: _SPACES.sub("", text),
-}
 
 
 @dataclass
@@ -42,7 +25,6 @@ class _Tally:
     counts: Ids
     boundaries: int = 0
     exact: int = 0
-    causes: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -56,7 +38,7 @@ def compare_on_corpus(
         ``bytes_per_token``, ``shared`` (occurrences of tokens whose bytes are a token of the other side),
         ``needed`` (occurrences by how many tokens of the other side they need), ``boundaries`` (places between
         two characters, inside a document, where a token ends), ``exact`` (documents that encoding and decoding
-        give back unchanged), ``causes`` (of those that do not, as far as told), ``failures`` (the first few).
+        give back unchanged), ``failures`` (the first few that they do not).
 
     Raises:
         DataError: there are no documents.
@@ -120,32 +102,8 @@ def _count(
         decoded = side.tokenizer.decode(row.ids, skip_special=False)
         if decoded == text:
             tally.exact += 1
-            continue
-        if tally.causes.total() >= _EXPLAINED_FAILURES:
-            continue
-        unknown = any(side.forms.forms[token] is None for token in row.ids)
-        cause = loss_between(text, decoded, unknown=unknown)
-        tally.causes[cause] += 1
-        if len(tally.failures) < _SHOWN_FAILURES:
-            tally.failures.append({"place": place, "cause": cause, **_difference(text, decoded)})
-
-
-def loss_between(text: str, decoded: str, *, unknown: bool) -> str:
-    """What a round trip lost, guessed: the fewest losses that make both texts the same.
-
-    Args:
-        unknown: whether the ids hold the unknown token or a special one.
-    """
-    if unknown:
-        return "unknown or special tokens"
-    for number in (1, 2, 3):
-        for names in combinations(_LOSSES, number):
-            before, after = text, decoded
-            for name in names:
-                before, after = _LOSSES[name](before), _LOSSES[name](after)
-            if before == after:
-                return ", ".join(names)
-    return "another cause"
+        elif len(tally.failures) < _SHOWN_FAILURES:
+            tally.failures.append({"place": place, **_difference(text, decoded)})
 
 
 def _difference(text: str, decoded: str, around: int = 12) -> dict[str, str]:
@@ -178,6 +136,5 @@ def _figures(tally: _Tally, one: ComparedVocabulary, other: ComparedVocabulary, 
         "needed": list(histogram(other.speller.lengths(used), tally.counts)),
         "boundaries": tally.boundaries,
         "exact": tally.exact,
-        "causes": dict(tally.causes.most_common()),
         "failures": tally.failures,
     }
