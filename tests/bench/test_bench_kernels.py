@@ -27,7 +27,7 @@ from vocabforge.bench.kernels.ops import (
     poisoned_memory,
     unique_cases,
 )
-from vocabforge.bench.kernels.table import op_lines
+from vocabforge.bench.kernels.table import markdown
 from vocabforge.bench.kernels.timing import DeviceCeilings, Protocol, Replay, summary, time_calls
 
 CPU = torch.device("cpu")
@@ -52,6 +52,10 @@ def doubling(**changes: Any) -> OpCase:
         baselines={"add": lambda inputs: inputs["x"] + inputs["x"]},
     )
     return replace(case, **changes)
+
+
+def shown(row: dict[str, Any]) -> str:
+    return markdown({"ceilings": CEILINGS.to_dict(), "parts": {"ops": {"a": row}}, "open": {}})
 
 
 class TestTiming:
@@ -205,7 +209,7 @@ class TestMeasuring:
         row = measure_case(wrong, OpBench(QUICK, CEILINGS, "reference"))
         assert set(row["problems"]) == {"bfloat16", "float16"}
         assert "timing" not in row
-        assert "wrong" in op_lines([row])[-1]
+        assert "wrong: bfloat16" in shown(row)
 
     def test_the_floor_may_depend_on_the_inputs_and_copies_differ(self) -> None:
         seeds: list[int] = []
@@ -226,7 +230,7 @@ class TestMeasuring:
 
         row = measure_case(doubling(baselines={"bad": failing}), OpBench(QUICK, CEILINGS, "reference"))
         assert row["baselines"]["bad"] == {"problem": "out of memory"}
-        assert "bad -" in op_lines([row])[-1]
+        assert "bad -" in shown(row)
 
     def test_cases_that_do_not_depend_on_a_size_are_met_once(self) -> None:
         def broken(shape: Any) -> list[OpCase]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from vocabforge.bench.kernels.cases import OP_BENCHES
-from vocabforge.bench.kernels.run import REAL, planned, sources_hash
+from vocabforge.bench.kernels.run import sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "kernels" / "gpu_check.py"
@@ -101,23 +101,11 @@ class TestWholeRun:
         assert facts["sources"] == sources_hash(ROOT)
         assert facts["sources"] == result_of(report)["machine"]["sources"]
 
-    def test_every_figure_is_open(self, report: tuple[dict[str, Any], str]) -> None:
-        result, text = result_of(report), report[1]
-        assert {row["state"] for row in result["goals"]} == {"open"}
-        wanted = planned(REAL)
-        assert {part: list(names) for part, names in result["open"].items()} == wanted
-        for names in wanted.values():
-            assert names
-            assert all(f"  - {name}\n" in text for name in names)
-
     def test_the_tables_are_there(self, report: tuple[dict[str, Any], str]) -> None:
         text = report[1]
-        for title in ("Goals", "Ceilings", "Draft heads", "Drafting", "Cycle", "Ops", "Open figures"):
+        for title in ("Ceilings", "Draft heads", "Drafting", "Cycle", "Ops"):
             assert f"\n## {title}" in text
-        assert (
-            "| time of the best dynamic head over static 32k | V = 128,256, N = 1 | at most 0.45 | - | open |"
-            in text
-        )
+        assert "**no GPU was used" in text
         assert "- tests: left out" in text
 
 
@@ -141,7 +129,7 @@ class TestParts:
         assert "- build: failed" in text
         assert "no compiler" in text
         assert "- tests: passed (3 passed)" in text
-        assert "every figure is open" in text
+        assert "No benchmark ran." in text
 
     def test_a_wrong_figure_fails_the_run(
         self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
