@@ -12,7 +12,7 @@ import torch
 from vocabforge.bench.kernels import cycle as bench_cycle
 from vocabforge.bench.kernels.cases.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
 from vocabforge.bench.kernels.parts import NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
-from vocabforge.bench.kernels.shapes import Pair, head_settings, label_of, lean_config, random_pair
+from vocabforge.bench.kernels.shapes import Pair, head_settings, lean_config, random_pair
 from vocabforge.bench.kernels.timing import DeviceCeilings, Protocol
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import MidLayer, RMSNorm
@@ -66,16 +66,6 @@ def test_a_cycle_reads_the_target_once_and_the_drafter_every_level() -> None:
     ranker = pair.head_bytes(settings["ranker"])
     assert ranker == 2 * (256 * (128_256 + 4096) + 2048 * 4096)
     assert pair.head_bytes(settings["static"]) == 2 * 32_768 * 4096
-
-
-def test_heads_of_the_cycle() -> None:
-    assert [label_of(one) for one in head_settings(QWEN3_8B)] == [
-        "full",
-        "static 32,768",
-        "ranker d/16, k = 2,048",
-        "router, about 27,344",
-        "hybrid 4,096 + 512",
-    ]
 
 
 def test_plain_and_speculative_cycles_run(tiny: Pair) -> None:

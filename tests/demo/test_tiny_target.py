@@ -75,10 +75,6 @@ def test_tokenizer_round_trips_every_text(tokenizer: TextTokenizer, texts: Path)
         assert max(ids) < VOCAB
 
 
-def test_digits_are_single_tokens(tokenizer: TextTokenizer) -> None:
-    assert len(tokenizer.encode("1234567")) == 7
-
-
 def test_chat_template_is_prefix_stable(tokenizer: TextTokenizer, texts: Path) -> None:
     for messages in conversations(texts / "heldout.jsonl"):
         whole = tokenizer.render(messages)
@@ -90,31 +86,6 @@ def test_chat_template_is_prefix_stable(tokenizer: TextTokenizer, texts: Path) -
         answers = [m["content"] for m in messages if m["role"] == "assistant"]
         kept = [token for token, counted in zip(ids, mask) if counted]
         assert tokenizer.decode(kept, skip_special=False) == "".join(answer + END for answer in answers)
-
-
-def test_end_of_turn_ends_generation(tokenizer: TextTokenizer) -> None:
-    assert tokenizer.eos_ids == (tokenizer.backend.token_to_id(END),)
-    assert tokenizer.bos_id is None
-
-
-def test_transformers_loads_the_folder(
-    target: Artifact, tokenizer: TextTokenizer, config: TinyTargetConfig
-) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    theirs = AutoTokenizer.from_pretrained(target.path)
-    messages = [{"role": "user", "content": "Add 12 and 7."}]
-    rendered = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert rendered == tokenizer.render(messages, add_generation_prompt=True)
-    assert theirs.encode(rendered, add_special_tokens=False) == tokenizer.encode(rendered)
-    assert theirs.eos_token == END
-    model, info = AutoModelForCausalLM.from_pretrained(target.path, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    assert model.config.vocab_size == VOCAB
-    assert model.config.tie_word_embeddings
-    assert sum(p.numel() for p in model.parameters()) == target.meta["parameters"]
-    assert GenerationConfig.from_pretrained(target.path).eos_token_id == tokenizer.eos_ids[0]
 
 
 def test_loss_falls_and_heldout_loss_is_finite(target: Artifact) -> None:

@@ -171,10 +171,6 @@ class TestParts:
         assert "so far" in said
         assert "not done after" in said
 
-    def test_real_sizes_are_not_for_a_cpu(self, check: Any) -> None:
-        with pytest.raises(SystemExit):
-            check.parse(["--device", "cpu"])
-
 
 TEST_FILE = """
 import pytest

@@ -23,7 +23,6 @@ from vocabforge.tune.latency.table import (
     TimeSample,
     head_family,
     interpolate,
-    line_at,
     read_latency,
     write_latency,
 )
@@ -50,11 +49,6 @@ def test_above_the_largest_the_last_line_goes_on_and_below_the_smallest_its_time
     assert read({8: 1.0, 16: 3.0}, 24) == pytest.approx(5.0)
     assert read({8: 1.0, 16: 3.0}, 1) == pytest.approx(1.0)
     assert read({8: 1.0}, 64) == pytest.approx(1.0)
-
-
-def test_a_fall_between_sizes_is_noise_and_averaged() -> None:
-    assert read({1: 1.0, 2: 3.0, 4: 2.0, 8: 4.0}, 2) == pytest.approx(2.5)
-    assert read({1: 1.0, 2: 3.0, 4: 2.0, 8: 4.0}, 3) == pytest.approx(2.5)
 
 
 def test_what_lies_beyond_the_measured_sizes_is_named() -> None:
@@ -88,11 +82,6 @@ def test_samples_need_not_fill_a_grid() -> None:
 def test_times_never_fall_as_a_size_grows(points: list[tuple[int, float]], size: int, more: int) -> None:
     values = dict(points)
     assert read(values, size) <= read(values, size + more) + 1e-9
-
-
-def test_a_line_is_exact_where_it_was_measured() -> None:
-    sizes, values = [1, 4, 9], [0.5, 0.75, 2.0]
-    assert [line_at(sizes, values, size) for size in sizes] == values
 
 
 # A table whose every time is a formula of the sizes, so that sums can be computed by hand.
@@ -201,13 +190,6 @@ def test_the_rest_and_the_error_are_part_of_a_prediction() -> None:
     assert wider.cycle(setting).value - table.cycle(setting).value == pytest.approx(0.01 + 3 * 0.002 + 0.003)
     value, low, high = wider.cycle(setting)
     assert low < 0.9 * value < 1.1 * value < high
-
-
-def test_plain_steps_and_prompts_are_read_off() -> None:
-    table = make_table()
-    assert table.plain(1, 160).value == pytest.approx(0.08 + 0.16)
-    assert table.prefill(100).value == pytest.approx(0.05)
-    assert table.prefill(100, drafting=False).value == pytest.approx(0.05)
 
 
 def test_a_prediction_beyond_what_was_measured_says_so() -> None:

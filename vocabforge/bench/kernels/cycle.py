@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...decode.accelerate.graphs import GraphCapture, capture_passes
 from ...decode.engine import Decoder
-from ...decode.proposers.interface import Frontier
+from ...decode.proposers.interface import Frontier, PureBackend
 from ...decode.proposers.model import ModelProposer
 from ...decode.request import Generation, Request
 from ...models.heads.registry import DraftHead, DraftState
@@ -26,7 +26,7 @@ from .cases.heads import BenchHead
 from .cases.types import SHAPES, ModelShape
 from .parts import Figure, KernelOptions
 from .shapes import Pair, ShapePairs, head_settings, label_of
-from .timing import Protocol, Timing, time_calls
+from .timing import Protocol, time_calls
 
 
 def drafting_figures(options: KernelOptions) -> list[Figure]:
@@ -61,7 +61,7 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
 
     with_graph = time_calls([loop], protocol)
     without = time_calls([loop], protocol, graph=False)
-    layer = depth * _layer(proposer, pair, protocol).seconds
+    layer = depth * time_calls([layer_call(proposer, roots, pair.shape.topk)], protocol).seconds
     first, further = (_head(proposer.head, pair, rows, protocol) for rows in (1, pair.shape.topk))
     both = first[0] + depth * further[0]
     choosing = first[1] + depth * further[1]
@@ -96,14 +96,18 @@ def _prepared(pair: Pair, setting: BenchHead) -> ModelProposer:
     return proposer
 
 
-def _layer(proposer: ModelProposer, pair: Pair, protocol: Protocol) -> Timing:
-    """One expansion of a full frontier: the drafter's layer and norm, its keys written, what it sees."""
-    backend, width, device = proposer.backend, pair.shape.topk, pair.target.device
-    roots = torch.zeros(1, dtype=torch.int64, device=device)
-    step = backend.start_in(roots, backend.view())  # type: ignore[attr-defined]
-    tokens = torch.arange(width, device=device)[None]  # (1, W)
+def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[], Tensor]:
+    """One expansion of a full frontier: the drafter's layer and norm, its keys written, what it sees.
+
+    Args:
+        roots: (B,) tokens that a drafting starts from.
+    """
+    backend = proposer.backend
+    assert isinstance(backend, PureBackend)
+    step = backend.start_in(roots, backend.view())
+    tokens = torch.arange(width, device=roots.device).expand(len(roots), -1)  # (B, W)
     frontier = Frontier(tokens, torch.zeros_like(tokens))
-    return time_calls([lambda: backend.expand(frontier, step, 1).hidden], protocol)
+    return lambda: backend.expand(frontier, step, 1).hidden
 
 
 def _head(head: DraftHead, pair: Pair, rows: int, protocol: Protocol) -> tuple[float, float]:

@@ -12,12 +12,12 @@ from ...core.registry import resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
-from ..build.spec import MethodSpec
 from ..tree import DraftTree, TreeSettings
 from .interface import Commit, Draw, Plan
 
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
+    from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
 PROPOSERS: dict[str, str] = {
@@ -48,6 +48,12 @@ FITTING = {
 Lap = Callable[[str], object]  # called at the end of a part of the work: "head", "layers", "draft"
 
 
+def _spec(**settings: Any) -> MethodSpec:
+    from ..build.spec import MethodSpec
+
+    return MethodSpec(**settings)
+
+
 @dataclass(frozen=True)
 class ProposerParts:
     """What a proposer is made of.
@@ -63,7 +69,7 @@ class ProposerParts:
     target: LeanModel
     drafter: Any = None
     head: DraftHead | None = None
-    options: MethodSpec = field(default_factory=MethodSpec)
+    options: MethodSpec = field(default_factory=lambda: _spec())
     bridge: Bridge | None = None
 
 
@@ -144,7 +150,7 @@ def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: Tr
     Raises:
         UsageError: a tree that the drafter or the head cannot fill.
     """
-    options = MethodSpec(
+    options = _spec(
         tree="dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes
     )
     return make_proposer(FITTING[drafter.kind][0], ProposerParts(target, drafter, head, options))

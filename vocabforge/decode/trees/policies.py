@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...core.errors import UsageError
-from ..build.spec import MethodSpec
 from ..proposers.interface import DraftPolicy
 from ..tree import TreeSettings
 from .dynamic import DynamicPolicy
 from .fixed import ShapePolicy
 from .shapes import TreeShape, chain, default_shape, read_shape
+
+if TYPE_CHECKING:
+    from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
 
 DEFAULT_CHAIN = 5  # draft tokens of a chain
 
