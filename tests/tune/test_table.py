@@ -252,20 +252,6 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, change: Any, words: 
         read_latency(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"topk": 4, "depth": 1, "total": 2},
-        {"topk": 2, "depth": 1, "total": 8},
-        {"kind": "chain", "topk": 1, "depth": 3, "total": 4},
-        {"kind": "chain", "topk": 2, "depth": 3, "total": 5},
-    ],
-)
-def test_a_tree_that_cannot_be_is_refused(sizes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"nodes|topk 1"):
-        TreeSetting(**sizes)
-
-
 def heads() -> dict[str, tuple[Any, HeadSetting]]:
     weight = torch.randn(61, 8)
     base = HeadBase(weight, torch.arange(61), torch.randn(61, 8))

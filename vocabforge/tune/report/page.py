@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.console import DataCell, DataTable, FactList
 from ...decode.build.recipe import PLAIN
 from ...evaluate.reports.page import (
+    Block,
     CodeBlock,
     Folded,
     PageCard,
@@ -50,7 +51,8 @@ def ways_table(results: TuneResults, batch: int, first: int = 0, last: int | Non
         rate, cycle = _figure(plain.tokens_per_s, 1), _number(plain.cycle.value * 1e3, 2)
         cells.append([DataCell(PLAIN, look=0), rate, "1.00", "1.00", cycle, results.prompts["measured"]])
     title = "Tokens a second, predicted" + _side_by_side(results, batch)
-    more = f"; {len(rows) - last} more in the report" if last and len(rows) > last else ""
+    left = len(rows) - TERMINAL_ROWS
+    more = f"; {left} more in the report" if last == TERMINAL_ROWS and left > 0 else ""
     return DataTable(
         title + (f" for the machine of {results.what_if}" if results.what_if else ""),
         ("way<", "tokens/s", "speed-up", "tokens a cycle", "cycle, ms", "prompts"),
@@ -126,13 +128,13 @@ def render_report(results: TuneResults) -> str:
     for row in results.candidates:
         if not row.batches:
             left.setdefault(row.state, []).append(row.name)
-    measured = [FactList(_facts(results)), CodeBlock(" ".join(results.command), "Command")]
-    folded = [
+    measured: list[Block] = [FactList(_facts(results)), CodeBlock(" ".join(results.command), "Command")]
+    measured += [
         Folded(f"{len(names)} not decoded: {state}", [", ".join(names)]) for state, names in left.items()
     ]
     if notes := results.latency["notes"]:
-        folded.append(Folded(f"{len(notes)} remarks on the measured seconds", ["; ".join(notes)]))
-    sections.append(PageSection("How it was measured", [*measured, *folded], "measured"))
+        measured.append(Folded(f"{len(notes)} remarks on the measured seconds", ["; ".join(notes)]))
+    sections.append(PageSection("How it was measured", measured, "measured"))
     page = ReportPage(
         "tune" + (" – what if" if results.what_if else ""),
         results.target,
@@ -154,12 +156,13 @@ def _section(results: TuneResults, one: Recommendation) -> PageSection:
         pareto_chart(results, one),
         [(0, PLAIN), *((looks[head], f"{head} ({scores})") for head, scores in heads.items())],
     )
-    rows = len(_ranked(results, one.batch))
-    blocks = [chart, others_table(one), ways_table(results, one.batch, last=PAGE_ROWS)]
-    folded = [Folded(f"{rows - PAGE_ROWS} more", [ways_table(results, one.batch, PAGE_ROWS)])]
+    blocks: list[Block] = [chart, others_table(one), ways_table(results, one.batch, last=PAGE_ROWS)]
+    if len(results.recommendations) > 1:
+        blocks.insert(0, headline(results, one))
+    if (more := len(_ranked(results, one.batch)) - PAGE_ROWS) > 0:
+        blocks.append(Folded(f"{more} more", [ways_table(results, one.batch, PAGE_ROWS)]))
     title = f"Recommended{_side_by_side(results, one.batch)}: {one.method}"
-    words = [headline(results, one)] if len(results.recommendations) > 1 else []
-    return PageSection(title, [*words, *blocks, *(folded if rows > PAGE_ROWS else [])], f"batch-{one.batch}")
+    return PageSection(title, blocks, f"batch-{one.batch}")
 
 
 def _cards(results: TuneResults, one: Recommendation) -> list[PageCard]:
