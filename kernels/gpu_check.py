@@ -213,7 +213,7 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
         if part.get("problem"):
             lines += ["", "  ```", *(f"  {line}" for line in part["problem"].splitlines()), "  ```", ""]
     result = report["parts"].get("bench", {}).get("result")
-    text = markdown(result) if result else "\nNo benchmark ran: every figure is open.\n"
+    text = markdown(result) if result else "\nNo benchmark ran.\n"
     atomic_write(folder / "gpu-check.md", "\n".join([*lines, "", text]))
 
 

@@ -191,17 +191,6 @@ def test_a_wrong_token_is_reported_with_its_margin(
     assert first["margin"] == pytest.approx(float(best[0] - best[1]), abs=1e-4)
 
 
-def test_command(folders: list[str], tmp_path: Path) -> None:
-    app = build_app({"bench": bench}, ["bench"])
-    output = tmp_path / "bench.json"
-    words = ["bench", "decoding", *folders[:1], *SMALL, "modes=[plain,n-gram]", "--repeats", "1"]
-    done = CliRunner().invoke(app, [*words, "--output", str(output)], env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.output
-    assert "2 of 2" in done.output
-    assert "n-gram: draft_tokens 3, 1 thread" in done.output
-    assert [row["mode"] for row in json.loads(output.read_text("utf-8"))["modes"]] == ["plain", "n-gram"]
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [

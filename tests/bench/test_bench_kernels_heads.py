@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from vocabforge.bench.kernels.cases import heads
-from vocabforge.bench.kernels.cases.heads import law_of
-from vocabforge.bench.kernels.cases.types import LLAMA3_8B, SMALL, OpCase
+from vocabforge.bench.kernels.cases.types import SMALL, OpCase
 from vocabforge.bench.kernels.ops import check_case
 
 CPU = torch.device("cpu")
@@ -78,18 +77,6 @@ def test_wrong_ids_and_repeated_ids_are_found() -> None:
     assert "outside" in str(judged(replace(case, run=outside)))
 
 
-def test_rows_that_are_unlike_name_more_candidates() -> None:
-    def listed(word: str) -> int:
-        inputs = named(word).make(CPU, torch.bfloat16, 0)
-        rows = law_of("ranker", inputs, SMALL.topk)[1]
-        assert rows is not None
-        assert rows.sum(1).tolist() == [64] * SMALL.rows
-        return int(rows.any(0).sum())
-
-    alike, unlike = listed("ranker d/4, k = 64, rows alike"), listed("ranker d/4, k = 64, rows unlike")
-    assert 64 <= alike < 100 < unlike <= 64 * SMALL.rows
-
-
 class TestFloors:
     """Bytes by hand: d = 64, V = 1,003, bf16, five rows of 128 bytes."""
 
@@ -119,22 +106,3 @@ class TestFloors:
         rows = (self.bytes_of("router") - mlp) / 128
         assert rows == int(rows)
         assert 2 * (1003 // 12) <= rows <= 5 * (1003 // 12 + 1)
-
-
-def test_the_roofline_of_the_published_table() -> None:
-    """Sizes of the heads at V = 128,256 and d = 4,096, from the shapes alone: megabytes of one row."""
-    cases = {case.name: case for case in heads.cases(replace(LLAMA3_8B, rows=1))}
-    names = [name.partition(" V=")[0] for name in cases]
-    assert names[:5] == [
-        "full",
-        "full, torch's top-k",
-        "static 32,768",
-        "static 32,768, torch's top-k",
-        "low rank d/8",
-    ]
-    ranker = named("ranker d/16, k = 2,048", cases)
-    assert ranker.floor_flops == 2 * (256 * (128_256 + 4096) + 2048 * 4096)
-    assert ranker.sizes["dynamic"] == 1
-    assert {case.op for case in cases.values()} == {
-        f"head {kind}" for kind in ("full", "static", "ranker", "low-rank", "router", "context", "hybrid")
-    }

@@ -119,7 +119,3 @@ class TestJournal:
         (tmp_path / "j").write_text('{"name": "a", "row": {}}\n{"name": "b", "ro')
         found, at = read_journal(tmp_path / "j")
         assert (list(found.rows), at) == (["a"], None)
-
-    def test_options_survive_json(self) -> None:
-        options = KernelOptions(rows=(1, 60), ceilings=DeviceCeilings(1.0, 2.0, 3.0, {"copied_bytes": 4}))
-        assert KernelOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options

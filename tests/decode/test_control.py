@@ -52,23 +52,6 @@ def test_given_costs_make_the_clock_irrelevant() -> None:
     assert len(set(chosen[0])) > 1  # it did choose
 
 
-def test_given_costs_choose_before_anything_is_seen() -> None:
-    dear = AdaptiveControl([Plan(4, 5)], AdaptiveOptions(costs={PLAIN_PLAN: 1.0, Plan(4, 5): 50.0}))
-    cheap = AdaptiveControl([Plan(4, 5)], AdaptiveOptions(costs={PLAIN_PLAN: 1.0, Plan(4, 5): 1.1}))
-    assert (dear.plan(), cheap.plan()) == (PLAIN_PLAN, Plan(4, 5))
-
-
-def test_all_rows_count() -> None:
-    """Four rows tell four times as much; rows that do badly count as much as rows that do well."""
-    one, four = (AdaptiveControl(chain_plans(3)) for _ in range(2))
-    for _ in range(3):
-        one.observe(CycleFigures(Plan(3, 4), [3], 1.0))
-        four.observe(CycleFigures(Plan(3, 4), [3, 3, 0, 0], 1.0))
-    alone, together = (c.estimates()[Plan(3, 4)].tokens for c in (one, four))
-    assert alone > together
-    assert together == pytest.approx(2.5, abs=0.35)
-
-
 _seconds = st.one_of(st.floats(1e-6, 10), st.sampled_from([0.0, -1.0, math.nan, math.inf, 1e-300, 1e-9, 1e9]))
 _plans = st.lists(st.builds(lambda a, b: Plan(a, a + b), st.integers(1, 9), st.integers(1, 60)), max_size=6)
 
@@ -99,16 +82,6 @@ def test_whatever_is_observed_the_plan_is_allowed(
                 assert 1 <= found.tokens <= 10
                 assert 0 <= found.seconds < math.inf
                 assert math.isfinite(found.rate)
-
-
-def test_without_a_drafting_plan_decoding_is_plain() -> None:
-    for name in ("fixed", "adaptive"):
-        for plans in ([], [PLAIN_PLAN]):
-            control = make_control(name, plans)
-            control.begin()
-            for _ in range(50):
-                assert control.plan() == PLAIN_PLAN
-                control.observe(CycleFigures(PLAIN_PLAN, [0], 0.1))
 
 
 def test_fixed_control_never_moves() -> None:

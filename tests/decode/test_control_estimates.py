@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decode.theory_formulas import expected_tokens
 from vocabforge.decode.control.estimates import (
     CostEstimates,
     TokenEstimates,
-    clipped_mean,
     fit_line,
     isotonic,
 )
@@ -31,14 +29,6 @@ def test_conditional_acceptance_is_accepted_over_tested() -> None:
     assert found.by_plan()[0] == 1.0
 
 
-def test_levels_not_drafted_follow_the_level_above() -> None:
-    found = TokenEstimates(CHAINS, prior=0.5, weight=1.0, shrink=1.0)
-    assert found.by_plan()[4] == pytest.approx(expected_tokens([0.5] * 4))
-    for _ in range(1000):
-        found.add(1, [1])
-    assert found.conditional()[0] == pytest.approx([1.0] * 4, abs=1e-3)
-
-
 @pytest.mark.parametrize("cycles", [10, 3000])
 def test_the_past_fades(cycles: int) -> None:
     """Also where the counts were scaled down on the way."""
@@ -51,17 +41,6 @@ def test_the_past_fades(cycles: int) -> None:
         expected, total = expected * 0.9 + accepted, total * 0.9 + 1
     assert found.conditional()[0][0] == pytest.approx(expected / total, rel=1e-4)
     assert found.by_plan()[1] == pytest.approx(1 + expected / total, rel=1e-4)
-
-
-def test_own_mean_is_shrunk_to_the_level_estimate() -> None:
-    plans = [PLAIN_PLAN, Plan(1, 11), Plan(1, 12)]
-    found = TokenEstimates(plans, prior=0.5, weight=1e-9, shrink=5.0)
-    for _ in range(10):
-        found.add(2, [1])
-    for _ in range(5):
-        found.add(1, [0])
-    level = 10 / 15
-    assert found.by_plan() == pytest.approx([1.0, (5 + 5 * (1 + level)) / 10, (20 + 5 * (1 + level)) / 15])
 
 
 def test_widths_are_counted_apart() -> None:
@@ -82,19 +61,6 @@ def test_widths_are_counted_apart() -> None:
     assert found.conditional()[1][0] == pytest.approx(0.5, abs=0.01)
 
 
-def test_larger_nested_plans_never_expect_less() -> None:
-    plans = [PLAIN_PLAN, Plan(1, 2), Plan(1, 20)]
-    found = TokenEstimates(plans, prior=0.5, weight=1.0, shrink=0.1)
-    found.add(1, [1])
-    found.add(2, [0])
-    tokens = found.by_plan()
-    assert tokens[1] == tokens[2]
-    apart = TokenEstimates([PLAIN_PLAN, Plan(1, 20), Plan(3, 4)], prior=0.5, weight=1.0, shrink=0.1)
-    apart.add(1, [1])
-    apart.add(2, [0])
-    assert apart.by_plan()[1] > apart.by_plan()[2]  # neither holds the other
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=4))
 def test_isotonic_is_the_nearest_rising_sequence(pairs: list[tuple[int, int]]) -> None:
@@ -111,11 +77,6 @@ def test_isotonic_is_the_nearest_rising_sequence(pairs: list[tuple[int, int]]) -
     assert distance(found) <= min(map(distance, rivals)) + 1e-9
 
 
-def test_a_pause_is_not_a_cost() -> None:
-    assert clipped_mean([1.0] * 9 + [100.0], 2.0) == pytest.approx(1.1)
-    assert clipped_mean([1.0, 1.5], 2.0) == pytest.approx(1.25)  # the mean, not the median
-
-
 def test_the_first_cycle_of_a_plan_is_replaced_by_the_second() -> None:
     costs = CostEstimates(CHAINS, window=4, clip=2.0, optimism=0.0)
     assert costs.by_plan() == [0.0] * 5
@@ -128,28 +89,6 @@ def test_the_first_cycle_of_a_plan_is_replaced_by_the_second() -> None:
     assert costs.by_plan() == pytest.approx(
         [1.0, 1 + 4 / 3 + 2 / 3, 1 + 4 / 3 + 4 / 3, 1 + 4 / 3 + 6 / 3, 5.0]
     )
-
-
-def test_one_pause_does_not_condemn_a_plan() -> None:
-    """Measured once after its first cycle, a plan costs at most what the line says."""
-    costs = CostEstimates(CHAINS, window=4, clip=1.5, optimism=0.0)
-    for place, seconds in [(0, 1.0), (4, 3.0)]:
-        for _ in range(3):
-            costs.add(place, seconds)
-    line = costs.by_plan()[2]
-    for seconds in (2.0, 40.0):
-        costs.add(2, seconds)
-        assert costs.by_plan()[2] == pytest.approx(min(line, seconds))
-    costs.add(2, 2.0)
-    assert costs.by_plan()[2] == pytest.approx((2.0 + 3.0) / 2)
-
-
-def test_plans_never_measured_look_a_little_cheaper() -> None:
-    given_costs = {PLAIN_PLAN: 1.0, Plan(2, 3): 1.2, Plan(4, 5): 1.4}
-    costs = CostEstimates(CHAINS, window=4, clip=2.0, optimism=0.1, given=given_costs)
-    assert costs.by_plan() == pytest.approx([1.0, 1.1 * 0.9, 1.2, 1.3 * 0.9, 1.4])
-    costs.add(0, 77.0)
-    assert costs.by_plan()[0] == 1.0
 
 
 def test_the_line_goes_through_costs_that_lie_on_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from tests.decode.recording import SAMPLED, outcome, requests
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.device_cycle import DeviceCycle
 from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
@@ -43,11 +43,19 @@ CONFIG = {
     "max_position_embeddings": 512,
     "rms_norm_eps": 1e-5,
 }
-METHODS = {
+
+
+def drafting(tree: str, depth: int, **sizes: int) -> Any:
+    """What proposers read of a MethodSpec, which needs pydantic: GPU machines may lack it."""
+    unset = dict.fromkeys(("tree_file", "topk", "total_nodes", "exit_layers"))
+    return SimpleNamespace(**{**unset, "tree": tree, "depth": depth, "draft_sampling": False, **sizes})
+
+
+METHODS: dict[str, Any] = {
     "plain": None,
-    "eagle3": MethodSpec(tree="dynamic", depth=3, topk=4, total_nodes=20),
-    "draft-model": MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=12),
-    "early-exit": MethodSpec(tree="chain", depth=3, exit_layers=2),
+    "eagle3": drafting("dynamic", 3, topk=4, total_nodes=20),
+    "draft-model": drafting("dynamic", 2, topk=3, total_nodes=12),
+    "early-exit": drafting("chain", 3, exit_layers=2),
 }
 
 

@@ -13,7 +13,6 @@ from vocabforge.core.errors import DataError
 from vocabforge.corpus.chat.render import render_with_mask
 from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from vocabforge.demo.target import build as tiny_target
 from vocabforge.demo.target.build import END, train_tiny_target
 from vocabforge.demo.target.config import TinyTargetConfig
 from vocabforge.demo.target.train import TextRows, batch_loss, batches
@@ -75,10 +74,6 @@ def test_tokenizer_round_trips_every_text(tokenizer: TextTokenizer, texts: Path)
         assert max(ids) < VOCAB
 
 
-def test_digits_are_single_tokens(tokenizer: TextTokenizer) -> None:
-    assert len(tokenizer.encode("1234567")) == 7
-
-
 def test_chat_template_is_prefix_stable(tokenizer: TextTokenizer, texts: Path) -> None:
     for messages in conversations(texts / "heldout.jsonl"):
         whole = tokenizer.render(messages)
@@ -92,40 +87,9 @@ def test_chat_template_is_prefix_stable(tokenizer: TextTokenizer, texts: Path) -
         assert tokenizer.decode(kept, skip_special=False) == "".join(answer + END for answer in answers)
 
 
-def test_end_of_turn_ends_generation(tokenizer: TextTokenizer) -> None:
-    assert tokenizer.eos_ids == (tokenizer.backend.token_to_id(END),)
-    assert tokenizer.bos_id is None
-
-
-def test_transformers_loads_the_folder(
-    target: Artifact, tokenizer: TextTokenizer, config: TinyTargetConfig
-) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    theirs = AutoTokenizer.from_pretrained(target.path)
-    messages = [{"role": "user", "content": "Add 12 and 7."}]
-    rendered = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert rendered == tokenizer.render(messages, add_generation_prompt=True)
-    assert theirs.encode(rendered, add_special_tokens=False) == tokenizer.encode(rendered)
-    assert theirs.eos_token == END
-    model, info = AutoModelForCausalLM.from_pretrained(target.path, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    assert model.config.vocab_size == VOCAB
-    assert model.config.tie_word_embeddings
-    assert sum(p.numel() for p in model.parameters()) == target.meta["parameters"]
-    assert GenerationConfig.from_pretrained(target.path).eos_token_id == tokenizer.eos_ids[0]
-
-
 def test_loss_falls_and_heldout_loss_is_finite(target: Artifact) -> None:
     assert target.meta["last_loss"] < target.meta["first_loss"] - 1.0
     assert 0.0 < target.meta["heldout_loss"] < target.meta["first_loss"]
-
-
-def test_same_seed_gives_the_same_target(target: Artifact, config: TinyTargetConfig, tmp_path: Path) -> None:
-    again = train_tiny_target(config, tmp_path / "again")
-    assert again.content_hash == target.content_hash
-    assert again.manifest["parents"] == target.manifest["parents"] == tiny_target.target_inputs(config)
 
 
 def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenizer: TextTokenizer) -> None:

@@ -29,11 +29,10 @@ from vocabforge.demo.target.build import (
     copy_tokenizer,
     finished_target,
     make_tokenizer,
-    target_inputs,
     train_tiny_target,
 )
 from vocabforge.demo.target.config import TinyTargetConfig
-from vocabforge.demo.target.train import MakeStep, packed_rows, plain_step, prepared_rows
+from vocabforge.demo.target.train import MakeStep, plain_step
 from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.train.config import OptimConfig
 
@@ -121,18 +120,6 @@ def test_each_held_out_file_has_its_exact_loss(target: Artifact, place: Path) ->
     assert meta["heldout_losses"]["second"] != meta["heldout_losses"]["heldout"]
     weighted = sum(meta["heldout_losses"][name] * number for name, number in meta["heldout_tokens"].items())
     assert meta["heldout_loss"] == pytest.approx(weighted / sum(meta["heldout_tokens"].values()), abs=2e-4)
-
-
-def test_the_record_names_every_file(target: Artifact, config: TinyTargetConfig) -> None:
-    parents = target.manifest["parents"]
-    assert parents == target_inputs(config)
-    assert set(parents) == {
-        "train",
-        "heldout/heldout",
-        "heldout/second",
-        "tokenizer/tokenizer.json",
-        "tokenizer/tokenizer_config.json",
-    }
 
 
 def test_figures_are_logged(target: Artifact) -> None:
@@ -251,14 +238,6 @@ def test_a_finished_target_is_known_by_inputs_and_settings(
     moved.write_text(moved.read_text("utf-8").replace("a", "b", 1), "utf-8")
     assert finished_target(config.model_copy(update={"train": moved}), target.path) is None
     assert finished_target(config, tmp_path / "none") is None
-
-
-def test_prepared_rows_hold_every_token(config: TinyTargetConfig, place: Path, tmp_path: Path) -> None:
-    """What a row is too short for goes on in another one; what cannot be learnt from is left out."""
-    tokenizer = load_tokenizer(place / "tokenizer")
-    rows = prepared_rows(tmp_path, tokenizer, config)
-    cut = packed_rows(tokenizer, config.train, config.sequence_length, 0)
-    assert (rows.document > 0).sum() > (cut.document > 0).sum()
 
 
 def test_conversations_that_a_given_template_refuses_are_left_out(

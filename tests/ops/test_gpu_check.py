@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from vocabforge.bench.kernels.cases import OP_BENCHES
-from vocabforge.bench.kernels.run import REAL, planned
+from vocabforge.bench.kernels.run import sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "kernels" / "gpu_check.py"
@@ -90,14 +90,23 @@ class TestWholeRun:
         assert len(result["parts"]["drafting"]) == 5
         assert result["ceilings"]["copy_gb_per_s"] > 0
 
-    def test_every_figure_is_open(self, report: tuple[dict[str, Any], str]) -> None:
-        result, text = result_of(report), report[1]
-        assert {row["state"] for row in result["goals"]} == {"open"}
-        wanted = planned(REAL)
-        assert {part: list(names) for part, names in result["open"].items()} == wanted
-        for names in wanted.values():
-            assert names
-            assert all(f"  - {name}\n" in text for name in names)
+    def test_it_says_where_it_ran(self, report: tuple[dict[str, Any], str]) -> None:
+        facts = report[0]["facts"]
+        assert (report[0]["schema"], report[0]["schema_version"]) == ("vocabforge.gpu-check", 1)
+        assert report[0]["cpu"]
+        assert facts["device"] == "cpu"
+        assert {"date", "revision", "system", "processor", "python", "torch", "torch_cuda", "nvcc"} <= set(
+            facts
+        )
+        assert facts["sources"] == sources_hash(ROOT)
+        assert facts["sources"] == result_of(report)["machine"]["sources"]
+
+    def test_the_tables_are_there(self, report: tuple[dict[str, Any], str]) -> None:
+        text = report[1]
+        for title in ("Ceilings", "Draft heads", "Drafting", "Cycle", "Ops"):
+            assert f"\n## {title}" in text
+        assert "**no GPU was used" in text
+        assert "- tests: left out" in text
 
 
 class TestParts:
@@ -120,7 +129,7 @@ class TestParts:
         assert "- build: failed" in text
         assert "no compiler" in text
         assert "- tests: passed (3 passed)" in text
-        assert "every figure is open" in text
+        assert "No benchmark ran." in text
 
     def test_a_wrong_figure_fails_the_run(
         self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,9 +142,34 @@ class TestParts:
         found = check.bench(10.0, asked, tmp_path)
         assert (found["state"], found["problem"]) == ("failed", "2 figures wrong or not measured")
 
-    def test_real_sizes_are_not_for_a_cpu(self, check: Any) -> None:
-        with pytest.raises(SystemExit):
-            check.parse(["--device", "cpu"])
+    def test_the_time_is_shared_out(self, check: Any, tmp_path: Path) -> None:
+        made = self.made(check, tmp_path, "--seconds", "525")
+        given: dict[str, float] = {}
+        for name in check.PARTS:
+
+            def note(seconds: float, name: str = name) -> Mapping[str, Any]:
+                given[name] = seconds
+                return {"state": "passed"}
+
+            made.part(name, note)
+        assert given["build"] == pytest.approx(200, abs=2)
+        assert given["tests"] == pytest.approx(200, abs=2)
+        assert 380 <= given["bench"] <= 400
+        assert sum((200, 200)) + given["bench"] > 525  # a part gets more where the ones before it were quick
+        late = self.made(check, tmp_path, "--seconds", "100")
+        late.part("bench", lambda seconds: given.update(bench=seconds) or {"state": "passed"})
+        assert given["bench"] == pytest.approx(80, abs=2)
+
+    def test_commands_that_fail_or_hang(self, check: Any) -> None:
+        python = [sys.executable, "-S", "-c"]
+        code, said = check.command([*python, "print('why'); raise SystemExit(3)"], 20.0, {})
+        assert (code, said.strip()) == (3, "why")
+        code, said = check.command(
+            [*python, "import time; print('so far', flush=True); time.sleep(60)"], 0.5, {}
+        )
+        assert code == 124
+        assert "so far" in said
+        assert "not done after" in said
 
 
 TEST_FILE = """
@@ -182,3 +216,28 @@ class TestTests:
         self, check: Any, code: int, passed: int, device: str, state: str
     ) -> None:
         assert check.judged(code, "", {"passed": passed}, device)["state"] == state
+
+    def test_files_with_gpu_tests_are_found(self, check: Any) -> None:
+        found = check.gpu_tests([])
+        assert "tests/train/test_vocab_loss.py" in found
+        assert "tests/core/test_core_small.py" not in found
+
+    @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+    def test_the_sanitizer_runs_the_ops_tests(
+        self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+    ) -> None:
+        seen: list[Any] = []
+
+        def command(arguments: Any, seconds: float, environment: Any) -> tuple[int, str]:
+            seen.append((arguments, environment))
+            return 0, ""
+
+        monkeypatch.setattr(check, "command", command)
+        asked = check.parse(["--device", "cpu", "--small", "--sanitize", tool])
+        check.run_tests(60.0, asked, tmp_path)
+        arguments, environment = seen[0]
+        assert asked.parts == ["build", "tests"]
+        assert arguments[1:5] == ["--tool", tool, "--error-exitcode", "99"]
+        files = [one for one in arguments if one.startswith("tests/")]
+        assert all(one.startswith("tests/ops/") for one in files)
+        assert ("PYTORCH_NO_CUDA_MEMORY_CACHING" in environment) == (tool == "memcheck")

@@ -88,11 +88,3 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
     file.write_text(text[:40] if damage == "cut" else text, "utf-8")
     with pytest.raises(ArtifactError, match="cannot be read"):
         store.read("a" * 64)
-
-
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    store = AcceptanceStore(tmp_path / "new")
-    assert store.read("a" * 64) == {}
-    rows = {"p": row(8, 3), "q": row(9, 4)}
-    store.write("a" * 64, ABOUT, rows)
-    assert AcceptanceStore(tmp_path / "new").read("a" * 64) == rows

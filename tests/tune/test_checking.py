@@ -56,10 +56,6 @@ def test_what_few_prompts_put_at_the_top_is_not_the_best() -> None:
     assert choose(entries, 8)[0] is order[1]
 
 
-def test_all_are_checked_where_there_are_few() -> None:
-    assert len(choose(entries_of(3), 8)) == 3
-
-
 def test_what_was_not_decoded_fills_the_gaps() -> None:
     entries = [Entry(one) for one in chains(9)]
     assert [entry.candidate.tree.levels for entry in choose(entries, 3)] == [1, 4, 7]
@@ -85,11 +81,3 @@ def test_errors_and_ranks_are_those_of_eval() -> None:
     assert check.questions == 20
     ratios = [(1 + error) / (plain.value / 99) - 1 for error in errors]
     assert check.speedup_error == pytest.approx(sum(map(abs, ratios)) / 4)
-
-
-def test_other_ways_at_the_top_are_told() -> None:
-    predicted = {name: prediction(value) for name, value in zip("abcd", (100, 90, 80, 70))}
-    results = results_of({"plain": 1.0, "a": 100, "b": 90, "c": 60, "d": 70})
-    check = compare({**predicted, "plain": prediction(1.0)}, results, "x")
-    assert not check.same_top
-    assert check.measured_top == ["a", "b", "d"]

@@ -32,15 +32,12 @@ from vocabforge.tune.latency.heads import usual_heads
 from vocabforge.tune.latency.measure import (
     LatencyBudget,
     LatencyInputs,
-    fit_rest,
     interspersed,
     measure_latency,
-    point_of,
     run_rounds,
 )
-from vocabforge.tune.latency.parts import CycleRun, CycleRunner, usual
-from vocabforge.tune.latency.plan import covering, plan_of, prefixes
-from vocabforge.tune.latency.records import Rest
+from vocabforge.tune.latency.parts import CycleRun, CycleRunner
+from vocabforge.tune.latency.plan import covering, plan_of
 from vocabforge.tune.latency.table import LatencyTable
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
 
@@ -251,28 +248,6 @@ def test_captured_cycles_are_predicted_with_the_fitted_rest(
     assert "Captured" not in capsys.readouterr().err  # one line for each of hundreds
 
 
-def test_covering_trees_have_every_size_of_all_of_them() -> None:
-    trees = [
-        TreeSetting(topk=topk, depth=depth, total=total)
-        for topk in (2, 4, 8)
-        for depth in (1, 3, 5)
-        for total in (8, 16, 32)
-        if depth + 1 < total <= topk + depth * topk**2 + 1
-    ]
-    found = covering(trees)
-    assert len(found) < len(trees)
-    assert set(found) <= set(trees)
-    for size in ("topk", "depth", "total"):
-        assert {getattr(tree, size) for tree in found} == {getattr(tree, size) for tree in trees}
-
-
-def test_prefixes_lie_where_the_caches_will_be() -> None:
-    assert prefixes([100] * 9, 64, 4096) == [132]
-    assert prefixes([50] * 5 + [1000] * 5, 100, 4096) == [100, 1050]
-    assert prefixes([4000], 64, 4096) == [4032]
-    assert prefixes([4090], 64, 4096) == [4032]
-
-
 def test_a_tree_wider_than_a_head_is_not_measured_with_it() -> None:
     heads = [HeadSetting(kind="full", scored=(61,)), HeadSetting(kind="static", scored=(3,))]
     plan = plan_of(heads, TREES, (1,), [20], 40, 256)
@@ -360,28 +335,3 @@ def test_what_much_rests_on_is_measured_all_over_a_round() -> None:
     assert [place for place, text in enumerate(done) if text == "plain"] == [0, 9, 18]
     _, notes = run_rounds([plain], interspersed(tasks, [plain]), seconds=0.0, most=1, seed=0)
     assert notes == [f"not measured, no time left: {number}" for number in range(20)]  # plain was
-
-
-def test_a_time_is_the_mean_of_the_rounds_and_its_bounds_hold_most_of_them() -> None:
-    point = point_of({0: [1.0, 3.0], 1: [4.0], 2: [6.0, 6.0, 6.0]}, {"batch": 1})
-    assert (point.seconds, point.count) == (4.0, 6)
-    assert 2.0 <= point.low < 4.0 < point.high <= 6.0
-
-
-def test_a_cycle_of_many_times_the_others_is_left_out() -> None:
-    assert usual([1.0, 2.0, 9.0, 1.5, 4.4]) == [0, 1, 3, 4]
-
-
-def test_the_rest_is_fitted_by_size_only_where_asked() -> None:
-    cycles = [
-        (levels, batch, 1.0, 1.0 + 0.3 + 0.1 * levels + 0.05 * (batch - 1))
-        for levels in (1, 4)
-        for batch in (1, 3)
-    ]
-    found = fit_rest(cycles, by_size=True)
-    assert (found.per_cycle, found.per_level, found.per_row) == pytest.approx((0.3, 0.1, 0.05))
-    assert fit_rest(cycles, by_size=False).per_level == 0.0
-    assert (
-        fit_rest(cycles[:2], by_size=True).per_row == 0.0
-    )  # nothing would be left to tell a fit from chance
-    assert fit_rest([], by_size=True) == Rest()

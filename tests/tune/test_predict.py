@@ -45,15 +45,6 @@ def test_each_prompt_has_its_own_prefix() -> None:
     assert found.value == pytest.approx(np.mean(rates))
 
 
-def test_bounds_of_seconds_bound_the_rate() -> None:
-    found = predict([row(31, 10), row(31, 10)], FULL, TREE, Formula(off=0.2)).tokens_per_s
-    assert found.value is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low == pytest.approx(found.value / 1.2)
-    assert found.high == pytest.approx(found.value / 0.8)
-
-
 def test_the_interval_holds_both_errors() -> None:
     rows = [row(31, cycles) for cycles in (8, 10, 12, 14, 9, 11)]
     widths = []
@@ -67,8 +58,3 @@ def test_the_interval_holds_both_errors() -> None:
     assert alone.high is not None
     both = alone.high - alone.low
     assert max(widths[0], both) < widths[1] < widths[0] + both + 1e-9
-
-
-def test_a_prompt_that_ends_at_once_counts() -> None:
-    found = predict([row(1, 0, committed=0), row(31, 10)], FULL, TREE, Formula())
-    assert found.value > 0

@@ -63,11 +63,6 @@ def test_a_candidate_drafts_as_its_recipe(
     assert made[0].drafted == made[1].drafted
 
 
-def test_heads_are_built_once(place: Path, proposing: Proposing) -> None:
-    choice = head_choices(inputs_of(place), proposing.own)[2]
-    assert proposing.head(choice, 2) is proposing.head(choice, 5)
-
-
 def test_a_head_of_another_drafter_is_refused(place: Path, proposing: Proposing, tmp_path: Path) -> None:
     owner = proposing.models.owner(place / "d")
     other = HeadOwner("0" * 64, owner.target, owner.tokenizer)

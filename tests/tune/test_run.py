@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tune.support import make_place, make_table, settings_of
@@ -14,6 +15,7 @@ from vocabforge.decode.build.recipe import PLAIN, read_recipe
 from vocabforge.tune.latency.table import write_latency
 from vocabforge.tune.options import TuneInputs, TuneOptions
 from vocabforge.tune.report.outcome import TUNE, TuneResults
+from vocabforge.tune.report.page import contour_rates, frontier
 from vocabforge.tune.run import tune
 from vocabforge.tune.search.acceptance import AcceptanceSource
 from vocabforge.tune.search.proposers import HeadInputs
@@ -62,6 +64,8 @@ def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) 
     page = (out / "report.html").read_text("utf-8")
     assert "another GPU" in page
     assert "what if" in page
+    assert page.count("/s</text>") > 1
+    assert "cycle, ms</text>" in page
     assert not [word for word in ("http://", "https://", "<script") if word in page]
     assert {"target", "drafter", "tokenizer", "vocabulary v"} <= set(results.inputs)
 
@@ -187,3 +191,23 @@ def test_options_that_mean_nothing_are_refused(wrong: dict) -> None:
 def test_sizes_need_a_ranking() -> None:
     with pytest.raises(UsageError, match="cut from a ranking"):
         TuneInputs(Path("t"), Path("d"), "q", sizes=(8,))
+
+
+def test_the_frontier_is_what_nothing_is_quicker_and_better_than() -> None:
+    random = np.random.default_rng(0)
+    points = [(float(ms), float(length)) for ms, length in random.uniform(1, 9, (60, 2))]
+    wanted = {
+        (ms, length)
+        for ms, length in points
+        if not any(a <= ms and b >= length and (a, b) != (ms, length) for a, b in points)
+    }
+    assert frontier(points) == sorted(wanted)
+
+
+@pytest.mark.parametrize("rates", [[10.0, 250.0], [0.02, 0.05], [1e5, 3e5], [99.0, 99.0], [0.5]])
+def test_lines_of_equal_speed_are_few_and_around_what_is_shown(rates: list[float]) -> None:
+    found = contour_rates(rates)
+    assert 1 <= len(found) <= 9
+    assert found == sorted(found)
+    assert min(found) > 0
+    assert found[-1] >= max(rates) * 0.9

@@ -12,13 +12,6 @@ def lengths_of(acceptance: float, count: int, head: str = "full") -> dict[str, f
     return {one.name: sum(acceptance**j for j in range(one.tree.levels + 1)) for one in chains(count, head)}
 
 
-def test_rounds_double_until_all_prompts_are_used() -> None:
-    assert Halving(20).rounds == [2, 4, 8, 16, 20]
-    assert Halving(16, first=4).rounds == [4, 8, 16]
-    assert Halving(2, first=2).rounds == [2]
-    assert Halving(1, first=4).rounds == [1]
-
-
 @pytest.mark.parametrize("acceptance", [0.2, 0.5, 0.8, 0.95])
 def test_the_best_is_found_and_measured_on_all_prompts(acceptance: float) -> None:
     found = chains(24)
@@ -76,31 +69,9 @@ def test_when_the_time_is_up_what_is_known_is_kept() -> None:
     assert len(ranked(search(chains(20), world, Halving(8), left=lambda number: 0.0), 1)) == 1
 
 
-def test_a_first_round_that_was_cut_short_leaves_time_for_the_others() -> None:
-    world = Worlds(lengths_of(0.8, 20), Formula(node=1e-5))
-    spent = [0]
-
-    def left(number: int) -> float:
-        spent[0] += number == 1
-        return 6.0 - spent[0] if number == 1 else 1.0
-
-    entries = search(chains(20), world, Halving(8, least=2), left=left)
-    states = [entry.state for entry in entries]
-    assert states.count("not reached") >= 12
-    assert "measured" in states
-
-
 def test_a_way_that_is_best_for_one_batch_size_only_survives() -> None:
     # A node costs nothing alone and a lot side by side: long chains win alone, short ones in a batch.
     world = Worlds(lengths_of(0.9, 16), Formula(node=3e-4, token=0.0), batches=(1, 64))
     entries = search(chains(16), world, Halving(8, least=1))
     best = {batch: finalists(entries, batch)[0].candidate.tree.levels for batch in (1, 64)}
     assert best[1] > best[64]
-
-
-def test_each_decoding_is_told() -> None:
-    told: list[tuple[int, int, str]] = []
-    world = Worlds(lengths_of(0.5, 4), Formula(node=1e-5))
-    search(chains(4), world, Halving(4), tell=lambda *what: told.append(what))
-    assert [done for done, of, _ in told if of == 4][:4] == [0, 1, 2, 3]
-    assert told[0][2].startswith("round 1 of 2: full+chain")

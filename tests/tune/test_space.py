@@ -9,7 +9,7 @@ import pytest
 
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.tune.search.space import HeadChoice, TreeGrid, TuneCandidate, candidates, trees_of
+from vocabforge.tune.search.space import HeadChoice, TreeGrid, candidates, trees_of
 from vocabforge.tune.types import TreeSetting
 
 GRID = TreeGrid(chains=(1, 3), levels=(1, 2, 5), topk=(1, 2, 4), nodes=(2, 6, 8, 40, 60))
@@ -62,17 +62,3 @@ def test_names_are_unique_and_fit_for_files() -> None:
     assert not any(set(name) & set("/\\ :*?") for name in names)
     with pytest.raises(UsageError, match="one name"):
         candidates({HeadChoice("v"): 9, HeadChoice("v", vocab=Path("x")): 9}, trees_of(GRID))
-
-
-def test_a_recipe_says_what_the_candidate_is() -> None:
-    head = HeadChoice("v+r", vocab=Path("v"), head=Path("r"), dynamic="ranker:32")
-    tree = TuneCandidate(head, TreeSetting(topk=4, depth=2, total=20)).recipe(Path("d"))
-    assert (tree.drafter, tree.vocab, tree.head, tree.dynamic) == (
-        Path("d"),
-        Path("v"),
-        Path("r"),
-        "ranker:32",
-    )
-    assert (tree.tree, tree.depth, tree.topk, tree.total_nodes) == ("dynamic", 2, 4, 20)
-    chain = TuneCandidate(HeadChoice(), TreeSetting.chain(2)).recipe(Path("d"))
-    assert (chain.tree, chain.depth, chain.topk, chain.total_nodes) == ("chain", 2, None, None)

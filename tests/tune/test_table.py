@@ -23,7 +23,6 @@ from vocabforge.tune.latency.table import (
     TimeSample,
     head_family,
     interpolate,
-    line_at,
     read_latency,
     write_latency,
 )
@@ -50,11 +49,6 @@ def test_above_the_largest_the_last_line_goes_on_and_below_the_smallest_its_time
     assert read({8: 1.0, 16: 3.0}, 24) == pytest.approx(5.0)
     assert read({8: 1.0, 16: 3.0}, 1) == pytest.approx(1.0)
     assert read({8: 1.0}, 64) == pytest.approx(1.0)
-
-
-def test_a_fall_between_sizes_is_noise_and_averaged() -> None:
-    assert read({1: 1.0, 2: 3.0, 4: 2.0, 8: 4.0}, 2) == pytest.approx(2.5)
-    assert read({1: 1.0, 2: 3.0, 4: 2.0, 8: 4.0}, 3) == pytest.approx(2.5)
 
 
 def test_what_lies_beyond_the_measured_sizes_is_named() -> None:
@@ -88,11 +82,6 @@ def test_samples_need_not_fill_a_grid() -> None:
 def test_times_never_fall_as_a_size_grows(points: list[tuple[int, float]], size: int, more: int) -> None:
     values = dict(points)
     assert read(values, size) <= read(values, size + more) + 1e-9
-
-
-def test_a_line_is_exact_where_it_was_measured() -> None:
-    sizes, values = [1, 4, 9], [0.5, 0.75, 2.0]
-    assert [line_at(sizes, values, size) for size in sizes] == values
 
 
 # A table whose every time is a formula of the sizes, so that sums can be computed by hand.
@@ -203,13 +192,6 @@ def test_the_rest_and_the_error_are_part_of_a_prediction() -> None:
     assert low < 0.9 * value < 1.1 * value < high
 
 
-def test_plain_steps_and_prompts_are_read_off() -> None:
-    table = make_table()
-    assert table.plain(1, 160).value == pytest.approx(0.08 + 0.16)
-    assert table.prefill(100).value == pytest.approx(0.05)
-    assert table.prefill(100, drafting=False).value == pytest.approx(0.05)
-
-
 def test_a_prediction_beyond_what_was_measured_says_so() -> None:
     setting = CycleSetting(head=FULL, tree=TreeSetting.chain(20), batch=8, prefix=100)
     words = " ".join(make_table().warnings(setting))
@@ -268,20 +250,6 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, change: Any, words: 
         read_latency(tmp_path)
     with pytest.raises(DataError, match="latency file"):
         read_latency(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"topk": 4, "depth": 1, "total": 2},
-        {"topk": 2, "depth": 1, "total": 8},
-        {"kind": "chain", "topk": 1, "depth": 3, "total": 4},
-        {"kind": "chain", "topk": 2, "depth": 3, "total": 5},
-    ],
-)
-def test_a_tree_that_cannot_be_is_refused(sizes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"nodes|topk 1"):
-        TreeSetting(**sizes)
 
 
 def heads() -> dict[str, tuple[Any, HeadSetting]]:

@@ -37,11 +37,6 @@ def test_every_question_is_in_one_half(place: Path, tokenizer: TextTokenizer) ->
     assert halves.left_out == 0
 
 
-def test_a_limit_holds_for_both_halves(place: Path, tokenizer: TextTokenizer) -> None:
-    halves = read_halves(str(place / "q.jsonl"), tokenizer, form="raw", limit=4, room=200, new_tokens=9)
-    assert (len(halves.tuning.prompts), len(halves.checking.questions)) == (2, 2)
-
-
 def test_what_does_not_fit_is_left_out(place: Path, tokenizer: TextTokenizer, tmp_path: Path) -> None:
     rows = [{"question_id": n, "category": "qa", "turns": ["x" * (10 if n % 3 else 99)]} for n in range(9)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")

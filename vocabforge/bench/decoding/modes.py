@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +23,9 @@ from ...models.drafters.io import TargetTensors
 from ...models.lean.model import LeanModel, load_target
 from ...models.target.load import DTYPES
 from ...vocab.overlap.bridge import Bridge, make_bridge
+
+if TYPE_CHECKING:
+    from .settings import DecodingBenchConfig
 
 # Settings that transformers reads from the assistant's own configuration.
 _DRAFTING = ("num_assistant", "assistant_confidence", "assistant_lookbehind", "target_lookbehind")
@@ -85,7 +87,7 @@ class TheirRun:
 class TheirSide:
     """transformers' models, loaded once."""
 
-    def __init__(self, config: DecodingSizes) -> None:
+    def __init__(self, config: DecodingBenchConfig) -> None:
         try:
             import transformers
             from transformers import AutoModelForCausalLM
@@ -208,27 +210,6 @@ class Done:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class BenchRun(Protocol):
-    """One side of a mode with its settings.
-
-    Attributes:
-        settings: as its own documentation names them.
-        parts: seconds by part, of all that it generated so far; empty where it does not tell.
-    """
-
-    settings: dict[str, Any]
-    parts: dict[str, float]
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent compiling so far."""
-        ...
-
-    def generate(self, prompt: Sequence[int], new: int) -> Done:
-        """Continue a prompt by ``new`` tokens; no stop token ends it."""
-        ...
-
-
 @dataclass(frozen=True)
 class BenchMode:
     """A way of decoding.
@@ -273,24 +254,13 @@ MODES: dict[str, BenchMode] = {
 }
 
 
-class DecodingSizes(Protocol):
-    """The settings that matter here; see ``bench_decoding_settings.DecodingBenchConfig``."""
-
-    target: Path
-    draft_model: Path | None
-    drafter: Path | None
-    foreign_drafter: Path | None
-    dtype: Any
-    compile: bool
-    temperature: float
-    draft_tokens: int | dict[str, int] | None
-    layers: int | None
-    widen: int
-    verifier: str | None
-
-
 class OurRun:
-    """A decoder of VocabForge; above temperature 0 every prompt has the same seed in every round."""
+    """A decoder of VocabForge; above temperature 0 every prompt has the same seed in every round.
+
+    Attributes:
+        settings: as its own documentation names them.
+        parts: seconds by part, of all that it generated so far.
+    """
 
     def __init__(
         self,
@@ -308,17 +278,20 @@ class OurRun:
         return 0.0 if self._compiler is None else self._compiler.seconds
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
-        """See :meth:`BenchRun.generate`; its seconds by part are added up."""
+        """Continue a prompt by ``new`` tokens; no stop token ends it."""
         made = self._decoder.generate(prompt, max_new_tokens=new, stop_ids=(), temperature=self._temperature)
         for part, seconds in made.timings.items():
             self.parts[part] = self.parts.get(part, 0.0) + seconds
         return Done(made.token_ids, made.target_forwards, made.counts)
 
 
+BenchRun = TheirRun | OurRun
+
+
 class OurSide:
     """VocabForge's models, loaded once."""
 
-    def __init__(self, config: DecodingSizes) -> None:
+    def __init__(self, config: DecodingBenchConfig) -> None:
         self.config = config
         self._narrow = load_target(config.target, dtype=DTYPES[config.dtype])
         self.model = self._narrow if config.widen == 1 else widen_target(self._narrow, config.widen)

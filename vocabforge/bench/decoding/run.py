@@ -16,39 +16,36 @@ from typing import Any
 import torch
 
 from ...core.config import apply_overrides, parse_config
-from ...core.console import ProgressBar, say
+from ...core.console import DataTable, ProgressBar, say
 from ...evaluate.identity.compare import first_difference
 from ...evaluate.identity.rounding import next_logits
 from ...evaluate.run.environment import describe_environment
 from .modes import MODES, BenchRun, OurSide, TheirSide
 from .settings import DecodingBenchConfig, modes_of, read_prompts
 
-COLUMNS = (
-    "mode",
-    "tokens/s",
-    "transformers",
-    "ratio",
-    "over plain",
-    "accepted",
-    "equal",
-    "compiled, s",
-)
 
+def modes_table(result: Mapping[str, Any]) -> DataTable:
+    """One line a mode."""
+    settings = result["settings"]
+    drawn = f"temperature {settings['temperature']:g}" if settings["temperature"] else "greedy"
+    title = f"{len(result['prompt_tokens'])} prompts, {settings['max_new_tokens']} new tokens each, {drawn}"
 
-def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One mode as text, in the order of :data:`COLUMNS`."""
-    ours, theirs = row["ours"], row["theirs"]
-    outputs = row.get("outputs") or row.get("as_plain")
-    return (
-        row["mode"],
-        f"{ours['tokens_per_s']['median']:.0f}",
-        "-" if theirs is None else f"{theirs['tokens_per_s']['median']:.0f}",
-        "-" if row["ratio"] is None else _range_of(row["ratio"], ".2f"),
-        "-" if row.get("over_plain") is None else _range_of(row["over_plain"], ".2f"),
-        _length(ours) if theirs is None else f"{_length(ours)} / {_length(theirs)}",
-        "-" if outputs is None else f"{outputs['equal']} of {outputs['compared']}",
-        f"{ours['compile_s']:.0f}",
-    )
+    def cells(row: Mapping[str, Any]) -> list[str | None]:
+        ours, theirs = row["ours"], row["theirs"]
+        outputs = row.get("outputs") or row.get("as_plain")
+        return [
+            row["mode"],
+            f"{ours['tokens_per_s']['median']:.0f}",
+            None if theirs is None else f"{theirs['tokens_per_s']['median']:.0f}",
+            _range_of(row["ratio"]),
+            _range_of(row.get("over_plain")),
+            " / ".join(_length(side) for side in (ours, theirs) if side is not None),
+            None if outputs is None else f"{outputs['equal']} of {outputs['compared']}",
+            f"{ours['compile_s']:.0f}",
+        ]
+
+    columns = ("mode<", "tokens/s", "transformers", "ratio", "over plain", "accepted", "equal", "compiled, s")
+    return DataTable(title, columns, [cells(row) for row in result["modes"]])
 
 
 def remarks(result: Mapping[str, Any]) -> list[str]:
@@ -99,8 +96,10 @@ def _settings(side: Mapping[str, Any]) -> str:
     return ", ".join([*named, f"{threads} thread" + "s" * (threads > 1)])
 
 
-def _range_of(values: Mapping[str, float], form: str) -> str:
-    median, lowest, highest = (format(values[key], form) for key in ("median", "lowest", "highest"))
+def _range_of(values: Mapping[str, float] | None) -> str | None:
+    if values is None:
+        return None
+    median, lowest, highest = (f"{values[key]:.2f}" for key in ("median", "lowest", "highest"))
     return median if lowest == highest else f"{median} ({lowest}–{highest})"
 
 

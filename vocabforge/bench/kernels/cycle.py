@@ -1,7 +1,7 @@
 """Whole decode cycles of real shapes with random weights, against the bytes that they must read.
 
 A cycle is what the engine pays for: draft loop, verification, commit, and the host that reads the accepted count. Its
-time does not depend on how much is accepted, so that tokens a second follow for accepted lengths measured elsewhere.
+time does not depend on how much is accepted: tokens a second are an accepted length of real weights over its seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...decode.accelerate.graphs import GraphCapture, capture_passes
 from ...decode.engine import Decoder
-from ...decode.proposers.interface import Frontier
+from ...decode.proposers.interface import Frontier, PureBackend
 from ...decode.proposers.model import ModelProposer
 from ...decode.request import Generation, Request
 from ...models.heads.registry import DraftHead, DraftState
@@ -25,13 +25,13 @@ from ...ops.draft_topk import draft_topk
 from .cases.heads import BenchHead
 from .cases.types import SHAPES, ModelShape
 from .parts import Figure, KernelOptions
-from .shapes import Pair, Pairs, head_settings, label_of
-from .timing import Protocol, Timing, time_calls
+from .shapes import Pair, ShapePairs, head_settings, label_of
+from .timing import Protocol, time_calls
 
 
 def drafting_figures(options: KernelOptions) -> list[Figure]:
     """The draft loop of every shape with several heads."""
-    pairs = Pairs(options.device)
+    pairs = ShapePairs(options.device)
 
     def measure(shape: ModelShape, setting: BenchHead, name: str) -> dict[str, Any]:
         return {"name": name, **breakdown(pairs.of(shape), setting, options.protocol())}
@@ -61,7 +61,7 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
 
     with_graph = time_calls([loop], protocol)
     without = time_calls([loop], protocol, graph=False)
-    layer = depth * _layer(proposer, pair, protocol).seconds
+    layer = depth * time_calls([layer_call(proposer, roots, pair.shape.topk)], protocol).seconds
     first, further = (_head(proposer.head, pair, rows, protocol) for rows in (1, pair.shape.topk))
     both = first[0] + depth * further[0]
     choosing = first[1] + depth * further[1]
@@ -96,14 +96,18 @@ def _prepared(pair: Pair, setting: BenchHead) -> ModelProposer:
     return proposer
 
 
-def _layer(proposer: ModelProposer, pair: Pair, protocol: Protocol) -> Timing:
-    """One expansion of a full frontier: the drafter's layer and norm, its keys written, what it sees."""
-    backend, width, device = proposer.backend, pair.shape.topk, pair.target.device
-    roots = torch.zeros(1, dtype=torch.int64, device=device)
-    step = backend.start_in(roots, backend.view())  # type: ignore[attr-defined]
-    tokens = torch.arange(width, device=device)[None]  # (1, W)
+def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[], Tensor]:
+    """One expansion of a full frontier: the drafter's layer and norm, its keys written, what it sees.
+
+    Args:
+        roots: (B,) tokens that a drafting starts from.
+    """
+    backend = proposer.backend
+    assert isinstance(backend, PureBackend)
+    step = backend.start_in(roots, backend.view())
+    tokens = torch.arange(width, device=roots.device).expand(len(roots), -1)  # (B, W)
     frontier = Frontier(tokens, torch.zeros_like(tokens))
-    return time_calls([lambda: backend.expand(frontier, step, 1).hidden], protocol)
+    return lambda: backend.expand(frontier, step, 1).hidden
 
 
 def _head(head: DraftHead, pair: Pair, rows: int, protocol: Protocol) -> tuple[float, float]:
@@ -130,18 +134,6 @@ def _head(head: DraftHead, pair: Pair, rows: int, protocol: Protocol) -> tuple[f
 
 _WARM = 4  # cycles before the clock counts: captures, first allocations
 
-# (shape, kind of head) -> accepted lengths that others or other models had, with where from.
-ACCEPTED: dict[tuple[str, str], tuple[tuple[float, str], ...]] = {
-    ("qwen3-8b", "full"): ((5.26, "Qwen3-8B, full head, SpecVocab's paper"),),
-    ("qwen3-8b", "static"): (
-        (4.78, "Qwen3-8B, EAGLE-3's reduced vocabulary, SpecVocab's paper"),
-        (4.69, "Qwen3-8B, FR-Spec's vocabulary, SpecVocab's paper"),
-    ),
-    ("qwen3-8b", "ranker"): ((5.01, "Qwen3-8B, SpecVocab's paper"),),
-}
-# No other model's accepted length is known with absolute figures: this one only shows what a length would give.
-ANYWHERE = (4.33, "bitllama-3M, tree of 30 nodes, docs/performance.md")
-
 
 class CallAgain:
     """A recorder for machines without CUDA graphs: a replay runs the pass again."""
@@ -162,14 +154,10 @@ def new_capture(device: torch.device) -> GraphCapture:
 
 def cycle_figures(options: KernelOptions) -> list[Figure]:
     """Plain decoding, then a cycle with each head, for every shape."""
-    pairs, plain = Pairs(options.device), dict[str, float]()
+    pairs = ShapePairs(options.device)
 
     def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
-        row = {"name": name, **_measured(pairs.of(shape), setting, options)}
-        if setting is None:
-            plain[shape.name] = row["ms"]
-            return row
-        return row | {"follows": follows(shape.name, setting.kind, row["ms"], plain.get(shape.name))}
+        return {"name": name, **_measured(pairs.of(shape), setting, options)}
 
     return [
         (name, partial(measure, shape, setting, name))
@@ -224,23 +212,3 @@ def cycle_times(
         last = now
     stream.close()  # type: ignore[attr-defined]
     return times
-
-
-def follows(model: str, kind: str, cycle_ms: float, plain_ms: float | None) -> list[dict[str, Any]]:
-    """Tokens a second for accepted lengths measured elsewhere, and how many times plain decoding's.
-
-    Args:
-        model: name of a shape.
-        kind: of the draft head.
-        cycle_ms: of one cycle.
-        plain_ms: of one step of plain decoding; None where it is not known.
-    """
-    return [
-        {
-            "accepted": accepted,
-            "source": source,
-            "tokens_per_s": accepted / cycle_ms * 1e3,
-            "speedup": None if plain_ms is None else accepted / cycle_ms * plain_ms,
-        }
-        for accepted, source in (*ACCEPTED.get((model, kind), ()), ANYWHERE)
-    ]

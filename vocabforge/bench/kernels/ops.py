@@ -6,7 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...models.target.load import dtype_name
 from .cases import OP_BENCHES, op_cases
 from .cases.types import SHAPES, Inputs, ModelShape, OpCase, close, outputs_of
 from .parts import Figure, KernelOptions
-from .timing import DeviceCeilings, Protocol, Replay, Timing, time_calls
+from .timing import Protocol, Replay, Timing, time_calls
 
 
 @contextmanager
@@ -121,26 +121,8 @@ def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
     )
 
 
+_SEED = 0  # of the inputs
 PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
-
-
-@dataclass(frozen=True)
-class OpBench:
-    """What all cases are measured with.
-
-    Attributes:
-        protocol: repeats and device.
-        ceilings: of this device.
-        backend: of the ops, as in ``ops/backend.py``.
-        seed: of the inputs.
-        plain: time the PyTorch reference, too.
-    """
-
-    protocol: Protocol
-    ceilings: DeviceCeilings
-    backend: str
-    seed: int = 0
-    plain: bool = True
 
 
 def unique_cases(
@@ -188,34 +170,33 @@ def _named(
 ) -> list[Figure]:
     """Cases by a name that no other has; a text where an op's cannot be made."""
 
-    def measure(case: OpCase) -> dict[str, Any]:
-        assert options.ceilings is not None
-        return measure_case(case, OpBench(options.protocol(), options.ceilings, options.backend, plain=plain))
-
     found: dict[str, Any] = {}
     for case in unique_cases(makers, [SHAPES[name] for name in options.shapes], options.rows):
         if isinstance(case, str):
             found[case.partition(":")[0]] = case
         else:
             sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
-            found[f"{case.op}: {case.name} [{sizes}]"] = partial(measure, case)
+            found[f"{case.op}: {case.name} [{sizes}]"] = partial(measure_case, case, options, plain=plain)
     return list(found.items())
 
 
-def measure_case(case: OpCase, bench: OpBench) -> dict[str, Any]:
+def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) -> dict[str, Any]:
     """Check a case in all its dtypes and time it in the first.
+
+    Args:
+        plain: time the PyTorch reference, too.
 
     Returns:
         a row: ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (what is wrong, by dtype; nothing is timed
         then), ``graph_problems`` (the same of a captured graph), ``measured`` (figures beside time, of the first
         dtype), and the figures of :func:`_figures`.
     """
-    device = bench.protocol.device
+    protocol = options.protocol()
     problems: dict[str, str] = {}
     graphs: dict[str, str] = {}
     measured: dict[str, float] = {}
     for dtype in case.dtypes:
-        found = check_case(case, device, dtype, bench.backend, bench.seed + 1)
+        found = check_case(case, protocol.device, dtype, options.backend, _SEED + 1)
         for told, part in ((problems, "problem"), (graphs, "graph")):
             if (text := found[part]) is not None:
                 told[dtype_name(dtype)] = text
@@ -225,14 +206,14 @@ def measure_case(case: OpCase, bench: OpBench) -> dict[str, Any]:
         "case": case.name,
         "sizes": dict(case.sizes),
         "dtype": dtype_name(case.dtypes[0]),
-        "backend": bench.backend,
+        "backend": options.backend,
         "problems": problems,
         "graph_problems": graphs,
         "measured": measured,
     }
     if not problems:
-        row |= _figures(case, bench)
-    _make_room(bench.protocol)
+        row |= _figures(case, options, protocol, plain=plain)
+    _make_room(protocol)
     return row
 
 
@@ -247,7 +228,7 @@ def _make_room(protocol: Protocol) -> None:
             gc.collect()
 
 
-def _figures(case: OpCase, bench: OpBench) -> dict[str, Any]:
+def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain: bool) -> dict[str, Any]:
     """Times of the op and its baselines.
 
     ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
@@ -255,15 +236,15 @@ def _figures(case: OpCase, bench: OpBench) -> dict[str, Any]:
     (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
     cache or more.
     """
-    protocol = bench.protocol
-    sets = _rotation(case, bench)
+    assert options.ceilings is not None
+    sets = _rotation(case, protocol)
     moved = sum(case.bytes_of(one) for one in sets) / len(sets)
-    floor, bound = bench.ceilings.floor(moved, case.floor_flops)
-    backend = bench.backend
+    floor, bound = options.ceilings.floor(moved, case.floor_flops)
+    backend = options.backend
     timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
     eager = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol, graph=False)
     used = min(len(sets), timing.calls)
-    ways = {**({PLAIN: case.reference} if bench.plain else {}), **case.baselines}
+    ways = {**({PLAIN: case.reference} if plain else {}), **case.baselines}
     baselines = {name: _baseline(_calls(sets, way), protocol, timing) for name, way in ways.items()}
     return {
         "timing": timing.to_dict(),
@@ -297,14 +278,14 @@ def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callabl
     return [call(inputs) for inputs in sets]
 
 
-def _rotation(case: OpCase, bench: OpBench) -> list[Inputs]:
+def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     """As many sets of inputs as exceed the cache."""
-    device, dtype = bench.protocol.device, case.dtypes[0]
-    first = case.make(device, dtype, bench.seed)
-    held = _held(first) if case.vary is None else _held(case.vary(first, bench.seed + 2), beside=first)
+    device, dtype = protocol.device, case.dtypes[0]
+    first = case.make(device, dtype, _SEED)
+    held = _held(first) if case.vary is None else _held(case.vary(first, _SEED + 2), beside=first)
     sets = [first]
-    for number in range(1, bench.protocol.copies(case.bytes_of(first), held)):
-        seed = bench.seed + 2 + number
+    for number in range(1, protocol.copies(case.bytes_of(first), held)):
+        seed = _SEED + 2 + number
         sets.append(case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed))
     return sets
 

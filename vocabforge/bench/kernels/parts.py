@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.registry import load_attribute, resolve
+from ...core.registry import resolve
 from .cases.types import ROWS
 from .timing import DeviceCeilings, Protocol
 
 _MOST_STARTS = 8
 _GRACE = 15.0  # seconds beyond the budget, for the figure that was begun in time
+NO_TIME = "no time left"
 _TAIL = 600  # characters of a dead process's last words
 
 Command = Callable[[str, Path, Path], Sequence[str]]
@@ -61,9 +62,10 @@ def run_isolated(
         if why is None:
             return found
         name = at or f"{part}: start"
-        _add(journal, {"name": name, "open": why})
+        FigureJournal(journal).leave(name, why)
         if at is None:  # it will not get further the next time
             break
+    FigureJournal(journal).leave(f"{part}: the rest", NO_TIME)
     return read_journal(journal)[0]
 
 
@@ -88,11 +90,6 @@ def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _add(journal: Path, line: dict[str, str]) -> None:
-    with journal.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -189,7 +186,7 @@ class FigureJournal:
         if name in self.skip:
             return
         if time.monotonic() > self.deadline:
-            self.leave(name, "no time left")
+            self.leave(name, NO_TIME)
             return
         self._write({"name": name, "begun": True})
         try:
@@ -253,17 +250,6 @@ def run_part(part: str, options: KernelOptions, journal: FigureJournal) -> None:
             journal.leave(name, make)
         else:
             journal.measure(name, make)
-
-
-def planned(options: KernelOptions) -> dict[str, list[str]]:
-    """Names of all figures by part, without measuring any: what a run leaves out is open."""
-    found = {}
-    for part, where in PARTS.items():
-        try:
-            found[part] = [name for name, _ in load_attribute(where)(options)]
-        except Exception as error:  # noqa: BLE001 (a part that cannot even be listed is open as a whole)
-            found[part] = [f"{part}: {type(error).__name__}: {error}"]
-    return found
 
 
 if __name__ == "__main__":

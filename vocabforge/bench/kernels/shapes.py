@@ -148,7 +148,7 @@ def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> 
     return Pair(shape, target, drafter)
 
 
-class Pairs:
+class ShapePairs:
     """Pairs made when they are first needed, one at a time: two of real size may not fit a device."""
 
     def __init__(self, device: str) -> None:

@@ -72,14 +72,12 @@ def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
 
 
 def _print(results: TuneResults, output: Path) -> None:
-    """Recommendations, the best ways, the check."""
-
     from ...tune.report.outcome import RECIPE, REPORT
-    from ...tune.report.terminal import check_table, headline, others_table, ways_table
+    from ...tune.report.page import TERMINAL_ROWS, check_table, headline, others_table, ways_table
 
     out = stdout_console()
     for one in results.recommendations:
-        out.print(ways_table(results, one.batch))
+        out.print(ways_table(results, one.batch, last=TERMINAL_ROWS))
         out.print(others_table(one))
     if results.check is not None:
         out.print(check_table(results.check))

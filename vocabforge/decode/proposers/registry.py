@@ -17,7 +17,7 @@ from .interface import Commit, Draw, Plan
 
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
-    from ..build.spec import MethodSpec
+    from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
 PROPOSERS: dict[str, str] = {

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...bench.kernels.cycle import layer_call
 from ...bench.kernels.timing import Protocol, time_calls
 from ...decode.accelerate.device_cycle import DeviceCycle
 from ...decode.engine import Decoder
-from ...decode.proposers.interface import Frontier, PureBackend
 from ...decode.proposers.model import ModelProposer
 from ...decode.request import Generation, Request
 from ...decode.tree import DraftTree
 from ...models.heads.registry import DraftHead, DraftState
-from ..types import TreeSetting
 from .parts import CycleRun, CycleRunner
 from .records import PartKey, place_of
 from .table import head_family
@@ -70,7 +69,7 @@ def captured_parts(
 
     loop = timed(lambda: proposer.draft(roots, proposer.plan).tokens)
     heads = [timed(_again(proposer.head, one)) for one in (asked[0], asked[-1])]
-    layer = timed(_layer(proposer, roots, tree)) if tree.depth else 0.0
+    layer = timed(layer_call(proposer, roots, tree.topk)) if tree.depth else 0.0
     head, at = setting.head, setting.sizes
     found = [
         (place_of("verify", tree.kind, **at), timed(lambda: cycle.verify(drafted))),
@@ -125,12 +124,3 @@ def _again(head: DraftHead, asked: Asked) -> Callable[[], Any]:
     if state is not None:  # what was prepared was so for one answer
         state = DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
     return lambda: head.topk(hidden, k, state)
-
-
-def _layer(proposer: ModelProposer, roots: Tensor, tree: TreeSetting) -> Callable[[], Any]:
-    backend = proposer.backend
-    assert isinstance(backend, PureBackend)
-    step = backend.start_in(roots, backend.view())
-    tokens = torch.arange(tree.topk, device=roots.device).expand(len(roots), -1)  # (B, W)
-    frontier = Frontier(tokens, torch.zeros_like(tokens))
-    return lambda: backend.expand(frontier, step, 1).hidden

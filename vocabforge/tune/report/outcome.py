@@ -112,7 +112,7 @@ class Recommendation(StrictModel):
     runner_ups: list[RunnerUp]
 
 
-class CheckRow(_Figures):
+class CheckedPrediction(_Figures):
     """A prediction beside what ``eval`` measured.
 
     Attributes:
@@ -131,7 +131,7 @@ class CheckRow(_Figures):
     measured_accepted: Figure
 
 
-class Check(_Figures):
+class TuneCheck(_Figures):
     """Predictions compared with ``eval`` on the other half of the prompts.
 
     Attributes:
@@ -143,8 +143,8 @@ class Check(_Figures):
     """
 
     questions: int
-    rows: list[CheckRow]
-    plain: CheckRow
+    rows: list[CheckedPrediction]
+    plain: CheckedPrediction
     mean_error: float
     worst_error: float
     speedup_error: float
@@ -182,7 +182,7 @@ class TuneResults(StrictModel):
     candidates: list[CandidateRow]
     recommendations: list[Recommendation]
     remarks: list[str]
-    check: Check | None = None
+    check: TuneCheck | None = None
 
     def row(self, name: str) -> CandidateRow:
         """A candidate by name."""

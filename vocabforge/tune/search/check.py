@@ -13,7 +13,7 @@ from ...evaluate.results.schema import MethodResults, Results, read_results
 from ...evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
 from ...evaluate.run.settings import RunSettings
 from ...models.device import synchroniser
-from ..report.outcome import Check, CheckRow
+from ..report.outcome import CheckedPrediction, TuneCheck
 from .acceptance import digest
 from .predict import Prediction
 from .search import Entry, finalists, ranked
@@ -22,7 +22,7 @@ from .session import Joined, TuneSession
 TOP = 3
 
 
-def check_predictions(joined: Joined, entries: Sequence[Entry], count: int, wrap: Wrap | None) -> Check:
+def check_predictions(joined: Joined, entries: Sequence[Entry], count: int, wrap: Wrap | None) -> TuneCheck:
     """Evaluate some configurations as ``eval --recipe`` does and compare tokens a second.
 
     Those that the search stopped early are decoded on all tuning prompts first, so that all predictions rest on the
@@ -74,7 +74,7 @@ def choose(entries: Sequence[Entry], count: int) -> list[Entry]:
     return sorted(found, key=lambda entry: -entry.value(1))
 
 
-def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: str) -> Check:
+def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: str) -> TuneCheck:
     """Errors and ranks.
 
     Args:
@@ -86,11 +86,11 @@ def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: s
     order = sorted(predicted.keys() - {PLAIN}, key=lambda name: -predicted[name].value)
     found = sorted(order, key=lambda name: -_speed(measured[name]))
 
-    def row(name: str, place: int, rank: int) -> CheckRow:
+    def row(name: str, place: int, rank: int) -> CheckedPrediction:
         ours, figures = predicted[name], measured[name].summary.overall
         speed, value = figures.tokens_per_s, _speed(measured[name])
         low, high = ours.tokens_per_s.low or ours.value, ours.tokens_per_s.high or ours.value
-        return CheckRow(
+        return CheckedPrediction(
             name=name,
             predicted=ours.tokens_per_s,
             measured=speed,
@@ -107,7 +107,7 @@ def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: s
     base = row(PLAIN, 0, 0)
     speedups = [abs((1 + one.error) / (1 + base.error) - 1) for one in rows]
     top, measured_top = order[:TOP], found[:TOP]
-    return Check(
+    return TuneCheck(
         questions=results.benchmark.questions,
         rows=rows,
         plain=base,
