@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..app import JsonOption, OverwriteOption, print_json
-from ..train.plan_tables import capture_table, print_plan
+from ..train.plan_tables import print_plan
 
 
 class StoreDtype(str, Enum):
@@ -90,8 +90,7 @@ def capture(
         overwrite=overwrite,
     )
     if plan_only:
-        facts = plan(settings, options)
-        print_plan(capture_table(facts), facts, as_json=as_json)
+        print_plan("capture", plan(settings, options), as_json=as_json)
         return
     result = run(settings, options)
     if as_json:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _COMMAND_LENGTH = 400
 _FILES = 12
+_WITH_TOKENS = ("counts", "subset", "clusters")
 
 
 def inspect(
@@ -67,7 +68,7 @@ def inspect(
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
     else:
-        _print(header, view)
+        _print(header, view, names.known)
 
 
 def _header(artifact: Artifact) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _header(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _print(header: dict[str, Any], view: View) -> None:
+def _print(header: dict[str, Any], view: View, known: bool) -> None:
     from ...core.console import FactList
 
     command, files = header["command"], header["files"]
@@ -111,6 +112,8 @@ def _print(header: dict[str, Any], view: View) -> None:
     }
     out = stdout_console(highlight=True)
     out.print(FactList(facts))
-    for item in view.shown:
+    for item in view.tables():
         out.print()
         out.print(item)
+    if not known and header["kind"] in _WITH_TOKENS:
+        out.print("Tokens are shown by id: give --tokenizer PATH to see their texts.", style="dim")

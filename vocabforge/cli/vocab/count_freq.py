@@ -229,17 +229,19 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
 
 
 def _print_domains(run: CountRun) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from ...core.console import DataTable
 
-    shown = Table(title="Domains", title_justify="left", box=box.SIMPLE_HEAD)
-    shown.add_column("domain", overflow="fold")
-    for name in ("documents", "MB", "tokens", "bytes a token", "ids that occur"):
-        shown.add_column(name, justify="right")
-    for name, part in run.table.domains.items():
-        ratio = f"{part.bytes / part.tokens:.2f}" if part.tokens else "-"
-        seen = int((part.counts > 0).sum())
-        row = (f"{part.documents:,}", f"{part.bytes / 1e6:,.1f}", f"{part.tokens:,}", ratio, f"{seen:,}")
-        shown.add_row(Text(name), *row)
+    rows = [
+        [
+            name,
+            part.documents,
+            f"{part.bytes / 1e6:,.1f}",
+            part.tokens,
+            f"{part.bytes / part.tokens:.2f}" if part.tokens else None,
+            int((part.counts > 0).sum()),
+        ]
+        for name, part in run.table.domains.items()
+    ]
+    columns = ["domain<", "documents", "MB", "tokens", "bytes a token", "ids that occur"]
+    shown = DataTable("Domains", columns, rows)
     stdout_console(highlight=True).print(shown)

@@ -136,21 +136,16 @@ def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
 
 
 def _print(table: FrequencyTable, output: Path) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from ...core.console import DataTable
 
     out = stdout_console()
     mixed = table.mode == "mixture"
-    title = "Mixed frequency tables" if mixed else "Added frequency tables"
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    shown.add_column("table", overflow="fold")
-    shown.add_column("tokens", justify="right")
-    shown.add_column("weight" if mixed else "share", justify="right")
+    rows = []
     for part in table.origin["parts"]:
         share = part["weight"] if mixed else part["tokens"] / max(table.tokens, 1)
-        shown.add_row(Text(part["name"]), f"{part['tokens']:,}", f"{share:.1%}")
-    out.print(shown)
+        rows.append([part["name"], part["tokens"], f"{share:.1%}"])
+    title = "Mixed frequency tables" if mixed else "Added frequency tables"
+    out.print(DataTable(title, ["table<", "tokens", "weight" if mixed else "share"], rows))
     out.print(
         f"{table.seen:,} of {table.vocab_size:,} ids have a count ({table.seen / table.vocab_size:.1%}). "
         f"Written to {output}",

@@ -57,16 +57,11 @@ class Result:
 
     def print(self) -> None:
         """The result for people."""
-        from rich import box
-        from rich.table import Table
+        from ...core.console import DataTable
 
         out = stdout_console()
-        shown = Table(title="Draft vocabularies", title_justify="left", box=box.SIMPLE_HEAD)
-        for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
-            shown.add_column(name, justify="right")
-        for one in self.made:
-            shown.add_row(*_cells(one.subset))
-        out.print(shown)
+        columns = ["size", "of vocabulary", "coverage", "forced ids", "filled"]
+        out.print(DataTable("Draft vocabularies", columns, [_cells(one.subset) for one in self.made]))
         if any(one.subset.coverage is not None for one in self.made):
             out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
         for one in self.made:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...core.console import DataCell
 from ..benchmarks import MT_BENCH
 from ..results.schema import DivergenceRow, Figure, GroupFigures, MethodResults, Outputs, Results
 from ..results.summary import MT_BENCH_TASK, OVERALL
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 RowKey = tuple[str, str, str]
 
@@ -101,14 +96,6 @@ def figure_cell(
         told.append(f"standard deviation over runs {number(figure.sd, digits + 1)}")
     under = [interval(figure, digits), deviation(figure, digits) if spread else ""]
     return DataCell(number(figure.value, digits) + unit, " ".join(filter(None, under)), tip=", ".join(told))
-
-
-def figure_text(figure: Figure, digits: int = 2) -> Text:
-    """The value, and its interval below it, for a rich table."""
-    from rich.text import Text
-
-    text, between = Text(number(figure.value, digits)), interval(figure, digits)
-    return text.append(f"\n{between}", style="dim") if between else text
 
 
 def headline(results: Results) -> str:
