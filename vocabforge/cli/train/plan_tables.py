@@ -28,19 +28,22 @@ def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None
 
 
 def _text(name: str, value: Any) -> str:
-    """A value with its parts; bytes in MB, GB or TB."""
+    """A value with its parts; bytes in MB or GB, FLOP with three digits. Unset options are left out."""
     from ...capture.writer import gigabytes
     from ...core.console import value_text
 
+    words = name.split("_")
     if isinstance(value, Mapping):
-        parts = {one.replace("_", " "): (one, part) for one, part in value.items()}
+        sized = "bytes" in words
         return ", ".join(
-            f"{shown} {_text(f'{name}_{one}', part)}" for shown, (one, part) in parts.items() if part != {}
+            f"{one.replace('_', ' ')} {_text(f'{name}_{one}', part)}"
+            for one, part in value.items()
+            if one != "settings" and part != {} and (sized or part is not None)
         )
     if value is None:
         return "unknown"
-    if "bytes" in name.split("_") and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if "bytes" in words and not isinstance(value, bool):
         return gigabytes(value)
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return f"{value:.3g}" if isinstance(value, float) else value_text(value)
+    return f"{value:.3g}" if isinstance(value, float) or "flop" in words else value_text(value)

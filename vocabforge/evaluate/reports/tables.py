@@ -10,12 +10,10 @@ from ..results.schema import MethodResults, Results
 from .text import (
     divergence_line,
     figure_cell,
-    figure_of,
-    group_of,
+    figure_rows,
     headline_method,
     judgements,
     number,
-    row_keys,
 )
 
 
@@ -75,12 +73,9 @@ def _vocabulary(method: MethodResults) -> DataCell:
 def category_table(results: Results) -> DataTable:
     """One line per task: accepted length and speed-up of every method but the baseline."""
     rows = []
-    for key in row_keys(results):
-        cells = [key[2], str(group_of(results.methods[0], key).questions)]
-        for method in results.methods[1:]:
-            length, speedup = (figure_of(method, key, name) for name in ("accepted_length", "speedup"))
-            cells.append(f"{number(length.value)}  {number(speedup.value)}x")
-        rows.append(cells)
+    for name, (plain, *others) in figure_rows(results):
+        cells = [f"{number(one.accepted_length.value)}  {number(one.speedup.value)}x" for one in others]
+        rows.append([name, plain.questions, *cells])
     names = [method.name for method in results.methods[1:]]
     return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows)
 

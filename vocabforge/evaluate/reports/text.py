@@ -7,8 +7,6 @@ from ..benchmarks import MT_BENCH
 from ..results.schema import DivergenceRow, Figure, GroupFigures, MethodResults, Outputs, Results
 from ..results.summary import MT_BENCH_TASK, OVERALL
 
-RowKey = tuple[str, str, str]
-
 PART_NAMES = {
     "prefill": "prefill",
     "head": "draft head",
@@ -20,31 +18,18 @@ PART_NAMES = {
 }
 
 
-def row_keys(results: Results) -> list[RowKey]:
-    """Rows of tables and charts as (section, key, shown name): overall, tasks, the categories of MT-bench."""
-    summary = results.methods[0].summary
-    keys = [(OVERALL, "", OVERALL)]
+def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
+    """Rows of tables and charts: a name, and the figures of every method. Overall, tasks, categories of MT-bench."""
+    summaries = [method.summary for method in results.methods]
+    tasks, categories = summaries[0].tasks, summaries[0].categories
+    rows = [(OVERALL, [one.overall for one in summaries])]
     # The only task is the whole benchmark; what it is called is in the title.
-    alone = len(summary.tasks) == 1 and MT_BENCH_TASK not in summary.tasks
-    for task in () if alone else summary.tasks:
-        keys.append(("tasks", task, task))
-        if task == MT_BENCH_TASK:
-            keys += [("categories", name, f"· {name}") for name in summary.categories if name in MT_BENCH]
-    return keys
-
-
-def group_of(method: MethodResults, key: RowKey) -> GroupFigures:
-    """A method's figures in one row of :func:`row_keys`."""
-    section, name, _ = key
-    if section == OVERALL:
-        return method.summary.overall
-    return (method.summary.tasks if section == "tasks" else method.summary.categories)[name]
-
-
-def figure_of(method: MethodResults, key: RowKey, name: str) -> Figure:
-    """One field of :func:`group_of`."""
-    figure: Figure = getattr(group_of(method, key), name)
-    return figure
+    for task in () if len(tasks) == 1 and MT_BENCH_TASK not in tasks else tasks:
+        rows.append((task, [one.tasks[task] for one in summaries]))
+        for name in categories if task == MT_BENCH_TASK else ():
+            if name in MT_BENCH:
+                rows.append((f"· {name}", [one.categories[name] for one in summaries]))
+    return rows
 
 
 def headline_method(results: Results) -> MethodResults:

@@ -10,6 +10,7 @@ from typing import Any
 from ...core.console import DataTable, FactList, percent
 from ...core.errors import DataError
 from ...core.files import atomic_write, atomic_write_json, form_errors
+from ...train.heads.report import report_table
 from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
 from .plots import Trace, stacked_rows, trace_lines
 from .training_data import LOG, read_run
@@ -309,19 +310,7 @@ def _head_blocks(results: RunResults) -> list[Block]:
         ),
     ]
     if report := results["heads"]:
-        columns = ["head<", "argmax is the full head's", "ten best shared", "mean shortlist", "accuracy"]
-        columns += ["acceptance at temperature 1", "acceptance lost", "simulated length"]
-        rows = []
-        for name, head in report["heads"].items():
-            one = head["overall"]
-            shortlist = f"{one['shortlist']:,.0f} ({percent(one['shortlist_share'], 1)})"
-            shares = [percent(one[key], 1) for key in ("accuracy", "acceptance", "acceptance_lost")]
-            recall = [percent(one[key], 1) for key in ("argmax_recall", "top10_recall")]
-            length = one["chain_accepted_length"]
-            rows.append([name.replace("_", "-"), *recall, shortlist, *shares, f"{length:.2f}"])
-        full = next((at for at, name in enumerate(report["heads"]) if name == report["full"]), None)
-        note = "Over held-out rows of all draft steps, at the end of training."
-        blocks.append(DataTable("Against the full head", columns, rows, note, strong=full))
+        blocks.append(report_table(report))
     return blocks
 
 

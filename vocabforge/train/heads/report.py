@@ -240,11 +240,12 @@ def report_table(report: Mapping[str, Any]) -> DataTable:
                 f"{one['shortlist']:,.0f}",
                 f"{one['shortlist_share']:.0%}",
                 None if precision is None else f"{precision:.3f}",
+                f"{one['accuracy']:.1%}",
                 *(f"{one[key]:.3f}" for key in ("acceptance", "acceptance_lost")),
                 *(f"{one[key]:.2f}" for key in ("chain_accepted_length", "chain_lost")),
             ]
         )
-    columns = ["head<", "argmax recall", "top-10 recall", "short- list", "of V", "AP"]
+    columns = ["head<", "argmax recall", "top-10 recall", "short- list", "of V", "AP", "accuracy"]
     columns += ["accept- ance", "lost", "chain", "chain lost"]
     return DataTable(f"Draft heads against the full head, {report['steps']} draft steps", columns, rows)
 
