@@ -14,7 +14,6 @@ from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.acceptance import ceilings as module
 from vocabforge.evaluate.acceptance.ceilings import (
-    SampleSettings,
     argmax_inside,
     measure_ceilings,
     measure_target,
@@ -147,7 +146,8 @@ def test_real_target_on_its_own_language(tmp_path):
         {"stories": [tmp_path / "a.txt"]},
         (ranked, {"r128": subset}),
         [16, 64, 128, 512],
-        SampleSettings(tokens=1024, context=128),
+        tokens=1024,
+        context=128,
     )
     domain = found["domains"]["stories"]
     coverage = coverage_at(ranked, counts, [16, 64, 128, 512])

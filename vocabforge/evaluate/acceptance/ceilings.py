@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -141,28 +140,16 @@ _PIECE_CHARACTERS = 1 << 16
 _POOL = 16  # windows looked at for each one taken
 
 
-@dataclass(frozen=True)
-class SampleSettings:
-    """How much text the target reads.
-
-    Attributes:
-        tokens: about so many positions a domain.
-        context: longest window; at most what the target allows.
-        seed: of the choice of windows.
-    """
-
-    tokens: int = 8192
-    context: int = 512
-    seed: int = 0
-
-
 def measure_target(
     model: LeanModel,
     tokenizer: TextTokenizer,
     texts: Mapping[str, Sequence[Path]],
     rankings: tuple[Ids, Mapping[str, VocabSubset]],
     sizes: Sequence[int],
-    settings: SampleSettings,
+    *,
+    tokens: int,
+    context: int,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The ``ceilings`` of ``coverage.json``.
 
@@ -170,6 +157,9 @@ def measure_target(
         texts: domain -> files.
         rankings: (V,) all ids in rank order, and draft vocabularies by name.
         sizes: ks of the curves; the draft vocabularies' own sizes are added.
+        tokens: about so many positions a domain.
+        context: longest window; at most what the target allows.
+        seed: of the choice of windows.
 
     Raises:
         DataError: a domain without text.
@@ -178,9 +168,9 @@ def measure_target(
     ranked, vocabs = rankings
     rows = model.config.vocab_size
     every = sorted({*sizes, *map(len, vocabs.values())})
-    context = min(settings.context, model.config.max_positions)
+    context = min(context, model.config.max_positions)
     windows = {
-        name: sample_windows(tokenizer, files, tokens=settings.tokens, context=context, seed=settings.seed)
+        name: sample_windows(tokenizer, files, tokens=tokens, context=context, seed=seed)
         for name, files in texts.items()
     }
     total = sum(len(window) for some in windows.values() for window in some)
@@ -198,7 +188,7 @@ def measure_target(
         "rows": rows,
         "padded_rows": rows - len(ranked),
         "context": context,
-        "seed": settings.seed,
+        "seed": seed,
         "sizes": sorted(set(sizes)),
         "domains": domains,
     }

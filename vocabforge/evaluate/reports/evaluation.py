@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from ...core.console import DataCell, DataTable, FactList, percent
 from ...decode.counts import phrase_of
 from ..results.schema import DivergenceRow, Figure, MethodResults, Results
 from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
 from .plots import Bar, Trace, bar_rows, dot_chart, stacked_rows, trace_lines
-from .tables import overview_table, quality_table
-from .text import (
+from .tables import (
     PART_NAMES,
     divergence_line,
     figure_cell,
@@ -22,7 +22,9 @@ from .text import (
     judgements,
     law_line,
     number,
+    overview_table,
     parts_of,
+    quality_table,
     worst_first,
 )
 
@@ -402,7 +404,7 @@ def _lines(
     note: str,
     labels: tuple[str, str],
     traces: list[Trace],
-    **axes: float,
+    **axes: Any,
 ) -> list[PageChart]:
     if not traces:
         return []
