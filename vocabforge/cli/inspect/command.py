@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,11 +65,12 @@ def inspect(
         remedy="use the version that wrote it",
     ):
         view: View = load_attribute(VIEWS[artifact.kind])(artifact, ViewRequest(top, names))
+        tables = view.tables()
     header = _header(artifact)
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
     else:
-        _print(header, view, names.known)
+        _print(header, tables, names.known)
 
 
 def _header(artifact: Artifact) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _header(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _print(header: dict[str, Any], view: View, known: bool) -> None:
+def _print(header: dict[str, Any], tables: Sequence[Any], known: bool) -> None:
     from ...core.console import FactList
 
     command, files = header["command"], header["files"]
@@ -112,7 +114,7 @@ def _print(header: dict[str, Any], view: View, known: bool) -> None:
     }
     out = stdout_console(highlight=True)
     out.print(FactList(facts))
-    for item in view.tables():
+    for item in tables:
         out.print()
         out.print(item)
     if not known and header["kind"] in _WITH_TOKENS:

@@ -244,34 +244,25 @@ def _step_table(results: RunResults) -> list[DataTable]:
     steps = len(last.get("accuracy") or ())
     if not steps:
         return []
-    wanted = [
-        ("accuracy", last.get("accuracy"), 1),
-        ("conditional acceptance", last.get("conditional_acceptance"), 1),
-        ("drafter wrong", last.get("drafter_wrong"), 1),
-        ("outside the vocabulary", last.get("out_of_vocabulary"), 1),
-        ("acceptance at temperature 1", last.get("acceptance"), 1),
-        ("decoded tree: conditional", live.get("conditional_by_position"), 1),
-        ("loss", last.get("loss"), None),
-    ]
-    shown = [(title, values, digits) for title, values, digits in wanted if values]
+    names = {
+        "accuracy": "accuracy",
+        "conditional acceptance": "conditional_acceptance",
+        "drafter wrong": "drafter_wrong",
+        "outside the vocabulary": "out_of_vocabulary",
+        "acceptance at temperature 1": "acceptance",
+    }
+    shares = {title: last.get(name) for title, name in names.items()}
+    shares["decoded tree: conditional"] = live.get("conditional_by_position")
+    shown = {title: [percent(one, 1) for one in values] for title, values in shares.items() if values}
+    shown |= {"loss": [f"{one:.3f}" for one in last["loss"]]} if last.get("loss") else {}
     rows = [
-        [
-            str(at + 1),
-            *(
-                "–"
-                if at >= len(values)
-                else f"{values[at]:.3f}"
-                if digits is None
-                else percent(values[at], digits)
-                for _, values, digits in shown
-            ),
-        ]
+        [str(at + 1), *(values[at] if at < len(values) else None for values in shown.values())]
         for at in range(steps)
     ]
     note = f"At the last evaluation, step {last['step']:,}, over held-out text"
     if live.get("conditional_by_position"):
         note += f"; of the decoded tree: the real decoder's own cycles at step {live['step']:,}"
-    return [DataTable("", ["draft step<", *(title for title, _, _ in shown)], rows, note + ".")]
+    return [DataTable("", ["draft step<", *shown], rows, note + ".")]
 
 
 def _head_blocks(results: RunResults) -> list[Block]:
