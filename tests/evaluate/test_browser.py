@@ -50,6 +50,35 @@ LOOK = """() => {
 }"""
 
 # Least contrast (WCAG) of all text against what lies behind it, and of the charts' colours against their panel.
+CONTRAST = """() => {
+  const light = rgb => rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const numbers = text => text.match(/[\\d.]+/g).map(Number);
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = numbers(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const between = (a, b) => {
+    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05);
+  };
+  let text = [99, ''], colours = [99, ''];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const about = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || about.closest('svg')) continue;
+    const ratio = between(numbers(getComputedStyle(about).color), behind(about));
+    if (ratio < text[0]) text = [ratio, walk.currentNode.textContent.trim()];
+  }
+  for (const swatch of document.querySelectorAll('.swatch')) {
+    const ratio = between(numbers(getComputedStyle(swatch).backgroundColor), behind(swatch.parentElement));
+    if (ratio < colours[0]) colours = [ratio, swatch.className];
+  }
+  return {text, colours, ground: light(behind(document.body))};
+}"""
 
 
 @pytest.fixture(scope="module")
