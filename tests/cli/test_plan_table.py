@@ -1,4 +1,4 @@
-"""What ``--plan`` shows on a terminal: one table in which a newcomer finds what matters."""
+"""What ``--plan`` shows on a terminal: a list of facts."""
 
 from __future__ import annotations
 
@@ -35,34 +35,30 @@ def lines(text: str) -> dict[str, str]:
     return found
 
 
-def test_the_table_agrees_with_the_json(place: Path) -> None:
+def test_the_list_agrees_with_the_json(place: Path) -> None:
     config = write_config(place, "run", heads={"low_rank": {"rank": 4}})
     shown = invoke("train-drafter", "-c", config, "--plan")
     facts = json.loads(invoke("train-drafter", "-c", config, "--plan", "--json").stdout)
     assert shown.exit_code == 0, shown.output
-    assert len(shown.stdout.splitlines()) <= 15
     table = lines(shown.stdout)
-    assert f"{facts['target']['parameters']:,} parameters" in table["target"]
-    assert f"eagle3, {facts['drafter']['trained_parameters']:,} trained parameters" in table["drafter"]
-    assert "reads target layers 1, 2, 3" in table["drafter"]
-    assert table["draft heads"] == f"low-rank, {facts['heads']['low_rank']:,} trained parameters"
-    assert "texts.jsonl, in rows of 64 tokens; 1 input, 0.0 MB, not prepared yet" in table["data"]
-    assert f"about {facts['data']['epochs_about']:g} times" in table["epochs"]
+    assert f"parameters {facts['target']['parameters']:,}" in table["target"]
+    assert "kind eagle3" in table["drafter"]
+    assert f"trained parameters {facts['drafter']['trained_parameters']:,}" in table["drafter"]
+    assert table["heads"] == f"low rank {facts['heads']['low_rank']:,}"
+    assert f"epochs about {facts['data']['epochs_about']:.3g}" in table["data"]
     assert facts["tokens_a_step"] == 3 * 64
-    assert table["steps"] == "12 of 3 rows = 192 tokens a step over all processes, 2,304 tokens in all"
+    assert table["tokens at most"] == "2,304"
     memory = facts["memory_bytes_a_process"]
     assert memory["target"] == 4 * facts["target"]["parameters"]
     assert memory["trained_state"] == facts["trained_state_bytes"]["total"]
     assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
-    assert f"{memory['total'] / 1e6:,.1f} MB a process" in table["memory"]
+    assert f"total {memory['total'] / 1e6:,.1f} MB" in table["memory bytes a process"]
     assert facts["flop_at_most"] == 2304 * facts["flop_a_token"]["total"]
-    assert f"{facts['flop_a_token']['total']:.1e}".replace("e+0", "e") in table["FLOP"]
-    assert all(str(Path(path).name) in table["writes"] for path in facts["writes"])
-    assert f"{place / 'run'}/" in table["writes"]
+    assert all(str(path) in table["writes"] for path in facts["writes"])
     assert not (place / "run").exists()
 
 
-def test_prepared_rows_and_the_warning_beside_the_table(place: Path) -> None:
+def test_prepared_rows_and_the_warning_beside_the_list(place: Path) -> None:
     made = invoke(
         *("prepare-data", "--target", place / "target", "--input", place / "texts.jsonl", "--length", 64),
         *("--heldout-documents", 6, "--output", place / "prepared"),
@@ -71,15 +67,11 @@ def test_prepared_rows_and_the_warning_beside_the_table(place: Path) -> None:
     config = write_config(place, "over", data={"train": [], "prepared": str(place / "prepared")})
     shown = invoke("train-drafter", "-c", config, "--plan", "optim.steps=10000")
     facts = json.loads(invoke("train-drafter", "-c", config, "--plan", "--json", "optim.steps=10000").stdout)
-    rows = facts["data"]["rows"]
     assert "Warning: each of the" in shown.stderr
     assert "Warning" not in shown.stdout
     table = lines(shown.stdout)
-    assert f"{rows:,} rows of 64" in table["data"]
-    assert f"{facts['data']['counted_tokens']:,} are learnt" in table["data"]
-    assert table["epochs"] == f"each row is seen {30000 / rows:,.0f} times"
-    few = lines(invoke("train-drafter", "-c", config, "--plan", "optim.steps=1").stdout)
-    assert few["epochs"] == f"{300 / rows:.2g}% of the rows are seen, once"
+    assert f"rows {facts['data']['rows']:,}," in table["data"]
+    assert f"counted tokens {facts['data']['counted_tokens']:,}" in table["data"]
 
 
 def test_a_run_from_a_cache_holds_and_runs_no_layers(place: Path) -> None:
@@ -98,9 +90,6 @@ def test_only_the_first_process_speaks(place: Path, monkeypatch: pytest.MonkeyPa
         done = invoke("train-drafter", "-c", config, "--plan", "--json")
         assert done.exit_code == 0, done.output
         assert bool(done.stdout) is speaks
-    monkeypatch.setenv("RANK", "0")
-    table = lines(invoke("train-drafter", "-c", config, "--plan").stdout)
-    assert table["processes"] == "3 on cpu (ddp): each 1 rows a step, 1 a forward pass"
 
 
 def test_a_target_without_weights_is_said(place: Path, tmp_path: Path) -> None:
@@ -110,17 +99,14 @@ def test_a_target_without_weights_is_said(place: Path, tmp_path: Path) -> None:
     done = invoke("train-drafter", "-c", write_config(place, "bare"), "--plan", f"target={tmp_path}")
     assert done.exit_code == 0, done.output
     assert "Warning: the model folder holds no safetensors weights" in done.stderr
-    table = lines(done.stdout)
-    assert "without the target (not known)" in table["memory"]
-    assert ", without the target)" in table["FLOP"]
+    assert "target unknown" in lines(done.stdout)["memory bytes a process"]
 
 
-def test_capture_and_study_show_tables_too(place: Path) -> None:
+def test_capture_and_study_show_lists_too(place: Path) -> None:
     config = write_config(place, "states")
     captured = lines(invoke("capture", "-c", config, "-o", place / "states", "--plan").stdout)
-    assert captured["states"] == "layers 1, 2, 3 and the last hidden states, in float32"
-    assert captured["free"].endswith("it fits")
+    assert "aux layers 1, 2, 3" in captured["key"]
+    assert captured["fits"] == "yes"
     shown = lines(invoke("study", "data", "target", "--size", "ci", "--plan").stdout)
     facts = json.loads(invoke("study", "data", "target", "--size", "ci", "--plan", "--json").stdout)
-    assert {name: shown[name] for name in facts["stages"]} == facts["stages"]
-    assert facts["config"]["output"] == shown["writes"].rstrip("/")
+    assert all(about in shown["stages"] for about in facts["stages"].values())

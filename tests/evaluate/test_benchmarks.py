@@ -19,11 +19,9 @@ from vocabforge.evaluate.benchmarks import (
     Question,
     Source,
     asked_sha256,
-    describe_benchmarks,
-    load,
+    benchmark_place,
     load_benchmark,
     read_questions,
-    spread,
 )
 from vocabforge.evaluate.benchmarks.find import cache_folder, file_of
 
@@ -111,21 +109,6 @@ def test_names_paths_and_limits(bare: Path) -> None:
     assert [question.question_id for question in benchmark.questions] == [0, 2, 5, 7]
     assert (benchmark.of, benchmark.published, benchmark.file) == (10, None, "mine.jsonl")
     assert benchmark.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("a.jsonl", "a"),
-        ("b.c.jsonl.gz", "b.c"),
-        ("d.json.xz", "d"),
-        ("e.parquet", "e"),
-        ("f", "f"),
-        ("g.q", "g"),
-    ],
-)
-def test_a_file_gives_its_name_less_its_endings(file: str, name: str) -> None:
-    assert load._stem(Path("some") / file) == name
 
 
 def test_data_folders_are_searched_in_order(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,15 +221,11 @@ def test_what_is_asked_has_a_hash_of_its_own() -> None:
 
 def test_the_listing_says_where_each_benchmark_is(bare: Path) -> None:
     place(Path("data"))
-    rows = {row.name: row for row in describe_benchmarks()}
-    assert list(rows) == list(BENCHMARKS) == ["spec-bench", "human-eval", "gsm8k", "sample"]
-    assert rows["spec-bench"].path == Path("data/spec_bench/question.jsonl")
-    assert rows["spec-bench"].where == "data/spec_bench/question.jsonl"
-    assert rows["sample"].where == "made here"
-    gsm8k = rows["gsm8k"]
-    assert (gsm8k.path, gsm8k.questions, gsm8k.max_new_tokens, gsm8k.scorer) == (None, 1319, 512, "gsm8k")
-    assert BENCHMARKS["gsm8k"].sources[0].url in gsm8k.where
-    assert gsm8k.where.endswith(f"to {bare / 'cache' / 'benchmarks' / 'gsm8k' / 'test.jsonl'}")
+    assert list(BENCHMARKS) == ["spec-bench", "human-eval", "gsm8k", "sample"]
+    assert benchmark_place("spec-bench") == "data/spec_bench/question.jsonl"
+    assert benchmark_place("sample") == "made here"
+    assert BENCHMARKS["gsm8k"].sources[0].url in benchmark_place("gsm8k")
+    assert benchmark_place("gsm8k").endswith(f"to {bare / 'cache' / 'benchmarks' / 'gsm8k' / 'test.jsonl'}")
 
 
 def test_every_row_of_the_table_is_whole() -> None:
@@ -265,8 +244,3 @@ def test_every_row_of_the_table_is_whole() -> None:
             assert f"/{commit}" in source.url
             for digest in filter(None, (source.sha256, source.unpacked)):
                 assert len(bytes.fromhex(digest)) == 32
-
-
-def test_spread_keeps_all_when_there_are_few(tmp_path: Path) -> None:
-    questions = read_questions(write(tmp_path / "q.jsonl", GOOD))
-    assert spread(questions, 3) == questions

@@ -6,12 +6,8 @@ import gzip
 import hashlib
 import json
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
 from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.evaluate.benchmarks import BENCHMARKS, BenchmarkRow, Source, load_benchmark
 from vocabforge.evaluate.benchmarks import find as fetching
@@ -194,14 +189,6 @@ def test_a_redirect_is_followed(server: FileServer, tmp_path: Path) -> None:
     assert (tmp_path / "q.jsonl").read_bytes() == ROWS
 
 
-def test_a_redirect_leads_to_no_file(server: FileServer, tmp_path: Path) -> None:
-    (tmp_path / "right").write_bytes(ROWS)
-    server.reply = redirect(f"file://{tmp_path}/right")
-    with pytest.raises(NotFetched):
-        fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "q.jsonl")
-    assert not (tmp_path / "q.jsonl").exists()
-
-
 def test_the_next_source_is_asked_where_one_fails(
     server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,12 +230,6 @@ def test_nothing_is_asked_for_offline(
     assert load_benchmark("spec-bench").path == place
 
 
-def test_a_folder_that_cannot_be_written_to(server: FileServer, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(VocabForgeError, match="cannot write"):
-        fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "file" / "question.jsonl")
-
-
 def test_a_missing_client_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise VocabForgeError("an HTTP client is needed", remedy="install one")
@@ -256,75 +237,3 @@ def test_a_missing_client_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(fetching, "http_library", missing)
     with pytest.raises(DataError, match=r"an HTTP client is needed[^!]*install one[^!]*Spec-Bench"):
         load_benchmark("spec-bench")
-
-
-@pytest.fixture
-def slow(server: FileServer) -> FileServer:
-    """Two requests have their first part before either has its last."""
-    both = threading.Barrier(2, timeout=30)
-
-    def slowly(handler: Any) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(ROWS)))
-        handler.end_headers()
-        handler.wfile.write(ROWS[:700])
-        handler.wfile.flush()
-        both.wait()
-        handler.wfile.write(ROWS[700:])
-
-    server.reply = slowly
-    return server
-
-
-def test_processes_that_fetch_at_once_both_have_it(slow: FileServer, tmp_path: Path) -> None:
-    place = tmp_path / "cache" / "question.jsonl"
-    program = (
-        "import sys; from pathlib import Path;"
-        "from vocabforge.evaluate.benchmarks.find import fetch;"
-        "from vocabforge.evaluate.benchmarks.types import Source;"
-        "fetch(Source(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
-    )
-    command = [sys.executable, "-c", program, f"{slow.url}/question.jsonl", SHA256, str(place)]
-    running = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
-    for process in running:
-        _, said = process.communicate(timeout=60)
-        assert (process.returncode, said) == (0, b"")
-    assert len(slow.paths) == 2
-    assert place.read_bytes() == ROWS
-    assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"]
-
-
-def test_processes_of_one_number_do_not_meet_either(slow: FileServer, tmp_path: Path) -> None:
-    # As those of two containers that share a cache.
-    place = tmp_path / "cache" / "question.jsonl"
-    source = Source(f"{slow.url}/question.jsonl", SHA256)
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(fetch, source, place) for _ in range(2)]:
-            done.result(timeout=60)
-    assert place.read_bytes() == ROWS
-    assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"]
-
-
-def test_a_server_that_drips_or_paints_is_given_up(
-    tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = Source(f"{server.url}/q.jsonl", SHA256)
-
-    def drip(handler: Any) -> None:
-        send(handler, b"", length=len(ROWS))
-        for byte in ROWS:
-            handler.wfile.write(bytes([byte]))
-            time.sleep(0.02)
-
-    monkeypatch.setattr(fetching, "_WHOLE_S", 0.1)
-    server.reply = drip
-    with pytest.raises(NotFetched, match=r"bytes came in 0\.1 s"):
-        fetch(source, tmp_path / "q.jsonl")
-
-    def paint(handler: Any) -> None:
-        handler.wfile.write(b"HTTP/1.1 500 \x1b[2J\x07gone\r\nContent-Length: 0\r\n\r\n")
-
-    server.reply = paint
-    with pytest.raises(NotFetched, match=r"status 500 \[2Jgone$"):
-        fetch(source, tmp_path / "q.jsonl")
-    assert list(tmp_path.iterdir()) == []

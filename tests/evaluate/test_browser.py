@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,25 +131,6 @@ def test_the_report_can_be_read(browser: Any, report: Path, width: int) -> None:
     assert troubles(browser, report, width) == []
 
 
-def test_the_report_needs_no_script(browser: Any, report: Path) -> None:
-    assert troubles(browser, report, 390, script=False) == []
-
-
-@pytest.mark.parametrize("name", ["report", "comparison"])
-def test_light_and_dark_have_contrast(browser: Any, name: str, request: pytest.FixtureRequest) -> None:
-    grounds = {}
-    for scheme in ("light", "dark"):
-        context = browser.new_context(color_scheme=scheme)
-        page = context.new_page()
-        page.goto(request.getfixturevalue(name).as_uri())
-        seen = page.evaluate(CONTRAST)
-        context.close()
-        assert seen["text"][0] >= 4.5, (scheme, seen["text"])
-        assert seen["colours"][0] >= 3.0, (scheme, seen["colours"])
-        grounds[scheme] = seen["ground"]
-    assert grounds["dark"] < 0.05 < 0.8 < grounds["light"]
-
-
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs on machines of other speed, a method with a long name, other outputs: every section of the page."""
@@ -179,48 +159,3 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
 def test_a_comparison_can_be_read(browser: Any, comparison: Path, width: int, scheme: str) -> None:
     assert troubles(browser, comparison, width, scheme) == []
-
-
-def test_the_page_of_a_coverage_study_can_be_read(browser: Any, tmp_path: Path) -> None:
-    from tests.evaluate.test_coverage_report import files_of, study
-
-    file = tmp_path / "coverage.html"
-    file.write_text(files_of(study())["coverage.html"], encoding="utf-8")
-    assert troubles(browser, file, 360) == []
-
-
-def test_the_page_of_a_training_run_can_be_read(browser: Any, tmp_path: Path) -> None:
-    from vocabforge.evaluate.reports.training import write_report
-
-    shares = [0.5, 0.4, 0.3]
-    heldout = dict.fromkeys(("loss", "accuracy", "conditional_acceptance", "acceptance"), shares)
-    heldout |= {
-        name: [0.3, 0.3, 0.4] for name in ("drafter_wrong", "out_of_vocabulary", "lost_wrong", "lost_outside")
-    }
-    live = {"accepted_length": 2.4, "chain_accepted_length": 2.1, "conditional_by_position": shares}
-    rows: list[dict[str, Any]] = [{"kind": "start", "step": 0, "time": 100.0}]
-    for step in (40, 80, 120):
-        rows.append({"kind": "train", "step": step, "loss": 2.0, "lr": 1e-4, "time": 100.0 + step})
-        rows.append({"kind": "heldout", "step": step, "chain_accepted_length": 1.9, **heldout})
-        rows.append({"kind": "live", "step": step, "identical": 2, "compared": 2, "prompts": 2, **live})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "config.json").write_text(json.dumps({"optim": {"steps": 200}}))
-    assert troubles(browser, write_report(tmp_path), 360) == []
-
-
-def test_the_browser_would_notice(browser: Any, tmp_path: Path) -> None:
-    """The checks themselves: a page with every fault."""
-    file = tmp_path / "bad.html"
-    file.write_text(
-        "<!DOCTYPE html><title>x</title><link rel='icon' href='data:,'><body>"
-        "<div style='width:2000px'>wide</div><p style='font-size:9px'>small</p><table><tr><td>1</table>"
-        "<svg viewBox='0 0 100 20' width='100'><text x='90' y='15' font-size='9'>too far</text></svg>",
-        encoding="utf-8",
-    )
-    found = " / ".join(troubles(browser, file, 390))
-    for fault in ("wider than", "outside of its chart: too far", "text of 9 pixels in", "9 pixels: small"):
-        assert fault in found, found
-    assert "a table that cannot be scrolled" in found
-    file.write_text(f"<link rel='icon' href='data:,'><img src='{(tmp_path / 'absent.png').as_uri()}'>")
-    with pytest.raises(AssertionError, match="absent"):
-        troubles(browser, file, 390)

@@ -110,13 +110,6 @@ def test_ties_go_to_the_lower_cluster():
     np.testing.assert_allclose(table, [[0, 0.2, 20], [1, 0.5, 50], [1, 1.0, 100]])
 
 
-@pytest.mark.parametrize(
-    ("clusters", "expected"), [(2, (1, 2)), (7, (1, 2, 4, 7)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
-)
-def test_the_ladder(clusters, expected):
-    assert ladder(clusters) == expected
-
-
 def documents(*texts):
     return [Document(text, None, Path("x.txt"), 1) for text in texts]
 

@@ -15,7 +15,6 @@ import pytest
 
 from tests.evaluate.comparison_support import LENGTH, Made, results_of, write_run
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.evaluate.comparison.checks import machines
 from vocabforge.evaluate.comparison.compare import compare_runs
 from vocabforge.evaluate.comparison.figures import difference, share_difference, verdict_of
 from vocabforge.evaluate.comparison.results import RunComparison
@@ -286,22 +285,6 @@ def test_times_of_another_machine_are_compared_where_asked_for(compared: Compare
     assert row.relative == pytest.approx(1.0, abs=0.05)
     assert row.verdict == "not judged", "plain decoding is faster there, too"
     assert any("because you asked" in line for line in found.warnings)
-
-
-@pytest.mark.parametrize(
-    ("fact", "value"),
-    [
-        ("processor", "other"),
-        ("gpu", "other"),
-        ("device", "cpu"),
-        ("threads", 1),
-        ("torch", "1.0"),
-        ("cuda", "12.8"),
-    ],
-)
-def test_every_fact_of_a_machine_tells_it_apart(fact: str, value: object) -> None:
-    runs = [results_of(Made()), results_of(Made()), results_of(Made(facts={"environment": {fact: value}}))]
-    assert machines(runs) == [0, 0, 1]
 
 
 def test_a_machine_that_was_not_equally_fast_is_reported(compared: Compare) -> None:

@@ -11,12 +11,8 @@ import pytest
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.evaluate.reports.coverage import (
-    coverage_charts,
-    coverage_table,
     report_files,
     summary_lines,
-    text_look,
-    vocabulary_table,
 )
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.vocab.counts.mixtures import TablePart, mix_tables
@@ -103,24 +99,6 @@ def test_page_with_ceilings():
     assert any("2 padded rows" in line for line in summary_lines(results))
 
 
-def test_terminal_tables():
-    results = study()
-    assert len(coverage_table(results).rows) == len(results["sizes"])
-    assert [row[0] for row in vocabulary_table(results).rows] == [
-        "r4",
-        *(f"  draft step {n}" for n in range(3)),
-    ]
-
-
-def test_curves_of_many_texts_can_be_told_apart():
-    looks = [(text_look(index) % 7, text_look(index) // 7) for index in range(20)]
-    assert len(set(looks)) == 20
-    domains = {f"d{number}": [0, 1, 1] for number in range(9)}
-    table = make_table(np.sum(list(domains.values()), axis=0), domains)
-    (chart, *_) = coverage_charts(measure_coverage(TablePart("many", table)))
-    assert len({look for look, _ in chart.legend}) == 10
-
-
 def test_refusals():
     empty = make_table([0] * 10)
     with pytest.raises(DataError, match="no tokens"):
@@ -133,10 +111,3 @@ def test_refusals():
         study(vocabs={"v": make_subset(np.array(COUNTS), 3, [], fingerprint="g")})
     with pytest.raises(UsageError, match="one name"):
         study(heldout=[TablePart("a", make_table(COUNTS))])
-
-
-def test_a_chart_of_what_is_missed_when_nothing_is():
-    from vocabforge.evaluate.reports.plots import Trace, trace_lines
-
-    line = Trace(0, [1, 2, 4], [0.0, 0.0, 0.0])
-    assert "<svg" in trace_lines("missed", ("size", "outside"), [line], log_x=True, log_y=True)

@@ -12,7 +12,6 @@ import pytest
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
-from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.results.answers import write_rows
@@ -116,15 +115,6 @@ def test_outputs_that_agree_and_a_method_that_lies(tmp_path: Path) -> None:
     assert bad.divergences[0].expected != bad.divergences[0].got
 
 
-def test_methods_carry_what_their_draft_heads_score(tmp_path: Path) -> None:
-    small = FakeMethod("small", FakeGenerator((2,)), vocabulary=DraftVocabulary("static", 12, 45))
-    results = evaluate(tmp_path, small)
-    assert results.methods[1].vocabulary is None
-    found = results.methods[2].vocabulary
-    assert found is not None
-    assert (found.kind, found.size, found.of) == ("static", 12, 45)
-
-
 def test_gsm8k_is_scored_in_every_run(tmp_path: Path) -> None:
     questions = tuple(
         Question(number, "gsm8k", ("w1 w2",), check={"answer": f"#### {number}"}) for number in range(3)
@@ -167,23 +157,6 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_answers(tmp_path: Pat
     assert results.methods[2].summary.outputs.identical == 4
 
 
-def test_a_fresh_run_drops_what_an_interrupted_one_left(tmp_path: Path) -> None:
-    slow = FakeMethod("slow", _Interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(tmp_path, slow)
-    before = (tmp_path / "out.partial" / "rows.jsonl").read_text("utf-8").count('"answer"')
-    assert before > 0
-    results = evaluate(tmp_path, slow, target="cd" * 32, handling=OutputOptions(fresh=True))
-    assert results.resumed == 0
-
-
-def test_a_run_of_plain_decoding_alone(tmp_path: Path) -> None:
-    evaluation = make(tmp_path)
-    results = evaluate_methods(tmp_path / "out", replace(evaluation, methods=evaluation.methods[:1]))
-    assert [method.name for method in results.methods] == ["plain"]
-    assert "plain" in (tmp_path / "out" / "report.html").read_text("utf-8")
-
-
 def test_questions_left_out_stand_in_results_and_report(tmp_path: Path) -> None:
     results = evaluate(tmp_path, FakeMethod("short", FakeGenerator(too_long=16)))
     assert results.answered == 3
@@ -210,17 +183,3 @@ def test_every_figure_is_made_from_the_files(tmp_path: Path) -> None:
     assert found.accepted_length.value == sum(steps) / len(steps) != former.accepted_length.value
     assert found.wall_time_s > former.wall_time_s
     assert again.methods[0].summary == before.methods[0].summary
-
-
-def test_a_run_that_was_made_otherwise_is_not_gone_on_with(tmp_path: Path) -> None:
-    slow = FakeMethod("slow", _Interrupted())
-    captured, eager = (
-        replace(evaluation, provenance=replace(evaluation.provenance, facts={"passes": how}))
-        for evaluation, how in zip([make(tmp_path, slow)] * 2, ("captured", "as they are"), strict=True)
-    )
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_methods(tmp_path / "out", captured)
-    with pytest.raises(UsageError) as caught:
-        evaluate_methods(tmp_path / "out", eager)
-    assert 'facts.passes: "captured", now "as they are"' in caught.value.render()
-    assert evaluate_methods(tmp_path / "out", captured).resumed == 1

@@ -10,7 +10,6 @@ from vocabforge.evaluate.results.intervals import (
     RESAMPLES,
     columns_of_mean,
     estimate,
-    percentile_interval,
     ratio,
     ratio_of_ratios,
     resampled_sums,
@@ -96,13 +95,6 @@ def test_draws_are_the_same_every_time_and_hold_as_many_questions(monkeypatch: p
     assert (blocks[:, 0] == 7).all()
     assert len(np.unique(blocks[: 100 // 7, 1])) > 5
     assert (blocks[: 100 // 7] != blocks[100 // 7 : 2 * (100 // 7)]).any()
-
-
-def test_the_interval_is_the_middle_of_the_samples() -> None:
-    samples = np.arange(1001.0)
-    assert percentile_interval(samples) == pytest.approx((25.0, 975.0))
-    assert percentile_interval(np.array([np.nan, 4.0, np.nan])) == (4.0, 4.0)
-    assert percentile_interval(np.array([np.nan])) == (None, None)
 
 
 Trial = Callable[[np.random.Generator], tuple[float | None, float | None]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -23,9 +22,8 @@ from tests.evaluate.eval_fakes import (
     run_fakes,
 )
 from tests.support import ROOT
-from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate.run import runner
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
 
 HEADER, ROWS_FILE = EvaluationJournal.header, EvaluationJournal.rows_file
@@ -216,69 +214,6 @@ def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
     assert run_fakes(tmp_path, plain_and_tree()).resumed == 1
 
 
-def test_a_damaged_line_is_measured_again(tmp_path: Path, whole: Path, capsys) -> None:
-    lines = (whole / "out.partial" / ROWS_FILE).read_bytes().splitlines(keepends=True)
-    lines[2] = b"\0" * len(lines[2][:-1]) + b"\n"
-    lines[3] = b'{"run": 1, "question_id": 3, "method": "plain"}\n'
-    leave(tmp_path, whole, b"".join(lines))
-    outcome = run_fakes(tmp_path, pair(), **SAMPLED)
-    assert tokens(tmp_path) == tokens(whole)
-    assert outcome.resumed == 1
-    assert "2 damaged lines" in capsys.readouterr().err
-
-
-def test_a_full_disk_is_no_questions_failure(tmp_path: Path, monkeypatch, whole: Path) -> None:
-    room = [5000]
-
-    def write(file: int, data: bytes) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        size = min(len(data), room[0])
-        room[0] -= size
-        return real(file, data[:size])
-
-    real = os.write
-    monkeypatch.setattr("vocabforge.core.journal.os.write", write)
-    with pytest.raises(VocabForgeError, match="cannot write to the disk"):
-        run_fakes(tmp_path, pair(), **SAMPLED)
-    rows = (tmp_path / "out.partial" / ROWS_FILE).read_bytes()
-    assert rows.endswith(b"\n")  # the half line is taken back
-    assert len(rows) < 5000
-    monkeypatch.undo()
-    outcome = run_fakes(tmp_path, pair(), **SAMPLED)
-    assert (outcome.resumed, [failure.question_id for failure in outcome.failures]) == (1, [5])
-    assert tokens(tmp_path) == tokens(whole)
-
-
-def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
-    tmp_path: Path, whole: Path, monkeypatch, capsys
-) -> None:
-    data = (whole / "out.partial" / ROWS_FILE).read_bytes()
-    leave(tmp_path, whole, b"".join(data.splitlines(keepends=True)[:8]))  # question 9, and 3 in its first run
-    bars = []
-
-    class Bar(runner.ProgressBar):
-        def __init__(self, *given, **named) -> None:
-            super().__init__(*given, **named)
-            self.notes: list[str | None] = []
-            bars.append(self)
-
-        def update(self, advance: float = 0, note: str | None = None) -> None:
-            super().update(advance, note)
-            self.notes.append(note)
-
-    monkeypatch.setattr(runner, "ProgressBar", Bar)
-    run_fakes(tmp_path, pair(), **SAMPLED)
-    (bar,) = bars
-    assert (bar.total, bar.unit, bar._initial, bar._done) == (16, "answers", 7, 16)
-    assert bar.notes[0] == "warm-up"
-    assert bar.notes[1].startswith("tree 2.00 tokens/step ")
-    assert bar.notes[-1].endswith("x, 1 left out")
-    text = capsys.readouterr().err
-    assert f"7 of 16 answers are in {tmp_path / 'out.partial'}" in text
-    assert "warm-up is repeated" not in text  # there is none in this run
-
-
 def test_the_warm_up_is_done_again_and_not_when_all_is_measured(tmp_path: Path, capsys) -> None:
     def stop(prompt: list[int]) -> None:
         if prompt[2] == FIRST_WORD + 7:
@@ -310,20 +245,6 @@ def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         run_fakes(tmp_path, plain_and_tree())
     assert run_fakes(tmp_path, plain_and_tree(), fresh=True).failures == []
-
-
-def test_rows_are_read_back_and_removed_when_told(tmp_path: Path) -> None:
-    folder = tmp_path / "a.partial"
-    for _ in range(2):
-        with EvaluationJournal(folder, {}) as journal:
-            journal.add(Key(1, 5, "plain"), Kept({"choices": [{}]}, {"choices": [{}]}))
-            assert journal.get(Key(1, 5, "plain")) == Kept({"choices": [{}]}, {"choices": [{}]})
-            with pytest.raises(KeyError):
-                journal.get(Key(2, 5, "plain"))
-        assert folder.is_dir()
-    with EvaluationJournal(folder, {}) as journal:
-        journal.remove()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("file", [HEADER, ROWS_FILE])

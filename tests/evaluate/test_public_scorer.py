@@ -219,18 +219,6 @@ def test_several_runs_have_the_mean_reports_figures(several: Made, method: str, 
         assert ours["sd"] == pytest.approx(deviation(theirs), rel=1e-9, abs=1e-12)
 
 
-def test_each_run_has_the_scorers_figures(several: Made) -> None:
-    for method, summary in several.summaries.items():
-        recounted = several.scores(method, "overall", recount=True)
-        recorded = several.scores(method, "overall", recount=False)
-        assert [run["seed"] for run in summary["runs"]] == [3, 4, 5]
-        for run, again, once in zip(summary["runs"], recounted, recorded, strict=True):
-            assert run["accepted_length"] == pytest.approx(mean(once.accept_lengths), rel=CLOSE)
-            assert run["tokens_per_s"] == pytest.approx(once.speed, rel=CLOSE)
-            assert run["speedup"] == pytest.approx(once.speedup, rel=CLOSE)
-            assert run["speedup_retokenised"] == pytest.approx(again.speedup, rel=CLOSE)
-
-
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("method", METHODS)
 def test_fr_specs_scorer_gets_our_figures_from_its_own_rows(several: Made, method: str, task: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.evaluate.results_sample import sample_results
 from tests.support import ROOT
 from vocabforge.evaluate.reports.evaluation import FEWEST, MOST_DIVERGENCES, render_report, report_charts
-from vocabforge.evaluate.reports.text import headline, parts_of, row_keys
+from vocabforge.evaluate.reports.tables import figure_rows, headline, parts_of
 from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
@@ -269,13 +269,6 @@ def test_charts_show_the_results_figures(undrawn) -> None:
     assert undrawn["vsp"][2] == {"level": plain.summary.overall.tokens_per_s.value, "log_x": True}
 
 
-def test_methods_of_one_vocabulary_size_stand_side_by_side(undrawn) -> None:
-    report_charts(sample_results(9, 1, categories=FEW))
-    at = [point.x[0] for point in undrawn["vsp"][1] if len(point.x) == 1]
-    assert sorted(at)[1:3] == pytest.approx([4096, 8192 / 1.07**0.5])
-    assert len(set(at)) == len(at)
-
-
 def test_shares_of_few_verifications_are_not_drawn(undrawn) -> None:
     results = sample_results(2, 1, categories=FEW)
     plain, method = results.methods
@@ -293,7 +286,7 @@ def test_shares_of_few_verifications_are_not_drawn(undrawn) -> None:
 
 def test_one_task_is_not_told_apart_from_the_whole(undrawn) -> None:
     results = sample_results(2, 1, categories={"gsm8k": 3})
-    assert [key[2] for key in row_keys(results)] == ["overall"]
+    assert [name for name, _ in figure_rows(results)] == ["overall"]
     assert report_charts(results)["tasks"] == []
     assert '<h2 id="tasks">All figures</h2>' in render_report(results)
 

@@ -275,38 +275,6 @@ def test_nothing_answered_is_an_error_and_leaves_nothing(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
 
 
-def test_it_is_said_at_once_when_the_first_questions_all_fail(tmp_path: Path, capsys) -> None:
-    rows = [(number, "qa", (f"w{number}",)) for number in range(8)]
-
-    def fail(prompt: list[int]) -> None:
-        if prompt[2] < words(limit)[0]:
-            raise RuntimeError("no such kernel")
-
-    limit = 5
-    outcome = run_fakes(tmp_path / "a", plain_and_tree(before=fail), rows=rows)
-    assert len(outcome.failures) == 5
-    assert "the first 5 questions all failed: no such kernel" in capsys.readouterr().err
-    limit = 4
-    run_fakes(tmp_path / "b", plain_and_tree(before=fail), rows=rows)
-    text = capsys.readouterr().err
-    assert "all failed" not in text
-    assert "4 of 8 questions were left out" in text
-
-
-def test_the_warm_up_takes_the_next_question_where_the_first_one_fails(tmp_path: Path) -> None:
-    log: list[tuple[str, int]] = []
-    methods = recorded(log, "plain", "tree")
-    methods[1].generator.too_long = 5
-    rows = [(1, "qa", ("w1 w2 w3",)), (2, "qa", ("w1",))]
-    run_fakes(tmp_path, methods, rows=rows, warmup=2)
-    assert log[:5] == [("plain", 6), ("plain", 6), ("tree", 6), ("tree", 4), ("tree", 4)]
-
-
-def test_seeds_differ_by_turn_and_question() -> None:
-    seeds = {turn_seed(seed, number, turn) for seed in (0, 1) for number in range(81, 561) for turn in (0, 1)}
-    assert len(seeds) == 2 * 480 * 2
-
-
 def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:
     for wrong in ({"repeats": 0}, {"seeds": (1, 1)}, {"seeds": (1, 2)}):
         with pytest.raises(UsageError):

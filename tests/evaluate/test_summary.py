@@ -172,14 +172,6 @@ def test_figures_of_two_runs_by_hand() -> None:
     assert summary.time_s == {"prefill": 1.0, "verify": 2.0, "other": 2.5}
 
 
-def test_the_baseline_against_itself() -> None:
-    summary = one_run(PLAIN, PLAIN)
-    speedup = summary.overall.speedup
-    assert (speedup.value, speedup.low, speedup.high) == (1.0, 1.0, 1.0)
-    assert summary.overall.accepted_length.value == 1.0
-    assert summary.depths == []
-
-
 def test_files_of_different_questions_are_refused() -> None:
     half = MethodRows(METHOD.answers[:1], METHOD.details)
     with pytest.raises(DataError, match="same questions") as caught:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 
 from rich.console import Console
 
 from tests.evaluate.results_sample import sample_results
-from vocabforge.core.console import broken
 from vocabforge.evaluate.reports.tables import (
-    category_table,
     count_lines,
     divergence_lines,
     fault_methods,
     overview_table,
     quality_table,
 )
-from vocabforge.evaluate.results.schema import Results
 
 
 def shown(what: object, width: int = 80) -> str:
@@ -42,36 +38,6 @@ def test_a_name_with_brackets_is_no_markup() -> None:
     results = sample_results(2, 1, categories={"qa": 1})
     target = results.target.model_copy(update={"name": "my[bold]model"})
     assert "my[bold]model on" in shown(overview_table(results.model_copy(update={"target": target})))
-
-
-def named(results: Results, names: list[str]) -> Results:
-    """The same results under other names; the baseline keeps its own."""
-    first, *others = results.methods
-    changed = [one.model_copy(update={"name": name}) for one, name in zip(others, names, strict=True)]
-    return results.model_copy(update={"methods": [first, *changed]})
-
-
-def test_names_break_between_their_parts() -> None:
-    results = named(sample_results(3, 2), ["llama-160m+r16384", "[b]eagle3"])
-    text = shown(overview_table(results))
-    assert re.search(r"^ llama-160m\+ .*\n r16384 ", text, re.MULTILINE), text
-    assert "[b]eagle3" in text, "a name is no markup"
-    assert re.search(r"llama-160m\+r16384 +\[b\]eagle3", shown(category_table(results)))
-    assert broken("before:eagle3+r16384", 14) == ["before:eagle3+", "r16384"]
-    assert broken("abcdefgh", 3) == ["abc", "def", "gh"]
-    assert broken("eagle3", 6) == ["eagle3"]
-
-
-def test_more_methods_than_a_terminal_is_wide_go_to_further_tables() -> None:
-    results = sample_results(9, 1)
-    narrow, wide = shown(category_table(results)), shown(category_table(results), 200)
-    assert narrow.count("\n overall") == 3
-    assert narrow.count("(continued)") == 2
-    assert wide.count("\n overall") == 1
-    assert "(continued)" not in wide
-    for text in (narrow, wide):
-        assert text.count("3.86  1.84x") == wide.count("3.86  1.84x")
-        assert not re.search(r"\d…", text), "a figure is cut"
 
 
 def test_quality_only_where_something_was_scored() -> None:

@@ -75,17 +75,6 @@ def test_the_formats_name_every_key(run: Path) -> None:
     assert set(report["overall"]) | set(report["steps"][0]) == keys("Report of draft heads")
 
 
-def test_what_was_learnt_from_is_named_prepared_or_not(run: Path, tmp_path: Path) -> None:
-    config = json.loads((run / "config.json").read_text("utf-8"))
-    texts = [Path(path).name for path in config["data"]["train"]]
-    assert texts
-    assert read_run(run)["facts"]["Run"]["data"] == ", ".join(texts)
-    copy = shutil.copytree(run, tmp_path / "run")
-    config["data"] |= {"train": [], "prepared": "made/chats"}
-    (copy / "config.json").write_text(json.dumps(config), "utf-8")
-    assert read_run(copy)["facts"]["Run"]["data"] == "chats"
-
-
 def test_the_page_stands_alone_and_shows_the_figures(run: Path) -> None:
     path = write_report(run)
     page = path.read_text()

@@ -15,13 +15,11 @@ from vocabforge.models.target.hf import HFTarget
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a target and texts for runs."""
     from tests.train.run_support import make_place
-    from tests.train.run_support import make_place  # needs pydantic, which GPU checks run without
 
     return make_place(tmp_path_factory.mktemp("place"))
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from vocabforge.models.target.hf import HFTarget
 
     return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))

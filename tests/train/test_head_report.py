@@ -214,7 +214,7 @@ def test_schedules_that_are_the_same_are_compared_once(setup) -> None:
     report = head_report(drafters["whole"], target, {"router": head, **made}, batches, STEPS)
     assert report["heads"]["router"]["clusters"] == [1, 1, 1]
     assert "clusters" not in report["heads"]["full"]
-    labels = list(report_table(report).columns[0].cells)
+    labels = [row[0] for row in report_table(report).rows]
     assert labels == ["full", "router (1)", *made]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, print_json
-from .train.plan_tables import print_plan, study_table
+from .train.plan_tables import print_plan
 
 RECIPE = "study/study.yaml"
 
@@ -65,7 +65,7 @@ def study(
     if plan_only:
         about = {name: stage.about for name, stage in STAGES.items() if name in wanted}
         facts = {"stages": about, "config": settings.model_dump(mode="json")}
-        print_plan(study_table(facts), facts, as_json=as_json)
+        print_plan("study", facts, as_json=as_json)
         return
     perform(settings, names, seed)
     if as_json:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..app import JsonOption, OverwriteOption, print_json
-from ..train.plan_tables import capture_table, print_plan
+from ..train.plan_tables import print_plan
 
 
 class StoreDtype(str, Enum):
@@ -81,8 +81,7 @@ def capture(
     if folder is None:
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
     if plan_only:
-        facts = plan(settings, folder, cache)
-        print_plan(capture_table(facts), facts, as_json=as_json)
+        print_plan("capture", plan(settings, folder, cache), as_json=as_json)
         return
     result = run(settings, folder, cache, overwrite=overwrite)
     if as_json:

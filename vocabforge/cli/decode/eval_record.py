@@ -113,11 +113,14 @@ def print_tables(results: Results, output: Path) -> None:
     from ...evaluate.reports.tables import (
         category_table,
         count_lines,
+        divergence_line,
         fault_methods,
+        headline,
+        headline_method,
+        law_line,
         overview_table,
         quality_table,
     )
-    from ...evaluate.reports.text import divergence_line, headline, headline_method, law_line
 
     out = stdout_console()
     out.print(overview_table(results))

@@ -20,9 +20,9 @@ VIEWS: dict[str, str] = {
     "export-speculators-eagle3": "vocabforge.cli.inspect.model:serving_view",
     "export-eagle": "vocabforge.cli.inspect.model:serving_view",
     "export-fr-spec": "vocabforge.cli.inspect.model:serving_view",
-    "study-data": "vocabforge.cli.inspect.study:view",
-    "study-answers": "vocabforge.cli.inspect.study:view",
-    "study-replay": "vocabforge.cli.inspect.study:view",
-    "study-report": "vocabforge.cli.inspect.study:report_view",
+    "study-data": "vocabforge.cli.inspect.results:study_view",
+    "study-answers": "vocabforge.cli.inspect.results:study_view",
+    "study-replay": "vocabforge.cli.inspect.results:study_view",
+    "study-report": "vocabforge.cli.inspect.results:study_report_view",
     "evaluation": "vocabforge.cli.inspect.results:evaluation_view",
 }

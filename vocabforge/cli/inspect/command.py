@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _COMMAND_LENGTH = 400
 _FILES = 12
+_WITH_TOKENS = ("counts", "subset", "clusters")
 
 
 def inspect(
@@ -63,11 +65,12 @@ def inspect(
         remedy="use the version that wrote it",
     ):
         view: View = load_attribute(VIEWS[artifact.kind])(artifact, ViewRequest(top, names))
+        tables = view.tables()
     header = _header(artifact)
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
     else:
-        _print(header, view)
+        _print(header, tables, names.known)
 
 
 def _header(artifact: Artifact) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def _header(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _print(header: dict[str, Any], view: View) -> None:
+def _print(header: dict[str, Any], tables: Sequence[Any], known: bool) -> None:
     from ...core.console import FactList
 
     command, files = header["command"], header["files"]
@@ -111,6 +114,8 @@ def _print(header: dict[str, Any], view: View) -> None:
     }
     out = stdout_console(highlight=True)
     out.print(FactList(facts))
-    for item in view.shown:
+    for item in tables:
         out.print()
         out.print(item)
+    if not known and header["kind"] in _WITH_TOKENS:
+        out.print("Tokens are shown by id: give --tokenizer PATH to see their texts.", style="dim")

@@ -97,35 +97,31 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
 def capture_view(artifact: Artifact, request: ViewRequest) -> View:
     """Target, layers, dtypes, rows and tokens of each split, and the first shards."""
     key, shards, files = cache_key(artifact), read_index(artifact), artifact.manifest["files"]
-    facts: dict[str, Any] = {
-        **scalars(artifact.meta),
-        "auxiliary layers": list(key.aux_layers),
-        "hidden size": key.hidden_size,
-        "stored dtype": key.dtype,
-        "target dtype": key.target_dtype,
-        "bytes a token": key.token_bytes,
-        "bytes": sum(files[shard.file]["bytes"] for shard in shards),
-    }
-    splits = {name: dict(entry) for name, entry in artifact.meta["rows"].items()}
-    # index: a number of a text is no number
-    by_split = [
-        {"split": name, **{key: index(entry[key]) for key in ("rows", "tokens")}}
-        for name, entry in splits.items()
-    ]
-    first = [
+    return View(
         {
-            "file": one.file,
-            "split": one.split,
-            "first row": one.first,
-            "rows": one.rows,
-            "tokens": one.tokens,
-            "bytes": files[one.file]["bytes"],
+            **scalars(artifact.meta),
+            "auxiliary_layers": list(key.aux_layers),
+            "hidden_size": key.hidden_size,
+            "stored_dtype": key.dtype,
+            "target_dtype": key.target_dtype,
+            "bytes_a_token": key.token_bytes,
+            "bytes": sum(files[shard.file]["bytes"] for shard in shards),
+            # index: a number written as text is refused
+            "rows": {
+                name: {**entry, **{key: index(entry[key]) for key in ("rows", "tokens")}}
+                for name, entry in artifact.meta["rows"].items()
+            },
+            "shard_count": len(shards),
+            "shards": [
+                {
+                    "file": one.file,
+                    "split": one.split,
+                    "first_row": one.first,
+                    "rows": one.rows,
+                    "tokens": one.tokens,
+                    "bytes": files[one.file]["bytes"],
+                }
+                for one in shards[: request.top]
+            ],
         }
-        for one in shards[: request.top]
-    ]
-    shown: list[RenderableType] = [
-        facts_table(facts, "Captured states"),
-        rows_table("Rows", by_split),
-        rows_table(f"Shards ({len(shards):,})", first),
-    ]
-    return View({**json_names(facts), "rows": splits, "shard_count": len(shards)}, shown)
+    )

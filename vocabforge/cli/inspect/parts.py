@@ -1,18 +1,16 @@
-"""What the views of ``inspect`` are made of: a request, a result in both forms, tables from rows of JSON."""
+"""What ``inspect`` shows of an artefact: its content as JSON, and the same content as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ...core.console import DataTable, FactList, bar, percent, value_text
 from .names import TokenNames
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_HINT = "Tokens are shown by id: give --tokenizer PATH to see their texts."
+_HASHES = ("tokenizer", "key", "digest")
+_MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -22,35 +20,79 @@ class ViewRequest:
     top: int
     names: TokenNames
 
+    def token(self, token: int) -> dict[str, Any]:
+        """A token's id and text."""
+        return {"id": token, "text": self.names.text(token)}
+
 
 @dataclass(frozen=True)
 class View:
-    """What there is to see in an artefact, as JSON and as tables."""
+    """The content of an artefact as JSON values; ``shown`` replaces the tables made from it."""
 
-    facts: dict[str, Any]
-    shown: list[Any] = field(default_factory=list)
+    facts: Mapping[str, Any]
+    shown: Sequence[Any] | None = None
+
+    def tables(self) -> Sequence[Any]:
+        """What a terminal shows."""
+        return content_tables(self.facts) if self.shown is None else self.shown
+
+
+def content_tables(content: Mapping[str, Any]) -> list[Any]:
+    """Single values as one list, then a table for each list of rows and each group of facts."""
+    lines: dict[str, Any] = {}
+    tables: list[Any] = []
+    for key, value in content.items():
+        name = key.replace("_", " ")
+        title = name[:1].upper() + name[1:]
+        if isinstance(value, Mapping) and value:
+            if all(isinstance(row, Mapping) for row in value.values()):
+                named = [{"name": one, **row} for one, row in value.items()]
+                tables.append(rows_table(title, named) if _alike(named) else facts_table(flat(value), title))
+            else:
+                tables.append(facts_table(flat(value), title))
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            tables.append(rows_table(title, value))
+        elif value not in ({}, []):
+            lines[name] = value
+    return [facts_table(lines), *tables]
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return all(row.keys() == rows[0].keys() for row in rows)
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> FactList:
-    """Names and values, one a line; a hash is shortened."""
-    long = ("tokenizer", "key", "digest")
-    return FactList({n: f"{v[:16]}…" if n in long and v else v for n, v in facts.items()}, title)
+    """Names and values, one a line; a hash is shortened, a share is shown in percent."""
+    return FactList({name: _fact(name, value) for name, value in facts.items()}, title)
+
+
+def _fact(name: str, value: Any) -> Any:
+    if name in _HASHES and value:
+        return f"{value[:16]}…"
+    share = name == "coverage" or "share" in name.split()
+    return percent(value) if share and isinstance(value, float) else value
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, bars: str = "") -> DataTable:
-    """Rows of JSON as a table: a column a key, texts left, numbers right.
+    """Rows of JSON as a table: a column for each key, texts left, numbers right.
 
     Args:
         bars: key of a number that a last column draws as a bar; 0 is left without.
     """
     keys = list(rows[0]) if rows else []
-    heads = [name.replace("_", " ") + ("<" if isinstance(rows[0][name], str) else "") for name in keys]
-    cells = [[_cell(name, row[name]) for name in keys] for row in rows]
+    heads = [name.replace("_", " ") + ("" if _is_number(rows[0][name]) else "<") for name in keys]
+    shown = rows[:_MOST_ROWS]
+    cells = [[_cell(name, row.get(name)) for name in keys] for row in shown]
     if bars:
         heads.append("<")
         largest = max((row[bars] for row in rows), default=1)
-        cells = [[*line, bar(row[bars], largest)] for line, row in zip(cells, rows, strict=True)]
-    return DataTable(title, heads, cells)
+        cells = [[*line, bar(row[bars], largest)] for line, row in zip(cells, shown, strict=True)]
+    more = len(rows) - len(shown)
+    return DataTable(title, heads, cells, f"{more:,} more: --json has all" if more else "")
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))
 
 
 def _cell(name: str, value: Any) -> str:
@@ -58,6 +100,8 @@ def _cell(name: str, value: Any) -> str:
         return percent(value, 3)
     if name in ("id", "cluster", "row"):
         return str(value)
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):  # tokens
+        return "  ".join(str(one.get("text") or one.get("id")) for one in value)
     return f"{value:,.3f}" if isinstance(value, float) else "" if value == "" else value_text(value)
 
 
@@ -66,18 +110,21 @@ def json_names(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace(" ", "_"): value for name, value in facts.items()}
 
 
-def scalars(values: Mapping[str, Any], *, without: Iterable[str] = ()) -> dict[str, Any]:
+def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a manifest that fit on a line."""
-    left_out = set(without)
     return {
         name: value
         for name, value in values.items()
-        if name not in left_out and isinstance(value, (str, int, float, bool, type(None)))
+        if isinstance(value, (str, int, float, bool, type(None)))
     }
 
 
-def hint(names: TokenNames) -> list[RenderableType]:
-    """How to see the tokens' texts, if there is no tokenizer."""
-    from rich.text import Text
-
-    return [] if names.known else [Text(_HINT, style="dim")]
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found

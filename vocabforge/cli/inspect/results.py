@@ -1,17 +1,17 @@
-"""Evaluations and coverage studies: the tables that ended them."""
+"""Evaluations, coverage studies, responses and vocabulary studies."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from itertools import islice
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from ...core.errors import ArtifactError
 from ...core.files import read_json
-from .parts import View, ViewRequest, facts_table, rows_table, scalars
+from .parts import View, ViewRequest, content_tables, facts_table, scalars
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
@@ -52,17 +52,27 @@ def responses_view(artifact: Artifact, request: ViewRequest) -> View:
     with open(artifact.file("responses.jsonl"), encoding="utf-8") as lines:
         first = [json.loads(line) for line in islice(lines, request.top)]
     rows = [
-        {"row": number, "turns": len(row["messages"]), "last answer": _last_words(row)}
+        {
+            "row": number,
+            "turns": len(row["messages"]),
+            "last answer": shorten(str(row["messages"][-1]["content"]), 60, placeholder="…"),
+        }
         for number, row in enumerate(first, start=1)
     ]
-    counts = {**scalars(meta), "finish_reasons": meta["finish_reasons"]}
-    shown: list[Any] = [
-        facts_table({name.replace("_", " "): value for name, value in facts.items()}, title)
-        for title, facts in (("Generation", meta["generation"]), ("Rows and answers", counts))
-    ]
-    return View({**dict(meta), "first": first}, [*shown, rows_table("First rows", rows)])
+    return View({**meta, "first": first}, content_tables({**meta, "first": rows}))
 
 
-def _last_words(row: Mapping[str, Any]) -> str:
-    text = " ".join(str(row["messages"][-1]["content"]).split())
-    return text if len(text) <= 60 else text[:59] + "…"
+def study_view(artifact: Artifact, request: ViewRequest) -> View:
+    """What the manifest of a study's data, answers or replay says."""
+    return View(artifact.meta, [facts_table(scalars(artifact.meta))])
+
+
+def study_report_view(artifact: Artifact, request: ViewRequest) -> View:
+    """One method a family; the report itself is a page."""
+    from ...study.report.results import RESULTS, read_study
+    from ...study.report.tables import methods_table
+
+    results = read_study(artifact.file(RESULTS))
+    return View(
+        results.model_dump(mode="json"), [facts_table(scalars(artifact.meta)), methods_table(results)]
+    )

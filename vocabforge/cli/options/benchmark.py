@@ -32,14 +32,12 @@ def _know_data(context: typer.Context, data: Path | None) -> Path | None:
 
 @guarded
 def _list_benchmarks(data: Path | None) -> None:
-    from ...evaluate.benchmarks import describe_benchmarks
+    from ...evaluate.benchmarks import BENCHMARKS, benchmark_place
 
-    for row in describe_benchmarks(data):
+    for name, row in BENCHMARKS.items():
         scored = f", scored as {row.scorer}" if row.scorer else ""
-        echo(
-            f"{row.name}: {row.questions:,} questions, at most {row.max_new_tokens:,} new tokens a turn{scored}"
-        )
-        echo(f"  {row.about}\n  File: {row.where}")
+        echo(f"{name}: {row.questions:,} questions, at most {row.max_new_tokens:,} new tokens a turn{scored}")
+        echo(f"  {row.about}\n  File: {benchmark_place(name, data)}")
     raise typer.Exit
 
 

@@ -143,14 +143,14 @@ def _verifier(method: MethodResults) -> str:
 
 
 def _with(figure: Figure, digits: int = 2) -> str:
-    from ...evaluate.reports.text import interval, number
+    from ...evaluate.reports.tables import interval, number
 
     between = interval(figure, digits)
     return number(figure.value, digits) + (f" [{between}]" if between else "")
 
 
 def _outputs(outputs: Outputs | None) -> str:
-    from ...evaluate.reports.text import judgements
+    from ...evaluate.reports.tables import judgements
 
     if outputs is None:
         return "sampled, not compared"

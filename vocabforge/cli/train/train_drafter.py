@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..app import JsonOption, print_json
-from .plan_tables import print_plan, train_table
+from .plan_tables import print_plan
 
 if TYPE_CHECKING:
     from ...train.config import TrainConfig
@@ -94,8 +94,7 @@ def train_drafter(
 
     settings = load_config(TrainConfig, config, overrides or [])
     if plan_only:
-        facts = _planned(settings)
-        print_plan(train_table(facts), facts, as_json=as_json)
+        print_plan("train-drafter", _planned(settings), as_json=as_json)
         return
     path = _trained(settings, fresh=fresh)
     if path is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..app import JsonOption, print_json, stdout_console
-from .plan_tables import print_plan, router_table
+from .plan_tables import print_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,7 @@ def train_router(
     values = apply_overrides(recipe.values(), overrides or [])
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
     if plan_only:
-        facts = plan(settings)
-        print_plan(router_table(facts), facts, as_json=as_json)
+        print_plan("train-router", plan(settings), as_json=as_json)
         return
     check_run_folder(settings.output)
     with only_writer(settings.output):

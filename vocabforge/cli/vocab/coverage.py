@@ -161,7 +161,7 @@ def _ceilings(
     if asked.target is None:
         return None
     from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
-    from ...evaluate.acceptance.ceilings import SampleSettings, measure_target
+    from ...evaluate.acceptance.ceilings import measure_target
     from ...models.device import choose_device
     from ...models.lean.model import load_target
     from ...models.target.hf import check_tokenizer_fits
@@ -183,8 +183,16 @@ def _ceilings(
         loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=asked.target
     )
     ranked = rank_all(counts.table.counts, results["forced"])
-    settings = SampleSettings(asked.tokens, asked.context, asked.seed)
-    found = measure_target(model, loaded, texts, (ranked, vocabs), results["sizes"], settings)
+    found = measure_target(
+        model,
+        loaded,
+        texts,
+        (ranked, vocabs),
+        results["sizes"],
+        tokens=asked.tokens,
+        context=asked.context,
+        seed=asked.seed,
+    )
     return {"target": asked.target.resolve().name, "dtype": asked.dtype, **found}
 
 

@@ -57,6 +57,7 @@ class Result:
 
     def print(self) -> None:
         """The result for people."""
+
         out = stdout_console()
         columns = ["size", "of vocabulary", "coverage", "forced ids", "filled"]
         out.print(DataTable("Draft vocabularies", columns, [_cells(one.subset) for one in self.made]))

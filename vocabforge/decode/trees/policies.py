@@ -13,7 +13,6 @@ from .shapes import TreeShape, chain, default_shape, read_shape
 
 if TYPE_CHECKING:
     from ..build.spec import MethodSpec
-    from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
 
 DEFAULT_CHAIN = 5  # draft tokens of a chain
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,92 +51,15 @@ def argmax_inside(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
     return place[p.argmax(-1)][:, None] < sizes[None]
 
 
-@dataclass
-class AcceptanceCeilings:
-    """Means over the positions of one domain, by ranking and size.
-
-    Attributes:
-        positions: how many of the target's distributions were averaged.
-        oracle: size -> top-k mass.
-        static: ranking -> size -> mass of its first k ids.
-        greedy: ranking -> size -> share of positions whose argmax is among them.
-    """
-
-    positions: int
-    oracle: dict[int, float]
-    static: dict[str, dict[int, float]] = field(default_factory=dict)
-    greedy: dict[str, dict[int, float]] = field(default_factory=dict)
-
-
-class CeilingMeter:
-    """Adds up ceilings over batches of distributions, so that none has to be kept.
-
-    Args:
-        rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
-        sizes: ks of the curves.
-        rows: rows of the target's head, padded ones included.
-    """
-
-    def __init__(
-        self,
-        rankings: Mapping[str, Tensor],
-        sizes: Sequence[int],
-        rows: int,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.sizes = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=device)
-        self.rankings = {name: ranked.to(device) for name, ranked in rankings.items()}
-        self.positions = 0
-        count = len(self.sizes)
-        self._oracle = torch.zeros(count, dtype=torch.float64, device=device)
-        self._static = {
-            name: torch.zeros(self._fitting(name), dtype=torch.float64, device=device) for name in rankings
-        }
-        self._greedy = {name: torch.zeros_like(total) for name, total in self._static.items()}
-
-    def _fitting(self, name: str) -> int:
-        return int((self.sizes <= len(self.rankings[name])).sum())
-
-    def add(self, p: Tensor) -> None:
-        """(N, V) distributions."""
-        self.positions += len(p)
-        self._oracle += oracle_mass(p, self.sizes).sum(0)
-        for name, ranked in self.rankings.items():
-            sizes = self.sizes[: self._fitting(name)]
-            if len(sizes):
-                self._static[name] += static_mass(p, ranked, sizes).sum(0)
-                self._greedy[name] += argmax_inside(p, ranked, sizes).sum(0)
-
-    def result(self) -> AcceptanceCeilings:
-        """The means so far.
-
-        Raises:
-            DataError: nothing was added.
-        """
-        if not self.positions:
-            raise DataError("there is no position to measure a ceiling at", expected="text with tokens")
-        sizes = [int(size) for size in self.sizes]
-
-        def means(totals: Tensor) -> dict[int, float]:
-            # Sums of rounded probabilities can end a little above 1.
-            return {size: min(1.0, float(total) / self.positions) for size, total in zip(sizes, totals)}
-
-        return AcceptanceCeilings(
-            self.positions,
-            means(self._oracle),
-            {name: means(totals) for name, totals in self._static.items()},
-            {name: means(totals) for name, totals in self._greedy.items()},
-        )
-
-
 @torch.inference_mode()
 def measure_ceilings(
     model: LeanModel,
     windows: Sequence[Sequence[int]],
-    meter: CeilingMeter,
+    rankings: Mapping[str, Tensor],
+    sizes: Sequence[int],
     *,
-    on_tokens: Callable[[int], None] | None = None,
-) -> AcceptanceCeilings:
+    on_tokens: Callable[[int], object] | None = None,
+) -> dict[str, Any]:
     """Run the target over token windows and average the ceilings of all its next-token distributions.
 
     Memory stays bounded: a few windows go through the layers together, and their logits are made in slices of
@@ -145,8 +67,13 @@ def measure_ceilings(
 
     Args:
         windows: token ids; each window is a context of its own.
-        meter: gets softmax(logits) (N, V) in fp32.
+        rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
+        sizes: ks of the curves.
         on_tokens: called with each number of positions done.
+
+    Returns:
+        ``positions``; ``oracle``: size -> top-k mass; ``static`` and ``greedy``: ranking -> size -> mass of its first
+        k ids, and share of positions whose argmax is among them.
 
     Raises:
         MismatchError: an id that the target does not have, or a window longer than its context.
@@ -160,7 +87,6 @@ def measure_ceilings(
                 expected=f"0 to {rows - 1}",
                 remedy="use the target's own tokenizer",
             )
-    slice_rows = max(1, ROW_BUDGET // rows)
     longest = max((len(window) for window in windows), default=0)
     if longest > model.config.max_positions:
         raise MismatchError(
@@ -168,14 +94,36 @@ def measure_ceilings(
             got=f"{longest:,} tokens",
             expected=f"at most {model.config.max_positions:,}",
         )
-    batch = max(1, _BATCH_TOKENS // max(longest, 1))
+    ks = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=model.device)
+    placed = {name: ranked.to(model.device) for name, ranked in rankings.items()}
+    totals: dict[tuple[str, str], Tensor] = {}
+    positions, batch = 0, max(1, _BATCH_TOKENS // max(longest, 1))
     for start in range(0, len(windows), batch):
         hidden = _hidden(model, windows[start : start + batch])  # (N, H)
-        for part in hidden.split(slice_rows):
-            meter.add(torch.softmax(model.logits(part).float(), dim=-1))
+        for part in hidden.split(max(1, ROW_BUDGET // rows)):
+            p = torch.softmax(model.logits(part).float(), dim=-1)
+            found = {("oracle", ""): oracle_mass(p, ks)}
+            for name, ranked in placed.items():
+                fitting = ks[ks <= len(ranked)]
+                found["static", name] = static_mass(p, ranked, fitting)
+                found["greedy", name] = argmax_inside(p, ranked, fitting)
+            for key, values in found.items():
+                totals[key] = totals.get(key, 0) + values.double().sum(0)
+        positions += len(hidden)
         if on_tokens is not None:
             on_tokens(len(hidden))
-    return meter.result()
+
+    def means(kind: str, name: str = "") -> dict[int, float]:
+        # Sums of rounded probabilities can end a little above 1.
+        return {
+            size: min(1.0, float(total) / positions) for size, total in zip(ks.tolist(), totals[kind, name])
+        }
+
+    return {
+        "positions": positions,
+        "oracle": means("oracle"),
+        **{kind: {name: means(kind, name) for name in rankings} for kind in ("static", "greedy")},
+    }
 
 
 def _hidden(model: LeanModel, windows: Sequence[Sequence[int]]) -> Tensor:
@@ -192,28 +140,16 @@ _PIECE_CHARACTERS = 1 << 16
 _POOL = 16  # windows looked at for each one taken
 
 
-@dataclass(frozen=True)
-class SampleSettings:
-    """How much text the target reads.
-
-    Attributes:
-        tokens: about so many positions a domain.
-        context: longest window; at most what the target allows.
-        seed: of the choice of windows.
-    """
-
-    tokens: int = 8192
-    context: int = 512
-    seed: int = 0
-
-
 def measure_target(
     model: LeanModel,
     tokenizer: TextTokenizer,
     texts: Mapping[str, Sequence[Path]],
     rankings: tuple[Ids, Mapping[str, VocabSubset]],
     sizes: Sequence[int],
-    settings: SampleSettings,
+    *,
+    tokens: int,
+    context: int,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The ``ceilings`` of ``coverage.json``.
 
@@ -221,6 +157,9 @@ def measure_target(
         texts: domain -> files.
         rankings: (V,) all ids in rank order, and draft vocabularies by name.
         sizes: ks of the curves; the draft vocabularies' own sizes are added.
+        tokens: about so many positions a domain.
+        context: longest window; at most what the target allows.
+        seed: of the choice of windows.
 
     Raises:
         DataError: a domain without text.
@@ -229,9 +168,9 @@ def measure_target(
     ranked, vocabs = rankings
     rows = model.config.vocab_size
     every = sorted({*sizes, *map(len, vocabs.values())})
-    context = min(settings.context, model.config.max_positions)
+    context = min(context, model.config.max_positions)
     windows = {
-        name: sample_windows(tokenizer, files, tokens=settings.tokens, context=context, seed=settings.seed)
+        name: sample_windows(tokenizer, files, tokens=tokens, context=context, seed=seed)
         for name, files in texts.items()
     }
     total = sum(len(window) for some in windows.values() for window in some)
@@ -243,36 +182,35 @@ def measure_target(
                 str(at): subset.ranked for at, subset in enumerate(vocabs.values())
             }
             tensors = {key: torch.from_numpy(ids.copy()) for key, ids in named.items()}
-            meter = CeilingMeter(tensors, every, rows, model.device)
-            found = measure_ceilings(model, some, meter, on_tokens=bar.update)
+            found = measure_ceilings(model, some, tensors, every, on_tokens=bar.update)
             domains[name] = _facts(found, sizes, vocabs)
     return {
         "rows": rows,
         "padded_rows": rows - len(ranked),
         "context": context,
-        "seed": settings.seed,
+        "seed": seed,
         "sizes": sorted(set(sizes)),
         "domains": domains,
     }
 
 
 def _facts(
-    found: AcceptanceCeilings, sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
+    found: Mapping[str, Any], sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
 ) -> dict[str, Any]:
     def curve(values: Mapping[int, float]) -> list[float | None]:
         return [values.get(size) for size in sorted(set(sizes))]
 
     return {
-        "positions": found.positions,
-        "oracle": curve(found.oracle),
-        "static": curve(found.static["counted"]),
-        "greedy": curve(found.greedy["counted"]),
+        "positions": found["positions"],
+        "oracle": curve(found["oracle"]),
+        "static": curve(found["static"]["counted"]),
+        "greedy": curve(found["greedy"]["counted"]),
         "vocabularies": {
             name: {
                 "size": len(subset),
-                "static": found.static[str(at)][len(subset)],
-                "oracle": found.oracle[len(subset)],
-                "greedy": found.greedy[str(at)][len(subset)],
+                "static": found["static"][str(at)][len(subset)],
+                "oracle": found["oracle"][len(subset)],
+                "greedy": found["greedy"][str(at)][len(subset)],
             }
             for at, (name, subset) in enumerate(vocabs.items())
         },

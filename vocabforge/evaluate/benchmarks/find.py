@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +81,6 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
         return found
     if switch := offline_switch(offline):
         raise _absent(name, row, data, f"nothing may be fetched ({switch})")
-    from .find import NotFetched, fetch
-
     failures = []
     for source in row.sources:
         place = cache_folder() / file_of(row, source)
@@ -132,7 +129,6 @@ def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataEr
 MAX_BYTES = 64 << 20
 """More than any question file; what is longer is something else."""
 _CONNECT_S, _READ_S = 10.0, 30.0
-_WHOLE_S = 900.0  # a server that sends a byte now and then never lets a read time out
 
 
 class NotFetched(Exception):
@@ -148,8 +144,7 @@ def fetch(source: Source, path: Path, *, most: int = MAX_BYTES) -> None:
         most: bytes after which the rest is not read.
 
     Raises:
-        NotFetched: no connection, no answer, another status than 200, cut short, too long, too slow, or of another
-            hash.
+        NotFetched: no connection, no answer, another status than 200, cut short, too long, or of another hash.
         VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
     """
     library = http_library()
@@ -179,7 +174,6 @@ def fetch(source: Source, path: Path, *, most: int = MAX_BYTES) -> None:
 
 def _receive(client: Any, url: str, most: int) -> bytes:
     data = bytearray()
-    end = time.monotonic() + _WHOLE_S
     with client.stream("GET", url) as reply:
         if reply.status_code != 200:
             reason = "".join(letter for letter in reply.reason_phrase if letter.isprintable())
@@ -188,6 +182,4 @@ def _receive(client: Any, url: str, most: int) -> bytes:
             data += block
             if len(data) > most:
                 raise NotFetched(f"more than {most:,} bytes came")
-            if time.monotonic() > end:
-                raise NotFetched(f"no more than {len(data):,} bytes came in {_WHOLE_S:g} s")
     return bytes(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from ...corpus.sources.bytes import ByteSpan
 from ...corpus.sources.inputs import split_suffix
 from .find import cache_folder, file_of, find_file, look_up
 from .registry import BENCHMARKS, FORMATS, check_format, detect_format, read_format
-from .types import Benchmark, BenchmarkRow, Scorer, asked_sha256
+from .types import Benchmark, BenchmarkRow, asked_sha256
 
 ItemT = TypeVar("ItemT")
 
@@ -129,49 +129,15 @@ def _stem(path: Path) -> str:
     return (name[: len(name) - len(kind)] if kind else Path(name).stem) or path.name
 
 
-@dataclass(frozen=True)
-class BenchmarkListing:
-    """One named benchmark.
-
-    Attributes:
-        name: as ``--benchmark`` takes it.
-        about: one sentence.
-        questions: in the published file.
-        max_new_tokens: its limit for one turn.
-        scorer: what scores its answers beside speed, if anything does.
-        path: its file on this machine; None where there is none (yet).
-        where: in words: that file, ``made here``, or from where to where it would be fetched.
-    """
-
-    name: str
-    about: str
-    questions: int
-    max_new_tokens: int
-    scorer: Scorer | None
-    path: Path | None
-    where: str
-
-
-def describe_benchmarks(data: Path | None = None) -> list[BenchmarkListing]:
-    """A row for each named benchmark; nothing is fetched or read.
-
-    Args:
-        data: folder that is searched before all others.
+def benchmark_place(name: str, data: Path | None = None) -> str:
+    """Where a named benchmark's file is, or from where to where it would be fetched; nothing is fetched or read.
 
     Raises:
         UsageError: ``data`` is no folder.
     """
-    listings = []
-    for name, row in BENCHMARKS.items():
-        path = look_up(row, data)
-        if path is not None:
-            where = str(path)
-        elif not row.sources:
-            where = "made here"
-        else:
-            source = row.sources[0]
-            where = f"to be fetched from {source.url} to {cache_folder() / file_of(row, source)}"
-        listings.append(
-            BenchmarkListing(name, row.about, row.questions, row.max_new_tokens, row.scorer, path, where)
-        )
-    return listings
+    row = BENCHMARKS[name]
+    path = look_up(row, data)
+    if path is not None or not row.sources:
+        return "made here" if path is None else str(path)
+    source = row.sources[0]
+    return f"to be fetched from {source.url} to {cache_folder() / file_of(row, source)}"

@@ -18,7 +18,7 @@ from ...corpus.sources.bytes import Problems
 from ...corpus.sources.document import Document, SourceOptions
 from ...corpus.sources.sources import iter_documents
 from ...demo.texts.writer import sample_questions, spec_bench_rows
-from .rows import Row, Seen, iter_rows, no_question, require, text_of, value_of, whole
+from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
 
 # FR-Spec's words, so that its figures and ours are of the same prompts.
@@ -44,10 +44,10 @@ def read_questions(path: Path) -> list[Question]:
             or no question at all.
     """
     questions: list[Question] = []
-    seen = Seen()
+    seen: dict[int, str] = {}
     for source, row in iter_rows(path):
         question = question_of(row, source)
-        seen.add(question.question_id, source)
+        add_id(seen, question.question_id, source)
         questions.append(question)
     return questions or no_question(path)
 
@@ -96,7 +96,7 @@ def read_human_eval(path: Path) -> list[Question]:
         DataError: unreadable file, bad row, a number given twice (with file:line), or no question at all.
     """
     questions: list[Question] = []
-    seen = Seen()
+    seen: dict[int, str] = {}
     for source, row in iter_rows(path):
         task_id, prompt, test = (text_of(row, key, source) for key in ("task_id", "prompt", "test"))
         found = _TASK_ID.fullmatch(task_id)
@@ -104,7 +104,7 @@ def read_human_eval(path: Path) -> list[Question]:
             raise DataError(
                 "the task_id holds no number", got=task_id, expected="a name like HumanEval/0", source=source
             )
-        seen.add(int(found[1]), source)
+        add_id(seen, int(found[1]), source)
         entry_point = text_of(row, "entry_point", source)
         require(entry_point.isidentifier(), "entry_point", entry_point, "the name of a function", source)
         solution = row.get("canonical_solution")

@@ -246,23 +246,17 @@ def no_question(path: Path) -> NoReturn:
     )
 
 
-class Seen:
-    """Question ids met so far."""
+def add_id(seen: dict[int, str], question_id: int, source: str) -> None:
+    """Record a question id.
 
-    def __init__(self) -> None:
-        self._places: dict[int, str] = {}
-
-    def add(self, question_id: int, source: str) -> None:
-        """Record an id.
-
-        Raises:
-            DataError: it was given before.
-        """
-        first = self._places.setdefault(question_id, source)
-        if first is not source:
-            raise DataError(
-                "a question id stands twice",
-                got=question_id,
-                expected=f"ids that differ (first seen at {first})",
-                source=source,
-            )
+    Raises:
+        DataError: it was given before.
+    """
+    first = seen.setdefault(question_id, source)
+    if first is not source:
+        raise DataError(
+            "a question id stands twice",
+            got=question_id,
+            expected=f"ids that differ (first seen at {first})",
+            source=source,
+        )

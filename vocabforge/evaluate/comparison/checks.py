@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.errors import MismatchError
 from ...decode.request import SamplingParams
-from ..reports.text import law_line
+from ..reports.tables import law_line
 from ..results.schema import Results
 from .results import OutputRow, RunRow
 from .runs import SEPARATOR, EvaluationRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.console import DataCell, DataTable, FactList
 from ..reports.page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
 from ..reports.plots import Bar, bar_rows
-from ..reports.text import figure_cell
+from ..reports.tables import figure_cell
 from ..results.schema import Figure
 from ..results.summary import OVERALL
 from .figures import KINDS, Verdict

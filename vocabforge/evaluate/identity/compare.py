@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..results.schema import DivergenceRow, Outputs
@@ -12,28 +11,7 @@ from ..results.schema import DivergenceRow, Outputs
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Outputs of one run compared question by question.
-
-    Attributes:
-        compared: questions compared.
-        cut: of the identical ones, those that could only be compared up to where one output met the end
-            of the cache.
-        divergences: the first divergence of each other question, in order of question id.
-    """
-
-    compared: int
-    cut: int
-    divergences: tuple[DivergenceRow, ...]
-
-    @property
-    def identical(self) -> int:
-        """Questions whose turns all agree."""
-        return self.compared - len(self.divergences)
-
-
-def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) -> Comparison:
+def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) -> Outputs:
     """Compare detail rows of a method with those of plain decoding by token id.
 
     Args:
@@ -41,7 +19,7 @@ def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) 
         run: number of that run, for the divergences.
 
     Returns:
-        the comparison; its divergences are not judged yet.
+        the comparison: the first divergence of each question, in order of question id, not judged yet.
     """
     expected = {row["question_id"]: row["choices"][0] for row in baseline}
     divergences: list[DivergenceRow] = []
@@ -60,7 +38,15 @@ def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) 
                     run=run, question_id=question_id, turn=turn, position=position, expected=want, got=have
                 )
             )
-    return Comparison(compared, cut, tuple(divergences))
+    return Outputs(
+        compared=compared,
+        identical=compared - len(divergences),
+        cut=cut,
+        near_tied=0,
+        faults=0,
+        not_judged=len(divergences),
+        divergences=divergences,
+    )
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
@@ -88,14 +74,14 @@ def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | No
     return None, False
 
 
-def outputs_of(comparisons: Sequence[Comparison]) -> Outputs:
-    """The comparisons of all runs of one method, with the judgements that their divergences have by now."""
-    divergences = [row for comparison in comparisons for row in comparison.divergences]
+def outputs_of(runs: Sequence[Outputs]) -> Outputs:
+    """The comparisons of all runs of one method in one, counted by the judgements that divergences have by now."""
+    divergences = [row for run in runs for row in run.divergences]
     judged = Counter(row.judgement for row in divergences)
     return Outputs(
-        compared=sum(comparison.compared for comparison in comparisons),
-        identical=sum(comparison.identical for comparison in comparisons),
-        cut=sum(comparison.cut for comparison in comparisons),
+        compared=sum(run.compared for run in runs),
+        identical=sum(run.identical for run in runs),
+        cut=sum(run.cut for run in runs),
         near_tied=judged["near-tied"],
         faults=judged["fault"],
         not_judged=judged["not judged"],

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from ...core.console import DataCell, DataTable, FactList, percent
 from ...decode.counts import phrase_of
 from ..results.schema import DivergenceRow, Figure, MethodResults, Results
 from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
 from .plots import Bar, Trace, bar_rows, dot_chart, stacked_rows, trace_lines
-from .tables import overview_table, quality_table
-from .text import (
+from .tables import (
     PART_NAMES,
     divergence_line,
     figure_cell,
-    figure_of,
-    group_of,
+    figure_rows,
     headline,
     headline_method,
     interval,
     judgements,
     law_line,
     number,
+    overview_table,
     parts_of,
-    row_keys,
+    quality_table,
     worst_first,
 )
 
@@ -74,7 +74,7 @@ def render_report(results: Results) -> str:
     """HTML text of the results; it loads nothing from anywhere and runs no script."""
     methods, charts = results.methods, report_charts(results)
     compared = len(methods) > 1 and methods[1].summary.outputs is not None
-    by_task = len(row_keys(results)) > 1
+    by_task = len(figure_rows(results)) > 1
     described = {
         method.name: method.description
         + (f". It counted {counted}" if (counted := phrase_of(method.summary.counts)) else "")
@@ -252,15 +252,16 @@ def _depth_table(results: Results) -> DataTable:
 def _task_tables(results: Results) -> list[Block]:
     tables: list[Block] = []
     for field, title, digits, unit, open_ in _TASK_FIGURES:
-        methods = results.methods[1:] if field.startswith("speedup") else results.methods
+        first = 1 if field.startswith("speedup") else 0
+        methods = results.methods[first:]
         if not methods:
             continue
         rows = [
             [
-                DataCell(key[2], f"{group_of(results.methods[0], key).questions:,} asked"),
-                *(figure_cell(figure_of(one, key, field), digits, unit, spread=True) for one in methods),
+                DataCell(name, f"{groups[0].questions:,} asked"),
+                *(figure_cell(getattr(one, field), digits, unit, spread=True) for one in groups[first:]),
             ]
-            for key in row_keys(results)
+            for name, groups in figure_rows(results)
         ]
         columns = ["task<", *(method.name for method in methods)]
         table = DataTable(title if open_ else "", columns, rows, strong=0)
@@ -396,6 +397,21 @@ def _legend(results: Results, traces: list[Trace]) -> list[tuple[int, str]]:
     return [(index, results.methods[index].name) for index in dict.fromkeys(trace.index for trace in traces)]
 
 
+def _lines(
+    results: Results,
+    key: str,
+    title: str,
+    note: str,
+    labels: tuple[str, str],
+    traces: list[Trace],
+    **axes: Any,
+) -> list[PageChart]:
+    if not traces:
+        return []
+    svg = trace_lines(key, labels, traces, **axes)
+    return [PageChart(title, note, svg, _legend(results, traces))]
+
+
 def _speed_chart(results: Results) -> list[PageChart]:
     bars = []
     for index, method in enumerate(results.methods):
@@ -435,11 +451,9 @@ def _drift_chart(results: Results) -> list[PageChart]:
             mean = sum(known) / len(known)
             shares = [None if speed is None else 100 * speed / mean for speed in speeds]
             traces.append(Trace(index, [run.run for run in method.summary.runs], shares))
-    if not traces:
-        return []
     note = "Each method against its own mean over runs; what all do alike is the machine's doing"
-    svg = trace_lines("runs", ("run", "tokens/s, % of the mean"), traces, level=100.0)
-    return [PageChart("Tokens per second by run", note, svg, _legend(results, traces))]
+    labels = ("run", "tokens/s, % of the mean")
+    return _lines(results, "runs", "Tokens per second by run", note, labels, traces, level=100.0)
 
 
 def _length_chart(results: Results) -> list[PageChart]:
@@ -449,12 +463,9 @@ def _length_chart(results: Results) -> list[PageChart]:
         lengths = range(1, max(counts, default=0) + 1)
         shares = [100 * counts.get(length, 0) / sum(counts.values()) for length in lengths]
         traces += [Trace(index, lengths, shares)] if counts else []
-    if not traces:
-        return []
     labels = ("tokens committed by one verification", "verifications, %")
-    svg = trace_lines("his", labels, traces, bottom=0)
     note = "Share of verifications that commit so many tokens"
-    return [PageChart("Accepted length", note, svg, _legend(results, traces))]
+    return _lines(results, "his", "Accepted length", note, labels, traces, bottom=0)
 
 
 def _depth_charts(results: Results) -> list[PageChart]:
@@ -475,16 +486,14 @@ def _depth_charts(results: Results) -> list[PageChart]:
                 before = row.accepted
             if any(share is not None for share in shares):
                 traces.append(Trace(index, [row.depth for row in method.summary.depths], shares))
-        if traces:
-            labels = ("position of the draft token", "accepted, %")
-            svg = trace_lines(name, labels, traces, bottom=0, top=102)
-            charts.append(PageChart(title, note, svg, _legend(results, traces)))
+        labels = ("position of the draft token", "accepted, %")
+        charts += _lines(results, name, title, note, labels, traces, bottom=0, top=102)
     return charts
 
 
 def _task_charts(results: Results) -> list[PageChart]:
-    methods, keys, charts = list(enumerate(results.methods))[1:], row_keys(results), []
-    if not methods or len(keys) == 1:
+    methods, groups, charts = list(enumerate(results.methods))[1:], figure_rows(results), []
+    if not methods or len(groups) == 1:
         return []
     for name, field, title, label, note in (
         (
@@ -502,8 +511,8 @@ def _task_charts(results: Results) -> list[PageChart]:
             "Tokens that a verification commits; plain decoding: 1",
         ),
     ):
-        series = {index: [figure_of(method, key, field).value for key in keys] for index, method in methods}
-        shown = [key[2] for key in keys]
+        series = {index: [getattr(each[index], field).value for _, each in groups] for index, _ in methods}
+        shown = [name for name, _ in groups]
         svg = dot_chart(name, label, shown, series, reference=1.0, from_zero=field == "speedup")
         charts.append(PageChart(title, note, svg, [(index, method.name) for index, method in methods]))
     return charts

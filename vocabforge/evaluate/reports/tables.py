@@ -1,4 +1,4 @@
-"""The main tables of an evaluation, the same on a terminal and on its page."""
+"""What reports say of an evaluation: the headline, figures with their intervals, and the main tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,160 @@ from dataclasses import replace
 
 from ...core.console import DataCell, DataTable, percent
 from ...decode.counts import phrase_of
-from ..results.schema import MethodResults, Results
-from .text import (
-    divergence_line,
-    figure_cell,
-    figure_of,
-    group_of,
-    headline_method,
-    judgements,
-    number,
-    row_keys,
-)
+from ..benchmarks import MT_BENCH
+from ..results.schema import DivergenceRow, Figure, GroupFigures, MethodResults, Outputs, Results
+from ..results.summary import MT_BENCH_TASK, OVERALL
+
+PART_NAMES = {
+    "prefill": "prefill",
+    "head": "draft head",
+    "layers": "draft layers",
+    "draft": "rest of drafting",
+    "verify": "verification",
+    "cycle": "whole cycle (captured)",
+    "other": "other",
+}
+
+
+def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
+    """Rows of tables and charts: a name, and the figures of every method. Overall, tasks, categories of MT-bench."""
+    summaries = [method.summary for method in results.methods]
+    tasks, categories = summaries[0].tasks, summaries[0].categories
+    rows = [(OVERALL, [one.overall for one in summaries])]
+    # The only task is the whole benchmark; what it is called is in the title.
+    for task in () if len(tasks) == 1 and MT_BENCH_TASK not in tasks else tasks:
+        rows.append((task, [one.tasks[task] for one in summaries]))
+        for name in categories if task == MT_BENCH_TASK else ():
+            if name in MT_BENCH:
+                rows.append((f"· {name}", [one.categories[name] for one in summaries]))
+    return rows
+
+
+def headline_method(results: Results) -> MethodResults:
+    """The method with the largest overall speed-up among those that are not the baseline."""
+    others = results.methods[1:] or results.methods
+    return max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A value for people, from 1,000 on without decimals; None is a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,.{digits if abs(value) < 1000 else 0}f}"
+
+
+def interval(figure: Figure, digits: int = 2) -> str:
+    """``1.79–1.90``; empty without an interval or with one of no width (plain decoding's accepted length)."""
+    if figure.low is None or figure.high is None or figure.low == figure.high:
+        return ""
+    return f"{number(figure.low, digits)}–{number(figure.high, digits)}"
+
+
+def deviation(figure: Figure, digits: int = 2) -> str:
+    """``±0.02``; empty for a single run, or when it rounds to 0."""
+    if figure.sd is None or not round(figure.sd, digits):
+        return ""
+    return f"±{number(figure.sd, digits if abs(figure.value or 0.0) < 1000 else 0)}"
+
+
+def figure_cell(
+    figure: Figure, digits: int = 2, unit: str = "", *, spread: bool = False, scale: float = 1.0
+) -> DataCell:
+    """A figure as a table cell: its interval below it, all in words as its tip.
+
+    Args:
+        unit: behind the value.
+        spread: show the deviation over runs, too.
+        scale: factor on all values, 100 for percent.
+    """
+    if figure.value is None:
+        return DataCell("–", tip="nothing to divide by")
+    if scale != 1.0:
+        known = {name: value for name, value in figure.model_dump().items() if value is not None}
+        figure = Figure(**{name: scale * value for name, value in known.items()})
+    told = [number(figure.value, digits + 1)]
+    if between := interval(figure, digits + 1):
+        told.append(f"95% interval {between}")
+    if figure.sd is not None:
+        told.append(f"standard deviation over runs {number(figure.sd, digits + 1)}")
+    under = [interval(figure, digits), deviation(figure, digits) if spread else ""]
+    return DataCell(number(figure.value, digits) + unit, " ".join(filter(None, under)), tip=", ".join(told))
+
+
+def headline(results: Results) -> str:
+    """The whole evaluation in one sentence."""
+    best = headline_method(results)
+    overall = best.summary.overall
+    if len(results.methods) == 1:
+        return f"{best.name} generates {_with(overall.tokens_per_s, 1)} tokens a second; nothing was compared with it."
+    speedup = overall.speedup
+    if speedup.value is None:
+        return f"{best.name} has no speed to compare with plain decoding's."
+    same = speedup.low is not None and speedup.high is not None and speedup.low <= 1.0 <= speedup.high
+    if same or speedup.value >= 1.0:
+        said = f"{best.name} generates {_with(speedup)} times as many tokens a second as plain decoding"
+        said += " (no difference that this many questions can show)" if same else ""
+    else:
+        said = f"{best.name} is slower than plain decoding, with {_with(speedup)} times its tokens a second"
+    if overall.accepted_length.value is not None:
+        said += f", at {_with(overall.accepted_length)} tokens per verification"
+    outputs = best.summary.outputs
+    if not best.lossless:
+        return f"{said}; NOT lossless: the verifier {best.verifier} writes other texts than the target would."
+    if outputs is None:
+        return f"{said}; outputs are sampled and were not compared."
+    others = judgements(outputs)
+    others = f" ({others})" if others else ""
+    return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{others}."
+
+
+def _with(figure: Figure, digits: int = 2) -> str:
+    between = interval(figure, digits)
+    return number(figure.value, digits) + (f" [{between}]" if between else "")
+
+
+def judgements(outputs: Outputs) -> str:
+    """``1 fault, 2 near-tied``: what the differing outputs are; empty when all agree."""
+    counted = (
+        (outputs.faults, "fault" if outputs.faults == 1 else "faults"),
+        (outputs.near_tied, "near-tied"),
+        (outputs.not_judged, "not judged"),
+    )
+    return ", ".join(f"{count:,} {name}" for count, name in counted if count)
+
+
+def divergence_line(method: MethodResults) -> str:
+    """How a method's outputs differ from plain decoding's; empty when they do not."""
+    outputs = method.summary.outputs
+    if outputs is None or not outputs.divergences:
+        return ""
+    first = worst_first(outputs)[0]
+    return (
+        f"{method.name} differs from plain decoding in {outputs.compared - outputs.identical:,} of "
+        f"{outputs.compared:,} outputs ({judgements(outputs)}), first at question {first.question_id}, "
+        f"turn {first.turn + 1}, token {first.position + 1}"
+    )
+
+
+def law_line(method: MethodResults) -> str:
+    """That a method changes the target's distribution; empty when it does not."""
+    if method.lossless:
+        return ""
+    return f"{method.name} is not lossless: the verifier {method.verifier} changes the target's distribution"
+
+
+def worst_first(outputs: Outputs) -> list[DivergenceRow]:
+    """Faults, then what was not judged, then near-tied ones; each in the order of the file."""
+    order = {"fault": 0, "not judged": 1, "near-tied": 2}
+    return sorted(outputs.divergences, key=lambda row: order[row.judgement])
+
+
+def parts_of(results: Results) -> list[str]:
+    """Parts of the time in the order of the work; unknown ones before ``other``."""
+    known = [part for part in PART_NAMES if part in results.time_parts]
+    unknown = [part for part in results.time_parts if part not in PART_NAMES]
+    place = known.index("other") if "other" in known else len(known)
+    return known[:place] + unknown + known[place:]
 
 
 def overview_table(results: Results, *, page: bool = False) -> DataTable:
@@ -75,12 +218,9 @@ def _vocabulary(method: MethodResults) -> DataCell:
 def category_table(results: Results) -> DataTable:
     """One line per task: accepted length and speed-up of every method but the baseline."""
     rows = []
-    for key in row_keys(results):
-        cells = [key[2], str(group_of(results.methods[0], key).questions)]
-        for method in results.methods[1:]:
-            length, speedup = (figure_of(method, key, name) for name in ("accepted_length", "speedup"))
-            cells.append(f"{number(length.value)}  {number(speedup.value)}x")
-        rows.append(cells)
+    for name, (plain, *others) in figure_rows(results):
+        cells = [f"{number(one.accepted_length.value)}  {number(one.speedup.value)}x" for one in others]
+        rows.append([name, plain.questions, *cells])
     names = [method.name for method in results.methods[1:]]
     return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows)
 

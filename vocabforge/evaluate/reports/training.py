@@ -10,6 +10,7 @@ from typing import Any
 from ...core.console import DataTable, FactList, percent
 from ...core.errors import DataError
 from ...core.files import atomic_write, atomic_write_json, form_errors
+from ...train.heads.report import report_table
 from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
 from .plots import Trace, stacked_rows, trace_lines
 from .training_data import LOG, read_run
@@ -243,34 +244,25 @@ def _step_table(results: RunResults) -> list[DataTable]:
     steps = len(last.get("accuracy") or ())
     if not steps:
         return []
-    wanted = [
-        ("accuracy", last.get("accuracy"), 1),
-        ("conditional acceptance", last.get("conditional_acceptance"), 1),
-        ("drafter wrong", last.get("drafter_wrong"), 1),
-        ("outside the vocabulary", last.get("out_of_vocabulary"), 1),
-        ("acceptance at temperature 1", last.get("acceptance"), 1),
-        ("decoded tree: conditional", live.get("conditional_by_position"), 1),
-        ("loss", last.get("loss"), None),
-    ]
-    shown = [(title, values, digits) for title, values, digits in wanted if values]
+    names = {
+        "accuracy": "accuracy",
+        "conditional acceptance": "conditional_acceptance",
+        "drafter wrong": "drafter_wrong",
+        "outside the vocabulary": "out_of_vocabulary",
+        "acceptance at temperature 1": "acceptance",
+    }
+    shares = {title: last.get(name) for title, name in names.items()}
+    shares["decoded tree: conditional"] = live.get("conditional_by_position")
+    shown = {title: [percent(one, 1) for one in values] for title, values in shares.items() if values}
+    shown |= {"loss": [f"{one:.3f}" for one in last["loss"]]} if last.get("loss") else {}
     rows = [
-        [
-            str(at + 1),
-            *(
-                "–"
-                if at >= len(values)
-                else f"{values[at]:.3f}"
-                if digits is None
-                else percent(values[at], digits)
-                for _, values, digits in shown
-            ),
-        ]
+        [str(at + 1), *(values[at] if at < len(values) else None for values in shown.values())]
         for at in range(steps)
     ]
     note = f"At the last evaluation, step {last['step']:,}, over held-out text"
     if live.get("conditional_by_position"):
         note += f"; of the decoded tree: the real decoder's own cycles at step {live['step']:,}"
-    return [DataTable("", ["draft step<", *(title for title, _, _ in shown)], rows, note + ".")]
+    return [DataTable("", ["draft step<", *shown], rows, note + ".")]
 
 
 def _head_blocks(results: RunResults) -> list[Block]:
@@ -309,19 +301,7 @@ def _head_blocks(results: RunResults) -> list[Block]:
         ),
     ]
     if report := results["heads"]:
-        columns = ["head<", "argmax is the full head's", "ten best shared", "mean shortlist", "accuracy"]
-        columns += ["acceptance at temperature 1", "acceptance lost", "simulated length"]
-        rows = []
-        for name, head in report["heads"].items():
-            one = head["overall"]
-            shortlist = f"{one['shortlist']:,.0f} ({percent(one['shortlist_share'], 1)})"
-            shares = [percent(one[key], 1) for key in ("accuracy", "acceptance", "acceptance_lost")]
-            recall = [percent(one[key], 1) for key in ("argmax_recall", "top10_recall")]
-            length = one["chain_accepted_length"]
-            rows.append([name.replace("_", "-"), *recall, shortlist, *shares, f"{length:.2f}"])
-        full = next((at for at, name in enumerate(report["heads"]) if name == report["full"]), None)
-        note = "Over held-out rows of all draft steps, at the end of training."
-        blocks.append(DataTable("Against the full head", columns, rows, note, strong=full))
+        blocks.append(report_table(report))
     return blocks
 
 

@@ -147,34 +147,26 @@ def _by_head(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, list[Any]]
 
 
 def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
-    """Groups of named facts for people."""
+    """What was trained on what, and how long; all settings are in ``config``."""
     config, resumed = results["config"], results["resumed_at"]
-    drafter, data, optim, ttt = (config.get(key, {}) for key in ("drafter", "data", "optim", "ttt"))
-    length = data.get("sequence_length")
+    drafter, data = (config.get(key, {}) for key in ("drafter", "data"))
     kind = [str(drafter.get("kind", "–")), f"{drafter.get('head', 'target')} head"]
     kind += [f"draft vocabulary {_name(drafter['vocab'])}"] if drafter.get("vocab") else []
     kind += [f"from {_name(drafter['init'])}"] if drafter.get("init") else []
-    run = {
-        "target": _name(config.get("target")),
-        "drafter": ", ".join(kind) + (" (frozen)" if drafter.get("freeze") else ""),
-        "draft heads": ", ".join(name for name, one in config.get("heads", {}).items() if one) or "none",
-        "data": ", ".join(_name(path) for path in data.get("train") or []) or _name(data.get("prepared")),
-        "row length": "–" if length is None else f"{length:,} tokens",
-        "TTT steps": str(ttt.get("steps", "–")),
+    at = f"at step{'s' if len(resumed) > 1 else ''} " + ", ".join(f"{step:,}" for step in resumed)
+    facts = {
+        "Run": {
+            "target": _name(config.get("target")),
+            "drafter": ", ".join(kind) + (" (frozen)" if drafter.get("freeze") else ""),
+            "draft heads": ", ".join(name for name, one in config.get("heads", {}).items() if one) or "none",
+            "data": ", ".join(_name(path) for path in data.get("train") or []) or _name(data.get("prepared")),
+        },
+        "Training": {
+            "steps": f"{results['step']:,}" + (f" of {results['steps']:,}" if results["steps"] else ""),
+            "time": _duration(rows),
+            "resumed": at if resumed else "never",
+        },
     }
-    training = {
-        "steps": f"{results['step']:,}" + (f" of {results['steps']:,}" if results["steps"] else ""),
-        "rows a step": str(optim.get("batch_size", "–")),
-        "learning rate": f"{optim.get('lr', 0):g}, warm-up {optim.get('warmup_fraction', 0):.1%}, cosine",
-        "AdamW": f"betas {optim.get('betas')}, eps {optim.get('eps')}, clip {optim.get('clip')}",
-        "seed": str(config.get("run", {}).get("seed", "–")),
-        "time": _duration(rows),
-        "resumed": "never",
-    }
-    if resumed:
-        at = ", ".join(f"{step:,}" for step in resumed)
-        training["resumed"] = f"at step{'s' if len(resumed) > 1 else ''} {at}"
-    facts = {"Run": run, "Training": training}
     told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
     if told:
         facts["Machine and data"] = {str(key): str(value) for key, value in told[-1].items()}

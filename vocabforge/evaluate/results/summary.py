@@ -79,98 +79,62 @@ def summarise_runs(
     Raises:
         DataError: two files do not hold the same questions, so that their figures cannot be compared.
     """
-    table = _Table.read(runs, baseline, retokenised)
-    details = [row for run in runs for row in run.details]
-    answers = [row for run in runs for row in run.answers]
-    choices = [row["choices"][0] for row in details]
-    members = {name: table.categories == name for name in dict.fromkeys(table.categories.tolist())}
-    tasks = {
-        name: np.any([members[category] for category in categories], axis=0)
-        for name, categories in task_groups(list(members)).items()
+    order = [row["question_id"] for row in baseline[0].answers]
+    categories = np.array([row["category"] for row in baseline[0].answers], dtype=np.str_)
+    for rows in (runs, baseline):
+        for number, run in enumerate(rows, start=1):
+            _check_questions(run, order, number)
+    table = QuestionTable.read(order, runs, baseline)
+    columns = table.columns()
+    recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
+    base = columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall))
+    columns["speedup_retokenised"] = np.concatenate([columns["tokens_per_s"], base], axis=-1)
+
+    def group(chosen: NDArray[np.bool_]) -> GroupFigures:
+        figures: dict[str, Figure] = {
+            name: estimate(values[chosen], FORMULAS[name][0], pooled=FORMULAS[name][1])
+            for name, values in columns.items()
+        }
+        return GroupFigures(
+            questions=int(chosen.sum()),
+            new_tokens=int(table.new_tokens[chosen].sum()),
+            wall_time_s=float(table.wall[chosen].sum()),
+            **figures,
+        )
+
+    each = {
+        name: run_values(values, FORMULAS[name][0])
+        for name, values in columns.items()
+        if name in RunFigures.model_fields
     }
+    members = {name: categories == name for name in dict.fromkeys(categories.tolist())}
+    tasks = {
+        name: np.any([members[category] for category in inside], axis=0)
+        for name, inside in task_groups(list(members)).items()
+    }
+    details = [row for run in runs for row in run.details]
+    choices = [row["choices"][0] for row in details]
     return Summary(
-        overall=table.group(np.ones(len(table.categories), dtype=bool)),
-        tasks={name: table.group(chosen) for name, chosen in tasks.items()},
-        categories={name: table.group(chosen) for name, chosen in members.items()},
-        runs=table.each_run(settings_runs),
-        accept_length_histogram=accept_length_histogram(answers),
+        overall=group(np.ones(len(order), dtype=bool)),
+        tasks={name: group(chosen) for name, chosen in tasks.items()},
+        categories={name: group(chosen) for name, chosen in members.items()},
+        runs=[
+            RunFigures(
+                run=run.number,
+                seed=run.seed,
+                repeat=run.repeat,
+                new_tokens=int(table.new_tokens[:, index].sum()),
+                wall_time_s=float(table.wall[:, index].sum()),
+                **{name: values[index] for name, values in each.items()},
+            )
+            for index, run in zip(range(len(runs)), settings_runs, strict=True)
+        ],
+        accept_length_histogram=accept_length_histogram([row for run in runs for row in run.answers]),
         depths=acceptance_by_depth(details),
         time_s=_time_split(runs),
         finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
         counts=figures_of(summed([counts for choice in choices for counts in choice.get("counts", ())])),
     )
-
-
-@dataclass(frozen=True)
-class _Table:
-    """What the figures are made of.
-
-    Attributes:
-        categories: (Q,) names, questions in the order of the baseline's rows.
-        table: by question and run.
-        columns: figure -> (Q, R, C), what its statistic needs the sums of.
-    """
-
-    categories: NDArray[np.str_]
-    table: QuestionTable
-    columns: Mapping[str, Array]
-
-    @classmethod
-    def read(
-        cls,
-        runs: Sequence[MethodRows],
-        baseline: Sequence[MethodRows],
-        retokenised: Sequence[Mapping[int, int]],
-    ) -> _Table:
-        """Align the rows of all runs by question id."""
-        order = [row["question_id"] for row in baseline[0].answers]
-        categories = np.array([row["category"] for row in baseline[0].answers], dtype=np.str_)
-        for rows in (runs, baseline):
-            for number, run in enumerate(rows, start=1):
-                _check_questions(run, order, number)
-        table = QuestionTable.read(order, runs, baseline)
-        columns = table.columns()
-        recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
-        columns["speedup_retokenised"] = np.concatenate(
-            [
-                columns["tokens_per_s"],
-                columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall)),
-            ],
-            axis=-1,
-        )
-        return cls(categories, table, columns)
-
-    def group(self, chosen: NDArray[np.bool_]) -> GroupFigures:
-        """Figures of some of the questions."""
-        figures: dict[str, Figure] = {
-            name: estimate(columns[chosen], FORMULAS[name][0], pooled=FORMULAS[name][1])
-            for name, columns in self.columns.items()
-        }
-        return GroupFigures(
-            questions=int(chosen.sum()),
-            new_tokens=int(self.table.new_tokens[chosen].sum()),
-            wall_time_s=float(self.table.wall[chosen].sum()),
-            **figures,
-        )
-
-    def each_run(self, settings_runs: Sequence[Run]) -> list[RunFigures]:
-        """Figures of each run by itself."""
-        figures = {
-            name: run_values(columns, FORMULAS[name][0])
-            for name, columns in self.columns.items()
-            if name in RunFigures.model_fields
-        }
-        return [
-            RunFigures(
-                run=run.number,
-                seed=run.seed,
-                repeat=run.repeat,
-                new_tokens=int(self.table.new_tokens[:, index].sum()),
-                wall_time_s=float(self.table.wall[:, index].sum()),
-                **{name: values[index] for name, values in figures.items()},
-            )
-            for index, run in zip(range(self.table.wall.shape[1]), settings_runs, strict=True)
-        ]
 
 
 def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from ...core.artifact import check_output, write_artifact
 from ...core.files import atomic_write, atomic_write_json
 from ...core.provenance import command_line, git_revision
 from ..benchmarks import Benchmark, asked_sha256
-from ..identity.compare import Comparison, compare_outputs, outputs_of
+from ..identity.compare import compare_outputs, outputs_of
 from ..identity.divergence import Verdicts, judge
 from ..quality import score_answers
 from ..reports.evaluation import render_report
@@ -298,7 +298,7 @@ def _outputs(
     if evaluation.settings.temperature != 0:
         return None
     target = getattr(evaluation.methods[0].generator, "target", None)
-    comparisons: list[Comparison] = []
+    comparisons: list[Outputs] = []
     known: Verdicts = {}
     for run, plain, method in zip(evaluation.settings.runs, baseline, rows, strict=True):
         found = compare_outputs(plain.details, method.details, run.number)
@@ -312,7 +312,7 @@ def _outputs(
                 target,
                 known=known,
             )
-            found = replace(found, divergences=tuple(judged))
+            found = found.model_copy(update={"divergences": judged})
         comparisons.append(found)
     return outputs_of(comparisons)
 

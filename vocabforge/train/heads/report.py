@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from rich import box
-from rich.table import Table
 from torch import Tensor
 
 from ...capture.online import CapturedBatch
+from ...core.console import DataTable
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, RouterHead, exact_head
 from ...models.target.head import TargetHead
@@ -225,50 +224,30 @@ def _by_step(budgets: Sequence[int], steps: int) -> tuple[int, ...]:
     return tuple(budgets[min(step, len(budgets) - 1)] for step in range(steps))
 
 
-_COLUMNS = (
-    "argmax\nrecall",
-    "top-10\nrecall",
-    "short-\nlist",
-    "\nof V",
-    "\nAP",
-    "accept-\nance",
-    "\nlost",
-    "\nchain",
-    "\nlost",
-)
-
-
-def report_table(report: Mapping[str, Any]) -> Table:
+def report_table(report: Mapping[str, Any]) -> DataTable:
     """One row a head: recall of the full head's choices, shortlist, acceptance and chain, and what is lost.
 
-    Figures by draft step stand in the JSON; the table shows all steps together.
+    Figures by draft step are in the JSON; the table shows all steps together.
     """
-    table = Table(
-        title=f"Draft heads against the full head, {report['steps']} draft steps",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("\nhead", overflow="fold")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    rows = []
     for name, entry in report["heads"].items():
-        all_steps = entry["overall"]
-        precision = all_steps["average_precision"]
-        table.add_row(
-            _label(name, entry),
-            f"{all_steps['argmax_recall']:.1%}",
-            f"{all_steps['top10_recall']:.1%}",
-            f"{all_steps['shortlist']:,.0f}",
-            f"{all_steps['shortlist_share']:.0%}",
-            "-" if precision is None else f"{precision:.3f}",
-            f"{all_steps['acceptance']:.3f}",
-            f"{all_steps['acceptance_lost']:.3f}",
-            f"{all_steps['chain_accepted_length']:.2f}",
-            f"{all_steps['chain_lost']:.2f}",
+        one = entry["overall"]
+        precision = one["average_precision"]
+        rows.append(
+            [
+                _label(name, entry),
+                *(f"{one[key]:.1%}" for key in ("argmax_recall", "top10_recall")),
+                f"{one['shortlist']:,.0f}",
+                f"{one['shortlist_share']:.0%}",
+                None if precision is None else f"{precision:.3f}",
+                f"{one['accuracy']:.1%}",
+                *(f"{one[key]:.3f}" for key in ("acceptance", "acceptance_lost")),
+                *(f"{one[key]:.2f}" for key in ("chain_accepted_length", "chain_lost")),
+            ]
         )
-    return table
+    columns = ["head<", "argmax recall", "top-10 recall", "short- list", "of V", "AP", "accuracy"]
+    columns += ["accept- ance", "lost", "chain", "chain lost"]
+    return DataTable(f"Draft heads against the full head, {report['steps']} draft steps", columns, rows)
 
 
 def _label(name: str, entry: Mapping[str, Any]) -> str:
