@@ -3,13 +3,12 @@
 A group is a dataclass (``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or
 groups again; a pydantic model, whose fields become options by their names, types and descriptions; or
 ``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
-signature; :func:`flattened` shows it one and puts the groups together at the call.
+signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import types
 import typing
@@ -114,8 +113,8 @@ def one_size(text: str) -> int:
     return size
 
 
-def flattened(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters are the options themselves, those that must be given first.
+def signature(command: Callable[..., None]) -> inspect.Signature:
+    """The options of a command as its parameters, those that must be given first.
 
     Raises:
         TypeError: two groups have an option of one name.
@@ -124,14 +123,7 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     names = [one.name for one in options]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise TypeError(f"{command.__name__} has these options in two groups: {', '.join(twice)}")
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(**_arguments(command, given))
-
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in options}
-    return run
+    return inspect.Signature(options)
 
 
 def _members(owner: Callable[..., Any]) -> list[Parameter]:
@@ -168,14 +160,14 @@ def _is_group(annotation: Any) -> bool:
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
 
 
-def _arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What ``owner``, a command or a group, is called with: its own options, its groups put together."""
     values = {}
     for one in _members(owner):
         if (model := _model_of(one.annotation)) is not None:
             values[one.name] = _made(one.annotation, {name: given[name] for name in model.names})
         elif _is_group(one.annotation):
-            values[one.name] = one.annotation(**_arguments(one.annotation, given))
+            values[one.name] = one.annotation(**arguments(one.annotation, given))
         else:
             values[one.name] = given[one.name]
     return values
