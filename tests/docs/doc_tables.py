@@ -90,8 +90,8 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "eval": ("--limit", "2", "--max-new-tokens", "6", "--warmup", "0"),
     "generate": ("--max-new-tokens", "6"),
     "tune": (
-        *("--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "6"),
-        *("--limit", "4", "--budget", "2"),
+        *("--depth", "0,1", "--topk", "2", "--total-nodes", "6", "--max-new-tokens", "6"),
+        *("--limit", "4", "--seconds", "2"),
     ),
     "export": (),
     "revocab": (),

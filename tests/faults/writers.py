@@ -34,7 +34,7 @@ def make_writers_world(world: Path) -> None:
 
 
 _CLUSTERS = ("--backend", "torch", "--clusters", 8)
-_TREES = ("--chain", 1, "--levels", 2, "--topk", 2, "--nodes", 6, "--max-new-tokens", 6)
+_TREES = ("--depth", "0,1", "--topk", 2, "--total-nodes", 6, "--max-new-tokens", 6)
 
 
 def _coverage(work: Path) -> Mapping[str, str]:

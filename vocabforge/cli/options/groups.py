@@ -13,7 +13,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from inspect import Parameter
 from pathlib import Path
@@ -35,6 +35,7 @@ class FromModel:
         only: the fields that are taken; empty: all.
         many: fields whose option may be given several times.
         labelled: of those, the ones given as ``DIR`` or ``LABEL=DIR``.
+        lists: fields given as several values between commas, and what is tried without them.
         panel: heading of the options in the help.
     """
 
@@ -42,6 +43,7 @@ class FromModel:
     only: tuple[str, ...] = ()
     many: tuple[str, ...] = ()
     labelled: tuple[str, ...] = ()
+    lists: Mapping[str, str] = field(default_factory=dict)
     panel: str | None = None
 
     @property
@@ -54,12 +56,17 @@ class FromModel:
         for name in self.names:
             yield self._option(name, self.model.model_fields[name])
 
-    def _option(self, name: str, field: Any) -> Parameter:
-        kind, optional, bounds = _kind_of(field.annotation, field.metadata)
-        flag, text = "--" + name.replace("_", "-"), field.description or ""
+    def _option(self, name: str, one: Any) -> Parameter:
+        kind, optional, bounds = _kind_of(one.annotation, one.metadata)
+        flag, text = "--" + name.replace("_", "-"), one.description or ""
+        if name in self.lists:
+            kind, bounds = _Text, {}
+            text = (
+                f"{text.partition(' [default:')[0].rstrip('.')}. Several: A,B [default: {self.lists[name]}]."
+            )
         settings: dict[str, Any] = {**bounds, "rich_help_panel": self.panel}
-        settings["metavar"] = (field.json_schema_extra or {}).get("metavar")
-        default = Parameter.empty if field.is_required() else field.default
+        settings["metavar"] = (one.json_schema_extra or {}).get("metavar")
+        default = Parameter.empty if one.is_required() else one.default
         if typing.get_origin(kind) is Literal:
             words = {word: word for word in typing.get_args(kind)}
             kind = Enum(name, words, type=str)  # type: ignore[misc,no-redef]
@@ -68,7 +75,8 @@ class FromModel:
             flag = f"{flag}/--no-{flag[2:]}"
         elif kind not in (bool, int, float, str, Path):
             kind = str  # the model reads it
-            default = None if default in ((), None) else default
+            if isinstance(default, tuple):
+                default = ",".join(map(str, default)) or None
         if name in self.many:
             if name in self.labelled:
                 kind, settings["metavar"] = str, "[LABEL=]DIR"
