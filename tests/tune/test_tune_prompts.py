@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from vocabforge.tune.options import read_halves
+from vocabforge.tune.questions import read_halves
 
 from tests.tune.support import make_place
 from vocabforge.core.errors import UsageError
