@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from vocabforge.tune.questions import read_halves
 
 from tests.tune.support import make_place
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.tune.questions import read_halves
 
 
 @pytest.fixture(scope="module")

@@ -180,7 +180,7 @@ def setting_of(head: DraftHead) -> HeadSetting:
             got=type(head).__name__,
             expected=", ".join(get_args(HeadKind)),
         )
-    tail = getattr(getattr(head, "_parts", None), "tail", None)  # of a core with something beside it
+    tail = getattr(head, "tail", None)  # of a core with something beside it
     owner = head if tail is None else tail
     scorer, router = getattr(owner, "scorer", None), getattr(head, "router", None)
     scored = getattr(head, "scored", None)
