@@ -307,7 +307,7 @@ def test_interrupted_router_training(files: Path) -> None:
         "drafters/eagle3",
         "--clusters",
         "clusters",
-        "--data",
+        "--input",
         "texts.jsonl",
     )
     values = ("data.heldout_documents=3", "data.sequence_length=64", "router.steps=3", "optim.batch_size=2")

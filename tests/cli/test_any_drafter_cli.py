@@ -95,7 +95,7 @@ def test_slrs_takes_its_options_and_tells_its_cost(place: Path) -> None:
 
 
 def test_eval_compares_all_three_with_plain_decoding(place: Path, tmp_path: Path) -> None:
-    saved = invoke("compare-vocab", place / "t", place / "d", "--save", tmp_path / "o")
+    saved = invoke("compare-vocab", place / "t", place / "d", "--output", tmp_path / "o")
     assert saved.exit_code == 0, saved.output
     words = [word for name in FOREIGN for word in ("--proposer", name)]
     line = ["eval", "--target", place / "t", "--drafter", place / "d", "--overlap", tmp_path / "o", *words]
@@ -197,7 +197,7 @@ def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_tables_tell_what_the_choice_reads(place: Path, tmp_path: Path) -> None:
-    line = ["compare-vocab", place / "t", place / "d", "--save", tmp_path / "o"]
+    line = ["compare-vocab", place / "t", place / "d", "--output", tmp_path / "o"]
     lines = [row.split() for row in invoke(*line).stdout.splitlines()]
     assert ["mean", "bytes", "of", "a", "token", "1.67", "1.00"] in lines
     at = next(place for place, row in enumerate(lines) if row[:2] == ["ids", "paired"])
@@ -218,7 +218,7 @@ def test_an_end_token_by_its_id_is_no_digit(tmp_path: Path) -> None:
 
 
 def test_the_pair_of_end_tokens_can_be_named(place: Path, tmp_path: Path) -> None:
-    line = ["compare-vocab", place / "t", place / "d", "--save", tmp_path / "o"]
+    line = ["compare-vocab", place / "t", place / "d", "--output", tmp_path / "o"]
     for named in ("</s>:<s>", f"{EOS}:{BOS}"):
         done = invoke(*line, "--eos", named, "--json", "--overwrite")
         assert done.exit_code == 0, done.output

@@ -36,7 +36,7 @@ def test_json_without_a_corpus(folder):
 
 def test_corpus_and_saved_pairs(folder, tmp_path):
     words = [folder / "plain", folder / "pieces", "--input", folder / "a.txt", folder / "b.jsonl"]
-    done = invoke("compare-vocab", *words, "--save", tmp_path / "o", "--json")
+    done = invoke("compare-vocab", *words, "--output", tmp_path / "o", "--json")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
     assert facts["corpus"]["documents"] == 4  # three paragraphs and one row
@@ -46,9 +46,9 @@ def test_corpus_and_saved_pairs(folder, tmp_path):
     assert len(saved.pairs) == facts["pairs"]
     few = invoke("compare-vocab", *words, "--max-documents", 2, "--text-unit", "file", "--json")
     assert json.loads(few.stdout)["corpus"]["documents"] == 2
-    again = invoke("compare-vocab", *words, "--save", tmp_path / "o")
+    again = invoke("compare-vocab", *words, "--output", tmp_path / "o")
     assert_user_error(again, 2, "exists already")
-    assert invoke("compare-vocab", *words, "--save", tmp_path / "o", "--overwrite").exit_code == 0
+    assert invoke("compare-vocab", *words, "--output", tmp_path / "o", "--overwrite").exit_code == 0
     np.testing.assert_array_equal(load_overlap(tmp_path / "o").pairs, saved.pairs)
 
 
@@ -90,7 +90,7 @@ def test_the_same_tokenizer_twice_is_wholly_shared(folder):
         (["@plain"], 2, "Missing argument"),
         (["@plain", "@pieces", "--input", "@nowhere.txt"], 1, "missing"),
         (["@plain", "@pieces", "--input", "@empty.txt"], 1, "no text"),
-        (["@plain", "@pieces", "--save", "@plain"], 2, "not an artefact"),
+        (["@plain", "@pieces", "--output", "@plain"], 2, "not an artefact"),
         (["@plain", "@pieces", "--text-unit", "word"], 2, "word"),
         (["@plain", "@odd"], 1, "bytes that this tokenizer's tokens stand for are not known"),
     ],

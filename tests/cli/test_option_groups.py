@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.cli.options.groups import flattened
+from vocabforge.cli.options.groups import arguments, signature
 from vocabforge.core.registry import load_attribute
 
 
@@ -100,7 +100,7 @@ def test_wrong_words_are_refused_as_ever(words: list[str], said: str) -> None:
 
 
 def test_options_that_must_be_given_stand_first() -> None:
-    parameters = inspect.signature(flattened(paint)).parameters
+    parameters = signature(paint).parameters
     assert list(parameters) == [
         *("context", "out", "name"),
         *("size", "colour", "loud", "word", "more", "dry_run", "seed"),
@@ -116,8 +116,8 @@ def test_a_command_without_groups_stays_what_it_is() -> None:
     def plain(seed: Annotated[int, typer.Option("--seed")] = 1, loud: bool = False) -> None:
         seen.append((seed, loud))
 
-    assert list(inspect.signature(flattened(plain)).parameters) == ["seed", "loud"]
-    flattened(plain)(seed=3, loud=True)
+    assert list(signature(plain).parameters) == ["seed", "loud"]
+    plain(**arguments(plain, {"seed": 3, "loud": True}))
     assert seen.pop() == (3, True)
 
 
@@ -133,7 +133,7 @@ def test_one_name_in_two_groups_is_a_mistake_of_ours() -> None:
         pytest.fail("never called")
 
     with pytest.raises(TypeError, match="twice has these options in two groups: colour"):
-        flattened(twice)
+        signature(twice)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -164,5 +164,5 @@ def test_options_of_the_command_itself_stay_options_on_python_3_10(monkeypatch: 
         """Sign something."""
 
     monkeypatch.setattr(typing, "get_type_hints", as_3_10)
-    made = inspect.signature(flattened(sign)).parameters
+    made = signature(sign).parameters
     assert [typing.get_origin(one.annotation) for one in made.values()] == [Annotated, Annotated]

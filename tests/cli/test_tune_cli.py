@@ -9,16 +9,17 @@ import pytest
 
 from tests.cli.cli_support import invoke
 from tests.tune.support import make_place, make_table, settings_of
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.tune.latency.table import read_latency, write_latency
 from vocabforge.tune.search.space import HeadChoice
 
-SMALL = ["--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "8"]
+SMALL = ["--depth", "0,1", "--topk", "2", "--total-nodes", "6", "--max-new-tokens", "8"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = make_place(tmp_path_factory.mktemp("tune-cli"), questions=5)
-    heads = settings_of(place, [HeadChoice(), HeadChoice("v", vocab=place / "v")])
+    heads = settings_of(place, [HeadChoice(), HeadChoice("v", MethodSpec(vocab=place / "v"))])
     write_latency(place / "there.json", make_table(place, heads))
     write_latency(place / "here.json", make_table(place, heads, here=True))
     return place
@@ -63,7 +64,7 @@ def test_speeds_of_another_machine_are_not_checked_here(place: Path, tmp_path: P
 
 
 def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> None:
-    result = run(place, tmp_path / "there", "--measure-only", "--budget", "40")
+    result = run(place, tmp_path / "there", "--measure-only", "--seconds", "40")
     assert result.exit_code == 0, result.output
     table = read_latency(tmp_path / "there")
     assert {part.family.split()[0] for part in table.parts if part.name == "head"} >= {"static", "ranker"}
@@ -79,12 +80,15 @@ def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> 
     ("more", "message"),
     [
         (["--size", "8"], "cut from a ranking"),
-        (["--measure-budget", "9"], "a tenth of `--budget`"),
+        (["--measure-budget", "9"], "a tenth of `--seconds`"),
+        (["--levels", "2"], "use `--depth`"),
+        (["--budget", "600"], "the time for measuring is --seconds"),
+        (["--depth", "x"], "--depth"),
         (["--batch", "1,x"], "is no size"),
         (["--shortlist", "8"], "means nothing here"),
         (["--measure-only", "--what-if", "there.json"], "nothing is measured"),
         (["--check", "8", "--batch", "4"], "one request at a time"),
-        (["--chain", "", "--nodes", "3", "--levels", "9"], "no draft tree"),
+        (["--tree", "dynamic", "--total-nodes", "3", "--depth", "8"], "no draft tree"),
     ],
 )
 def test_bad_input_is_told(place: Path, tmp_path: Path, more: list[str], message: str) -> None:

@@ -32,7 +32,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "text": ("held_out.txt",),
     "stories": ("stories.txt.xz",),
     "counts": (
-        *("counts", "other_counts", "held_out_counts", "counts_a", "chat_counts", "code_counts"),
+        *("counts", "other_counts", "held_out_counts", "counts_a"),
         "ARTEFACT",
     ),
     "more_counts": ("counts_b",),
@@ -91,8 +91,8 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "eval": ("--limit", "2", "--max-new-tokens", "6", "--warmup", "0"),
     "generate": ("--max-new-tokens", "6"),
     "tune": (
-        *("--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "6"),
-        *("--limit", "4", "--budget", "2"),
+        *("--depth", "0,1", "--topk", "2", "--total-nodes", "6", "--max-new-tokens", "6"),
+        *("--limit", "4", "--seconds", "2"),
     ),
     "export": (),
     "revocab": (),

@@ -203,7 +203,7 @@ class World:
             self.drafter,
             "--clusters",
             clusters,
-            "--data",
+            "--input",
             self.chats,
         )
         run("train-router", *given, "--output", output, *SMALLER["train-router"])

@@ -15,13 +15,13 @@ from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.results.answers import write_rows
+from vocabforge.evaluate.results.build import build_results
 from vocabforge.evaluate.results.schema import Results, read_results
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.evaluation import (
     Evaluation,
     OutputOptions,
     Provenance,
-    build_results,
     evaluate_methods,
 )
 from vocabforge.evaluate.run.settings import RunSettings

@@ -34,7 +34,7 @@ def make_writers_world(world: Path) -> None:
 
 
 _CLUSTERS = ("--backend", "torch", "--clusters", 8)
-_TREES = ("--chain", 1, "--levels", 2, "--topk", 2, "--nodes", 6, "--max-new-tokens", 6)
+_TREES = ("--depth", "0,1", "--topk", 2, "--total-nodes", 6, "--max-new-tokens", 6)
 
 
 def _coverage(work: Path) -> Mapping[str, str]:
@@ -88,7 +88,7 @@ WRITERS: dict[str, Job] = {
         Job(
             "compare-vocab",
             lambda world, work: [
-                *("compare-vocab", world / "target", world / "tune" / "t", "--save", work / "out")
+                *("compare-vocab", world / "target", world / "tune" / "t", "--output", work / "out")
             ],
         ),
         Job(
@@ -116,7 +116,7 @@ WRITERS: dict[str, Job] = {
             "train-router",
             lambda world, work: [
                 *("train-router", "--target", world / "target", "--drafter", world / "drafter"),
-                *("--clusters", world / "clusters", "--data", world / "texts.jsonl"),
+                *("--clusters", world / "clusters", "--input", world / "texts.jsonl"),
                 *("--output", work / "out", "optim.steps=4", "optim.batch_size=2", "router.steps=2"),
                 *("data.heldout_documents=3", "data.sequence_length=32", "run.device=cpu"),
                 *("run.budgets=[2,4]", "run.checkpoint_every=2", "run.log_every=1"),

@@ -203,7 +203,7 @@ def make_vocabularies() -> None:
     schedule = ("--schedule", "decay", "--k-max", 40, "--k-min", 12, "--steps", 5)
     vocabforge(*select, *schedule, "--output", "scheduled")
     vocabforge("cluster-vocab", "--target", "target", "--clusters", 8, "--output", "clusters")
-    vocabforge("compare-vocab", "target", "other", "--input", "part-a.txt", "--save", "overlap")
+    vocabforge("compare-vocab", "target", "other", "--input", "part-a.txt", "--output", "overlap")
 
 
 def make_data() -> None:
@@ -270,7 +270,7 @@ def make_drafters() -> None:
     )
     router = (
         *("train-router", "--target", "target", "--drafter", "drafters/eagle3", "--clusters", "clusters"),
-        *("--data", "texts.jsonl", "data.heldout_documents=3", "data.sequence_length=64", "router.steps=3"),
+        *("--input", "texts.jsonl", "data.heldout_documents=3", "data.sequence_length=64", "router.steps=3"),
         *("optim.batch_size=2", "run.device=cpu", "run.budgets=[2,4]"),
     )
     vocabforge(*router, "optim.steps=40", "--output", "runs/router")
@@ -404,16 +404,14 @@ def make_tuned() -> None:
             "subset",
             "--head",
             "heads/ranker",
-            "--chain",
-            2,
-            "--levels",
-            2,
+            "--depth",
+            1,
             "--topk",
             2,
-            "--nodes",
+            "--total-nodes",
             6,
         ),
-        *("--max-new-tokens", 8, "--measure-budget", 4, "--device", "cpu", "--prompt-format", "raw"),
+        *("--max-new-tokens", 8, "--seconds", 40, "--device", "cpu", "--prompt-format", "raw"),
         *("--output", "tuned"),
     )
     Path("tuned/report.html").unlink()

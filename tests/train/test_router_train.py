@@ -324,7 +324,7 @@ def test_the_command(place: Path) -> None:
     words = [
         "train-router",
         *("--target", str(place / "target"), "--drafter", str(place / "drafter")),
-        *("--clusters", str(place / "clusters"), "--data", str(place / "texts.jsonl")),
+        *("--clusters", str(place / "clusters"), "--input", str(place / "texts.jsonl")),
         *("--output", str(place / "command")),
         *("optim.steps=4", "data.heldout_documents=6", "data.sequence_length=64", "router.steps=2"),
         *("optim.batch_size=2", "run.device=cpu", "run.budgets=[4,8]"),
@@ -362,7 +362,7 @@ def test_the_command(place: Path) -> None:
 def test_a_second_writer_is_refused(place: Path) -> None:
     app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
     words = ["train-router", "--target", place / "target", "--drafter", place / "drafter"]
-    words += ["--clusters", place / "clusters", "--data", place / "texts.jsonl", "--output", place / "held"]
+    words += ["--clusters", place / "clusters", "--input", place / "texts.jsonl", "--output", place / "held"]
     with only_writer(place / "held"):
         done = CliRunner().invoke(app, [*map(str, words), "--fresh"])
     assert done.exit_code == 2, done.output

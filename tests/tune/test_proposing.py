@@ -14,8 +14,9 @@ from vocabforge.decode.build.recipe import DecodingRecipe
 from vocabforge.decode.engine import Decoder
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
-from vocabforge.tune.search.proposers import HeadInputs, Proposing, head_choices
+from vocabforge.tune.search.proposers import Proposing, head_choices
 from vocabforge.tune.search.space import TuneCandidate
+from vocabforge.tune.settings import MethodSpace
 from vocabforge.tune.types import TreeSetting
 
 PROMPT = list(range(70, 90))
@@ -31,17 +32,17 @@ def proposing(place: Path) -> Proposing:
     return Proposing(Models(place / "t", device="cpu"), place / "d")
 
 
-def inputs_of(place: Path) -> HeadInputs:
-    return HeadInputs(
-        (("v", place / "v"),),
-        (("r", place / "r"),),
-        shortlists=(16, 64),
-        dynamic=("context:24", "ranker:8"),
+def space_of(place: Path) -> MethodSpace:
+    return MethodSpace(
+        vocab=[f"v={place / 'v'}"],
+        head=[f"r={place / 'r'}"],
+        shortlist="16,64",
+        dynamic=["context:24", "ranker:8"],
     )
 
 
 def test_every_head_has_a_name_and_its_sizes(place: Path, proposing: Proposing) -> None:
-    choices = head_choices(inputs_of(place), proposing.own)
+    choices = head_choices(space_of(place), proposing.own)
     assert [one.name for one in choices] == ["full", "v", "r-k16", "r-k64", "v+context24", "v+r8"]
     kinds = [proposing.setting(TuneCandidate(one, TreeSetting.chain(1))) for one in choices]
     assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
@@ -53,7 +54,7 @@ def test_every_head_has_a_name_and_its_sizes(place: Path, proposing: Proposing) 
 def test_a_candidate_drafts_as_its_recipe(
     place: Path, proposing: Proposing, number: int, tree: TreeSetting
 ) -> None:
-    candidate = TuneCandidate(head_choices(inputs_of(place), proposing.own)[number], tree)
+    candidate = TuneCandidate(head_choices(space_of(place), proposing.own)[number], tree)
     recipe = DecodingRecipe(target=place / "t", methods={"one": candidate.recipe(place / "d")})
     _, method = recipe_methods(recipe, device="cpu", models=proposing.models)
     ours = Decoder(proposing.models.model, proposing.proposer(candidate), context=128)
@@ -67,7 +68,7 @@ def test_a_head_of_another_drafter_is_refused(place: Path, proposing: Proposing,
     owner = proposing.models.owner(place / "d")
     other = HeadOwner("0" * 64, owner.target, owner.tokenizer)
     save_head(tmp_path / "r", "ranker", LowRankScorer(32, ROWS, 8), other)
-    choices = head_choices(HeadInputs(heads=(("r", tmp_path / "r"),)))
+    choices = head_choices(MethodSpace(head=[str(tmp_path / "r")]))
     with pytest.raises(MismatchError, match="another drafter"):
         proposing.head(choices[1], 2)
 
@@ -75,14 +76,14 @@ def test_a_head_of_another_drafter_is_refused(place: Path, proposing: Proposing,
 @pytest.mark.parametrize(
     "given",
     [
-        {"shortlists": (8,)},
-        {"budgets": ("4",), "heads": ("r",)},
-        {"dynamic": ("ranker",), "vocabs": ("v",)},
-        {"dynamic": ("context",)},
+        {"shortlist": "8"},
+        {"budget": "4", "head": ["r"]},
+        {"dynamic": ["ranker"], "vocab": ["v"]},
+        {"dynamic": ["context"]},
     ],
 )
 def test_options_without_a_use_are_refused(place: Path, given: dict) -> None:
-    for name in ("heads", "vocabs"):
-        given = {**given, name: tuple((one, place / one) for one in given.get(name, ()))}
+    for name in {"head", "vocab"} & set(given):
+        given = {**given, name: [str(place / one) for one in given[name]]}
     with pytest.raises(UsageError):
-        head_choices(HeadInputs(**given))
+        head_choices(MethodSpace(**given))

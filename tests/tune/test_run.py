@@ -12,23 +12,23 @@ from tests.tune.support import make_place, make_table, settings_of
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import PLAIN, read_recipe
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.tune.latency.table import write_latency
-from vocabforge.tune.options import TuneInputs, TuneOptions
 from vocabforge.tune.report.outcome import TUNE, TuneResults
 from vocabforge.tune.report.page import contour_rates, frontier
 from vocabforge.tune.run import tune
 from vocabforge.tune.search.acceptance import AcceptanceSource
-from vocabforge.tune.search.proposers import HeadInputs
-from vocabforge.tune.search.space import HeadChoice, TreeGrid
+from vocabforge.tune.search.space import HeadChoice
+from vocabforge.tune.settings import MethodSpace, TuneSettings
 
-GRID = TreeGrid(chains=(1, 3), levels=(2,), topk=(2,), nodes=(6,))
+TREES = {"depth": "0,1", "topk": "2", "total_nodes": "6"}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Also ``cheap.json`` and ``dear.json``: verified nodes cost nothing, or a lot."""
     place = make_place(tmp_path_factory.mktemp("run"), questions=7)
-    heads = settings_of(place, [HeadChoice(), HeadChoice("v", vocab=place / "v")])
+    heads = settings_of(place, [HeadChoice(), HeadChoice("v", MethodSpec(vocab=place / "v"))])
     write_latency(place / "cheap.json", make_table(place, heads, cost=0.0))
     write_latency(place / "dear.json", make_table(place, heads, cost=1.0))
     return place
@@ -40,19 +40,19 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vocabforge.tune.run.render_report", lambda results: "page")
 
 
-def inputs_of(place: Path, table: str = "cheap.json", **more: Any) -> TuneInputs:
-    heads = more.pop("heads", HeadInputs(vocabs=(("v", place / "v"),)))
-    what_if = place / table
-    return TuneInputs(place / "t", place / "d", str(place / "q.jsonl"), heads=heads, what_if=what_if, **more)
+def settings_for(place: Path, table: str | None = "cheap.json", **more: Any) -> TuneSettings:
+    what_if = None if table is None else place / table
+    settings = {"max_new_tokens": 8, "prompt_format": "raw", "device": "cpu", "what_if": what_if, **more}
+    return TuneSettings(target=place / "t", drafter=place / "d", prompts=str(place / "q.jsonl"), **settings)
 
 
-def options_of(**more: Any) -> TuneOptions:
-    return TuneOptions(GRID, new_tokens=8, form="raw", device="cpu", **more)
+def space_of(*vocabs: Path, **more: Any) -> MethodSpace:
+    return MethodSpace(vocab=list(map(str, vocabs)), **TREES, **more)
 
 
 def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    results = tune(out, inputs_of(place), options_of(batches=(1, 4)))
+    results = tune(out, settings_for(place, batch=(1, 4)), space_of(place / "v"))
     assert TuneResults.model_validate_json((out / TUNE).read_text("utf-8"), strict=True) == results
     assert len(results.candidates) == 2 * 3
     assert [one.batch for one in results.recommendations] == [1, 4]
@@ -72,8 +72,8 @@ def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("no_page")
 def test_times_decide(place: Path, tmp_path: Path) -> None:
-    cheap = tune(tmp_path / "cheap", inputs_of(place), options_of()).recommendations[0]
-    dear = tune(tmp_path / "dear", inputs_of(place, "dear.json"), options_of())
+    cheap = tune(tmp_path / "cheap", settings_for(place), space_of(place / "v")).recommendations[0]
+    dear = tune(tmp_path / "dear", settings_for(place, "dear.json"), space_of(place / "v"))
     assert dear.recommendations[0].method == PLAIN
     assert cheap.tokens_per_s.value is not None
     assert dear.plain[0].tokens_per_s.value is not None
@@ -99,25 +99,25 @@ def test_it_goes_on_where_it_was_stopped(
 
     monkeypatch.setattr(AcceptanceSource, "_decode", counting(8))
     with pytest.raises(KeyboardInterrupt):
-        tune(tmp_path / "out", inputs_of(place), options_of())
+        tune(tmp_path / "out", settings_for(place), space_of(place / "v"))
     first = list(decoded)
     assert len(first) == 8
     assert not (tmp_path / "out" / "tune.json").exists()
     monkeypatch.setattr(AcceptanceSource, "_decode", counting(-1))
-    results = tune(tmp_path / "out", inputs_of(place), options_of())
+    results = tune(tmp_path / "out", settings_for(place), space_of(place / "v"))
     assert len(set(decoded)) == len(decoded)  # nothing twice
     decoded.clear()
-    assert tune(tmp_path / "out", inputs_of(place), options_of()).candidates == results.candidates
+    assert tune(tmp_path / "out", settings_for(place), space_of(place / "v")).candidates == results.candidates
     assert decoded == []
     monkeypatch.setattr(AcceptanceSource, "_decode", decode)
-    other = tune(tmp_path / "fresh", inputs_of(place), options_of())
+    other = tune(tmp_path / "fresh", settings_for(place), space_of(place / "v"))
     assert other.candidates == results.candidates
     assert other.recommendations == results.recommendations
 
 
 @pytest.mark.usefixtures("no_page")
 def test_time_that_is_up_is_told(place: Path, tmp_path: Path) -> None:
-    results = tune(tmp_path / "out", inputs_of(place), options_of(budget=0.0))
+    results = tune(tmp_path / "out", settings_for(place, seconds=0.0), space_of(place / "v"))
     states = [row.state for row in results.candidates]
     assert states.count("not reached") >= 4
     assert any("time for measuring" in remark for remark in results.remarks)
@@ -135,18 +135,17 @@ def test_latency_is_measured_again_only_for_what_a_longer_budget_could_add(
         return table.model_copy(update={"notes": ("left out",) if options.budget_s < 30 else ()})
 
     monkeypatch.setattr("vocabforge.tune.run.measure_latency", measured)
-    inputs = TuneInputs(place / "t", place / "d", str(place / "q.jsonl"))
     for budget in (200.0, 100.0, 400.0, 900.0):
-        tune(tmp_path / "out", inputs, options_of(budget=budget))
+        tune(tmp_path / "out", settings_for(place, None, seconds=budget), space_of())
     assert budgets == [20.0, 40.0]
-    tune(tmp_path / "out", inputs, options_of(), fresh=True)
+    tune(tmp_path / "out", settings_for(place, None), space_of(), fresh=True)
     assert budgets == [20.0, 40.0, 60.0]
 
 
 @pytest.mark.usefixtures("no_page")
 def test_a_head_that_the_file_does_not_know_is_left_out(place: Path, tmp_path: Path) -> None:
-    heads = HeadInputs(heads=(("r", place / "r"),))
-    results = tune(tmp_path / "out", inputs_of(place, heads=heads), options_of())
+    space = space_of(head=[str(place / "r")])
+    results = tune(tmp_path / "out", settings_for(place), space)
     assert {row.head for row in results.candidates} == {"full"}
     assert any(remark.startswith("r was not searched") for remark in results.remarks)
 
@@ -157,40 +156,38 @@ def test_a_file_of_other_models_is_refused(place: Path, tmp_path: Path) -> None:
     shapes = table.target.model_copy(update={"hidden_size": 64})
     write_latency(tmp_path / "other.json", table.model_copy(update={"target": shapes}))
     with pytest.raises(MismatchError, match="other sizes"):
-        tune(tmp_path / "out", inputs_of(place, str(tmp_path / "other.json")), options_of())
+        tune(tmp_path / "out", settings_for(place, str(tmp_path / "other.json")), space_of(place / "v"))
 
 
 def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep me", "utf-8")
     with pytest.raises(UsageError, match="something else"):
-        tune(tmp_path, inputs_of(place), options_of())
+        tune(tmp_path, settings_for(place), space_of(place / "v"))
 
 
 @pytest.mark.usefixtures("no_page")
 def test_a_run_killed_in_its_first_write_goes_on(place: Path, tmp_path: Path) -> None:
     (tmp_path / ".latency.json.tmp-00000000-1-0").write_text("{", "utf-8")
-    assert tune(tmp_path, inputs_of(place), options_of()).recommendations
+    assert tune(tmp_path, settings_for(place), space_of(place / "v")).recommendations
 
 
 @pytest.mark.usefixtures("no_page")
 def test_vocabularies_are_cut_into_the_folder(place: Path, tmp_path: Path) -> None:
-    inputs = inputs_of(place, heads=HeadInputs(), ranking=place / "v", sizes=(20, 40))
-    results = tune(tmp_path / "out", inputs, options_of())
+    settings = settings_for(place, ranking=place / "v", size=(20, 40))
+    results = tune(tmp_path / "out", settings, space_of())
     assert {row.head for row in results.candidates} == {"full", "r20", "r40"}
     assert results.row("r20+chain1").method.vocab == (tmp_path / "out" / "vocab" / "r20").resolve()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"batches": ()}, {"batches": (0,)}, {"batches": (2,), "check": 8}, {"check": 2}]
-)
+@pytest.mark.parametrize("wrong", [{"batch": ()}, {"batch": (0,)}, {"batch": (2,), "check": 8}, {"check": 2}])
 def test_options_that_mean_nothing_are_refused(wrong: dict) -> None:
     with pytest.raises(UsageError):
-        options_of(**wrong)
+        settings_for(Path(), **wrong)
 
 
 def test_sizes_need_a_ranking() -> None:
     with pytest.raises(UsageError, match="cut from a ranking"):
-        TuneInputs(Path("t"), Path("d"), "q", sizes=(8,))
+        settings_for(Path(), size="8")
 
 
 def test_the_frontier_is_what_nothing_is_quicker_and_better_than() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import UsageError
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.tune.search.space import HeadChoice, TreeGrid, candidates, trees_of
+from vocabforge.tune.search.space import HeadChoice, TuneCandidate, candidates, trees_of
+from vocabforge.tune.settings import MethodSpace
 from vocabforge.tune.types import TreeSetting
 
-GRID = TreeGrid(chains=(1, 3), levels=(1, 2, 5), topk=(1, 2, 4), nodes=(2, 6, 8, 40, 60))
+SPACE = MethodSpace(depth="0,1,4", topk="1,2,4", total_nodes="2,6,8,40,60")
 
 
 def possible(levels: int, topk: int, nodes: int) -> bool:
@@ -27,26 +29,28 @@ def possible(levels: int, topk: int, nodes: int) -> bool:
 @pytest.mark.parametrize("most", [None, 1, 2])
 def test_the_grid_gives_every_tree_that_the_decoder_takes(most: int | None) -> None:
     deep = most or 99
-    wanted = {("chain", 1, n, n + 1) for n in GRID.chains if n <= deep} | {
+    wanted = {("chain", 1, n, n + 1) for n in (depth + 1 for depth in SPACE.chains) if n <= deep} | {
         ("dynamic", topk, levels, nodes)
-        for levels, topk, nodes in itertools.product(GRID.levels, GRID.topk, GRID.nodes)
+        for levels, topk, nodes in itertools.product((1, 2, 5), SPACE.topk, SPACE.nodes)
         if levels <= deep and possible(levels, topk, nodes)
     }
-    found = [(tree.kind, tree.topk, tree.levels, tree.total) for tree in trees_of(GRID, most)]
+    found = [(tree.kind, tree.topk, tree.levels, tree.total) for tree in trees_of(SPACE, most)]
     assert set(found) == wanted
     assert len(found) == len(wanted)
 
 
 def test_a_grid_without_a_tree_is_refused() -> None:
     with pytest.raises(UsageError, match="no draft tree"):
-        trees_of(TreeGrid(chains=(), levels=(4,), topk=(2,), nodes=(3,)))
+        trees_of(MethodSpace(tree="dynamic", depth="3", topk="2", total_nodes="3"))
     with pytest.raises(UsageError, match="once each"):
-        TreeGrid(topk=(2, 2))
+        MethodSpace(topk="2,2")
+    with pytest.raises(UsageError, match="does not search"):
+        MethodSpace(tree="static")
 
 
 def test_trees_are_no_wider_than_their_head() -> None:
     heads = {HeadChoice("full"): 261, HeadChoice("narrow"): 3}
-    found = candidates(heads, trees_of(GRID))
+    found = candidates(heads, trees_of(SPACE))
     widest = {
         name: max(one.tree.topk for one in found if one.head.name == name) for name in ("full", "narrow")
     }
@@ -56,9 +60,23 @@ def test_trees_are_no_wider_than_their_head() -> None:
 
 
 def test_names_are_unique_and_fit_for_files() -> None:
-    found = candidates({HeadChoice("full"): 261, HeadChoice("r-k32"): 261}, trees_of(TreeGrid()))
+    found = candidates({HeadChoice("full"): 261, HeadChoice("r-k32"): 261}, trees_of(MethodSpace()))
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
     assert not any(set(name) & set("/\\ :*?") for name in names)
     with pytest.raises(UsageError, match="one name"):
-        candidates({HeadChoice("v"): 9, HeadChoice("v", vocab=Path("x")): 9}, trees_of(GRID))
+        candidates({HeadChoice("v"): 9, HeadChoice("v", MethodSpec(vocab=Path("x"))): 9}, trees_of(SPACE))
+
+
+def test_a_recipe_says_what_the_candidate_is() -> None:
+    head = HeadChoice("v+r", MethodSpec(vocab=Path("v"), head=Path("r"), dynamic="ranker:32"))
+    tree = TuneCandidate(head, TreeSetting(topk=4, depth=2, total=20)).recipe(Path("d"))
+    assert (tree.drafter, tree.vocab, tree.head, tree.dynamic) == (
+        Path("d"),
+        Path("v"),
+        Path("r"),
+        "ranker:32",
+    )
+    assert (tree.tree, tree.depth, tree.topk, tree.total_nodes) == ("dynamic", 2, 4, 20)
+    chain = TuneCandidate(HeadChoice(), TreeSetting.chain(2)).recipe(Path("d"))
+    assert (chain.tree, chain.depth, chain.topk, chain.total_nodes) == ("chain", 2, None, None)

@@ -15,7 +15,7 @@ import typer
 from .. import __version__
 from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
-from .options.groups import flattened
+from .options.groups import arguments, signature
 from .parsing import Command, Commands, help_style
 
 if TYPE_CHECKING:
@@ -79,18 +79,21 @@ def build_app(
         if name in commands:
             silent = name not in ("doctor", "demo")
             app.command(name, cls=Command, rich_help_panel=heading, no_args_is_help=silent)(
-                guarded(flattened(commands[name]))
+                guarded(commands[name])
             )
     return app
 
 
-def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Report what a user can cause as one message and an exit code; real bugs keep their traceback."""
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with its groups of options as one signature, whose errors are messages.
 
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
+    What a user can cause is reported as one message and an exit code; real bugs keep their traceback.
+    """
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
         try:
-            function(*args, **kwargs)
+            command(**arguments(command, given))
         except VocabForgeError as error:
             console().print(f"Error: {error.render()}", style="red", markup=False)
             raise typer.Exit(error.exit_code) from None
@@ -109,6 +112,8 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {message}", style="red", markup=False)
             raise typer.Exit(1) from None
 
+    run.__signature__ = signature(command)  # type: ignore[attr-defined]
+    run.__annotations__ = {name: one.annotation for name, one in signature(command).parameters.items()}
     return run
 
 

@@ -19,7 +19,15 @@ REMOVED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("--depth", "--topk", "--total-nodes"), _EVAL),
         "--counts": "run `vocabforge coverage --counts COUNTS --vocab old=DIR --vocab new=DIR`",
     },
-    "tune": {"--measure-budget": "latency takes a tenth of `--budget`"},
+    "train-router": {"--data": "use `--input`, as in the other commands that read texts"},
+    "compare-vocab": {"--save": "use `--output`"},
+    "tune": {
+        "--measure-budget": "latency takes a tenth of `--seconds`",
+        "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",
+        "--chain": "use `--tree chain --depth`, one less than the draft tokens",
+        "--levels": "use `--depth`, one less than the levels",
+        "--nodes": "use `--total-nodes`",
+    },
 }
 
 

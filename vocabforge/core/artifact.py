@@ -312,7 +312,7 @@ _MAKERS = {
     "counts": "count-freq",
     "subset": "select-vocab",
     "clusters": "cluster-vocab",
-    "overlap": "compare-vocab --save",
+    "overlap": "compare-vocab --output",
     "responses": "regenerate",
     "prepared-data": "prepare-data",
     "capture": "capture",

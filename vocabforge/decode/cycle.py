@@ -70,21 +70,18 @@ class SteppedCycle:
         """Its last token stays: an idle row is drafted for with the others."""
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
-        tree = self._draft(plan, judges, lap)
+        if plan.levels == 0 or self._proposer is None:
+            tree = replace(self._plain, tokens=self._roots[:, None])
+        else:
+            draws = None
+            if self._proposer.samples:
+                draws = [Draw(one.sampling, one.chance) if one else _IDLE for one in judges]
+            tree = self._proposer.propose(self._roots, plan, draws, lap)
+            lap("draft")
         output, verdicts = self._verify(plan, tree, judges)
         lap("verify")
         self._commit(plan, tree, output, verdicts)
         return CycleResult(verdicts, *offered(tree))
-
-    def _draft(self, plan: Plan, judges: Judges, lap: Lap) -> DraftTree:
-        if plan.levels == 0 or self._proposer is None:
-            return replace(self._plain, tokens=self._roots[:, None])
-        draws = None
-        if self._proposer.samples:
-            draws = [Draw(one.sampling, one.chance) if one else _IDLE for one in judges]
-        tree = self._proposer.propose(self._roots, plan, draws, lap)
-        lap("draft")
-        return tree
 
     def _verify(self, plan: Plan, tree: DraftTree, judges: Judges) -> tuple[TargetPass, Verdicts]:
         """One target pass over all nodes, and the walk."""

@@ -164,7 +164,10 @@ class Decoder:
             UsageError: an empty prompt, one that fills the context, or a token the target does not have.
         """
         sampling = sampling or SamplingParams(temperature, seed=seed)
-        return self.generate_batch([Request(prompt_ids, max_new_tokens, stop_ids, sampling, stop)])[0]
+        result = Generation()
+        for _ in self.stream_batch([Request(prompt_ids, max_new_tokens, stop_ids, sampling, stop)], [result]):
+            pass
+        return result
 
     def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
         """Continue prompts side by side; what one request gives does not depend on the others.
@@ -213,35 +216,29 @@ class Decoder:
             self._vacate(row)
         self.control.begin()
         waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
+        work: list[Work | None] = [None] * self.rows
+        clock = Clock(self.target.device)
         try:
-            for number, tokens in self._serve(waiting):
-                yield number, tokens
-                if not self._caches.holds(claim):
-                    raise UsageError(
-                        "another request began on this decoder, or with its proposer, while this one was streamed",
-                        remedy="use a decoder with a proposer of its own for each stream, or stream_batch with "
-                        "several rows",
-                    )
+            while waiting or any(work):
+                if waiting and None in work:
+                    row = work.index(None)
+                    work[row], first = self._start(row, waiting.popleft(), work, clock)
+                    fresh = {row: first}
+                else:
+                    fresh = self._cycle(work, clock)
+                for number, tokens in self._deliver(work, fresh, clock):
+                    yield number, tokens
+                    if not self._caches.holds(claim):
+                        raise UsageError(
+                            "another request began on this decoder, or with its proposer, while this one was streamed",
+                            remedy="use a decoder with a proposer of its own for each stream, or stream_batch with "
+                            "several rows",
+                        )
         except GeneratorExit:  # left between two cycles
             raise
         except BaseException:
             self._caches.distrust()
             raise
-
-    def _serve(self, waiting: deque[Waiting]) -> Iterator[tuple[int, list[int]]]:
-        """Take requests into free rows and run cycles until all are done."""
-        work: list[Work | None] = [None] * self.rows
-        clock = Clock(self.target.device)
-        while True:
-            for row in range(self.rows):
-                while work[row] is None and waiting:
-                    one, first = self._start(row, waiting.popleft(), work, clock)
-                    work[row] = one
-                    yield from self._deliver(work, {row: first}, clock)
-            if not any(work):
-                return
-            fresh = self._cycle(work, clock)
-            yield from self._deliver(work, fresh, clock)
 
     def _start(
         self, row: int, asked: Waiting, work: Sequence[Work | None], clock: Clock

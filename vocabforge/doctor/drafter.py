@@ -272,7 +272,7 @@ def check_ends(path: Path, way: Way, tokenizer: TextTokenizer) -> Finding[None]:
         return Finding(
             "no pair: target or drafter has no end token that is no text, so that the end is never drafted",
             "warning",
-            "name a pair: vocabforge compare-vocab TARGET DRAFTER --eos A:B --save DIR, and give --overlap DIR",
+            "name a pair: vocabforge compare-vocab TARGET DRAFTER --eos A:B --output DIR, and give --overlap DIR",
         )
     texts = [
         f"{one.backend.id_to_token(token)!r} ({token})"

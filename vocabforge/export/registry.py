@@ -44,15 +44,18 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         VocabForgeError: nothing loadable, damaged, or made for another target.
     """
     layers = int(read_target_config(target_path).get("num_hidden_layers") or 0)
-    layouts = [layout_of(name) for name in FORMATS]
     if (path / MANIFEST).is_file():
-        artifact = open_artifact(path, tuple(layout.KIND for layout in layouts))
+        artifact = open_artifact(path)
+        layouts = map(layout_of, FORMATS)  # imported up to the one that is needed
+        kind = next((layout for layout in layouts if artifact.kind == layout.KIND), None)
+        if kind is None:
+            open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS))  # says what it is
+        assert kind is not None
         check_target(artifact, target_fingerprint(target_path), target=target_path)
-        kind = next(layout for layout in layouts if artifact.kind == layout.KIND)
         return _checked(kind.read(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file():
         body = read_json(path / "config.json", "drafter's config.json", finite=False)
-        for layout in layouts:
+        for layout in map(layout_of, FORMATS):
             if isinstance(body, dict) and layout.matches(body):
                 return _checked(layout.read(path, target, layers), layers, path), None
     hint = path / "drafter"

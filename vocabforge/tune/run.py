@@ -26,7 +26,6 @@ from .latency.measure import (
     shapes_of_target,
 )
 from .latency.table import LATENCY, LatencyTable, read_latency, write_latency
-from .options import TuneInputs, TuneOptions
 from .report.outcome import RECIPE, REPORT, TUNE, TuneResults
 from .report.page import render_report
 from .search.acceptance import digest
@@ -34,6 +33,7 @@ from .search.check import check_predictions
 from .search.recommend import results_of
 from .search.search import Entry, Halving, search
 from .search.session import Joined, TuneSession
+from .settings import MethodSpace, TuneSettings
 from .types import setting_of
 
 MEASURED_FOR = "latency-of.json"
@@ -41,7 +41,7 @@ _COMPARED = 5  # methods of the recipe beside the recommended ones
 
 
 def tune(
-    output: Path, inputs: TuneInputs, options: TuneOptions, *, wrap: Wrap | None = None, fresh: bool = False
+    output: Path, settings: TuneSettings, space: MethodSpace, *, wrap: Wrap | None = None, fresh: bool = False
 ) -> TuneResults:
     """Search, recommend and write ``recipe.yaml``, ``tune.json`` and ``report.html``.
 
@@ -55,32 +55,32 @@ def tune(
     """
     _check_folder(output)
     with only_writer(output):
-        loaded = TuneSession(output, inputs, options)
+        loaded = TuneSession(output, settings, space)
         table = latency_of(loaded, fresh=fresh)
-        if options.check and dict(table.environment) != loaded.environment:
+        if settings.check and dict(table.environment) != loaded.environment:
             raise UsageError(
                 "a check compares with speeds of this machine, and the seconds are another's",
-                got=f"--check {options.check} with {inputs.what_if}",
+                got=f"--check {settings.check} with {settings.what_if}",
                 remedy="leave --check out, or run tune with --check on that machine",
             )
         joined = Joined(loaded, table)
         entries, late = _search(joined)
         results = results_of(joined, entries, late)
         _write(output, loaded, results)
-        if options.check:
-            check = check_predictions(joined, entries, options.check, wrap)
+        if settings.check:
+            check = check_predictions(joined, entries, settings.check, wrap)
             results = results.model_copy(update={"check": check})
             _write(output, loaded, results)
     return results
 
 
-def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> LatencyTable:
+def measure_latency_only(output: Path, settings: TuneSettings, space: MethodSpace) -> LatencyTable:
     """Write ``latency.json`` alone, for ``--what-if`` on another machine.
 
     Raises:
         VocabForgeError: see :func:`tune`.
     """
-    if inputs.what_if is not None:
+    if settings.what_if is not None:
         raise UsageError(
             "nothing is measured with --what-if",
             got="--measure-only and --what-if",
@@ -89,7 +89,7 @@ def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> Late
         )
     _check_folder(output)
     with only_writer(output):
-        return latency_of(TuneSession(output, inputs, options), fresh=True, usual=True)
+        return latency_of(TuneSession(output, settings, space), fresh=True, usual=True)
 
 
 def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> LatencyTable:
@@ -102,12 +102,12 @@ def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> Late
     Raises:
         MismatchError: it was measured with models of other sizes.
     """
-    inputs, options = loaded.inputs, loaded.options
+    settings = loaded.settings
     model = loaded.models.model
-    if inputs.what_if is not None:
-        table = read_latency(inputs.what_if)
+    if settings.what_if is not None:
+        table = read_latency(settings.what_if)
         shapes = shapes_of_target(model), shapes_of_drafter(loaded.proposing.drafter)
-        table.check_shapes(*shapes, source=inputs.what_if)
+        table.check_shapes(*shapes, source=settings.what_if)
         return table
     heads, prompts = loaded.heads(), loaded.halves.tuning.prompts
     wanted = digest(
@@ -115,8 +115,8 @@ def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> Late
             "hashes": loaded.input_hashes,
             "trees": [tree.model_dump(mode="json") for tree in loaded.trees],
             "heads": [setting_of(head).model_dump(mode="json") for head in heads],
-            "batches": list(options.batches),
-            "new_tokens": options.new_tokens,
+            "batches": list(settings.batch),
+            "new_tokens": settings.max_new_tokens,
             "prompts": [len(prompt) for prompt in prompts],
             "environment": loaded.environment,
             "vocabforge": __version__,
@@ -128,7 +128,7 @@ def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> Late
         known = made if isinstance(made, dict) else {}
         if (known.get("digest"), known.get("sha256")) == (wanted, sha256_file(path)):
             table = read_latency(path)
-            if not table.notes or known.get("seconds", 0) >= options.latency_seconds:
+            if not table.notes or known.get("seconds", 0) >= settings.latency_seconds:
                 say(f"Latency: as measured before for the same space ({path}).")
                 return table
     if usual:
@@ -142,14 +142,14 @@ def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> Late
         heads,
         loaded.trees,
         prompts,
-        options.batches,
-        options.new_tokens,
+        settings.batch,
+        settings.max_new_tokens,
         loaded.hashes["target"],
         loaded.hashes["drafter"],
     )
-    table = measure_latency(asked, LatencyBudget(options.latency_seconds))
+    table = measure_latency(asked, LatencyBudget(settings.latency_seconds))
     write_latency(path, table)
-    measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": options.latency_seconds}
+    measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": settings.latency_seconds}
     atomic_write_json(note, measured)
     return table
 
@@ -172,7 +172,7 @@ def _search(joined: Joined) -> tuple[list[Entry], bool]:
 
     The first round, which sees every way, takes at most half of the time.
     """
-    options, prompts, began = joined.loaded.options, len(joined.loaded.source), time.monotonic()
+    settings, prompts, began = joined.loaded.settings, len(joined.loaded.source), time.monotonic()
     with ExitStack() as bars:
         bar = ProgressBar("Acceptance", 0, "ways")
 
@@ -186,7 +186,7 @@ def _search(joined: Joined) -> tuple[list[Entry], bool]:
 
         def left(number: int) -> float:
             share = 0.5 if number == 1 else 1.0
-            return began + share * (options.budget - options.latency_seconds) - time.monotonic()
+            return began + share * (settings.seconds - settings.latency_seconds) - time.monotonic()
 
         found = search(joined.candidates, joined, Halving(prompts), left=left, tell=tell)
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
@@ -206,10 +206,10 @@ def _recipe(loaded: TuneSession, results: TuneResults) -> DecodingRecipe:
     kept = ways[: len(best.keys() - {PLAIN}) + _COMPARED]
     if not kept:
         raise DataError("nothing was measured", remedy="give a longer --budget")
-    tokenizer = loaded.inputs.tokenizer
+    tokenizer = loaded.settings.tokenizer
     return DecodingRecipe(
-        target=loaded.inputs.target.resolve(),
+        target=loaded.settings.target.resolve(),
         tokenizer=None if tokenizer is None else tokenizer.resolve(),
-        dtype=loaded.options.dtype,
+        dtype=loaded.settings.dtype,
         methods={name: results.row(name).method for name in kept},
     )

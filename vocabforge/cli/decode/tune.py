@@ -7,30 +7,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...decode.build.spec import MethodSpec
+from ...tune.settings import MethodSpace, TuneSettings
 from ..app import JsonOption, echo, print_json, stdout_console
-from .tune_options import (
-    HeadSpaceOptions,
-    LatencyOptions,
-    MachineOptions,
-    ModelOptions,
-    SearchOptions,
-    TreeSpaceOptions,
-    tune_inputs,
-    tune_options,
-)
+from ..options.groups import FromModel
 
 if TYPE_CHECKING:
     from ...tune.latency.table import LatencyTable
     from ...tune.report.outcome import TuneResults
 
+Space = Annotated[
+    MethodSpace,
+    FromModel(
+        MethodSpec,
+        only=MethodSpace.FIELDS,
+        many=MethodSpace.MANY,
+        labelled=MethodSpace.LABELLED,
+        lists=MethodSpace.LISTS,
+        panel="What is searched",
+    ),
+]
+
 
 def tune(
-    models: ModelOptions,
-    heads: HeadSpaceOptions,
-    trees: TreeSpaceOptions,
-    search: SearchOptions,
-    latency: LatencyOptions,
-    machine: MachineOptions,
+    settings: TuneSettings,
+    space: Space,
+    output: Annotated[
+        Path,
+        typer.Option("--output", help="Folder of the run; an interrupted one goes on where it stopped."),
+    ],
+    measure_only: Annotated[
+        bool,
+        typer.Option(
+            "--measure-only",
+            help="Only measure latency, also of draft heads of usual sizes, and write latency.json, for --what-if.",
+        ),
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure latency anew where it is known for the same space.")
     ] = False,
@@ -45,20 +57,18 @@ def tune(
     Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/` and
     `vocabforge tune ... --ranking counts/ --size 8192,16384,32768 --head ranker/ --shortlist 512,2048 --check 8`
     """
-    from ...tune.run import measure_only
+    from ...tune.run import measure_latency_only
     from ...tune.run import tune as run
     from ..options.decoding import wrap_for
 
-    inputs = tune_inputs(models, heads, latency, machine)
-    options = tune_options(trees, search, latency, machine)
-    if latency.measure_only:
-        _print_latency(measure_only(models.output, inputs, options), models.output, as_json)
+    if measure_only:
+        _print_latency(measure_latency_only(output, settings, space), output, as_json)
         return
-    results = run(models.output, inputs, options, wrap=wrap_for(False, None, machine.device), fresh=fresh)
+    results = run(output, settings, space, wrap=wrap_for(False, None, settings.device), fresh=fresh)
     if as_json:
         print_json(results.model_dump(mode="json"))
     else:
-        _print(results, models.output)
+        _print(results, output)
 
 
 def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:

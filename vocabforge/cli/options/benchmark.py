@@ -20,13 +20,13 @@ def _ask_for_list(context: typer.Context, show: bool) -> bool:
     """Note that the list is wanted; it is printed as soon as ``--data`` is known, which may stand behind it."""
     context.meta[_WANTED] = show
     if show and "data" in context.params:
-        _list_benchmarks(context.params["data"])
+        _list_benchmarks(data=context.params["data"])
     return show
 
 
 def _know_data(context: typer.Context, data: Path | None) -> Path | None:
     if context.meta.get(_WANTED):
-        _list_benchmarks(data)
+        _list_benchmarks(data=data)
     return data
 
 

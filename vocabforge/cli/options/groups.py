@@ -3,18 +3,17 @@
 A group is a dataclass (``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or
 groups again; a pydantic model, whose fields become options by their names, types and descriptions; or
 ``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
-signature; :func:`flattened` shows it one and puts the groups together at the call.
+signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from inspect import Parameter
 from pathlib import Path
@@ -36,6 +35,7 @@ class FromModel:
         only: the fields that are taken; empty: all.
         many: fields whose option may be given several times.
         labelled: of those, the ones given as ``DIR`` or ``LABEL=DIR``.
+        lists: fields given as several values between commas, and what is tried without them.
         panel: heading of the options in the help.
     """
 
@@ -43,6 +43,7 @@ class FromModel:
     only: tuple[str, ...] = ()
     many: tuple[str, ...] = ()
     labelled: tuple[str, ...] = ()
+    lists: Mapping[str, str] = field(default_factory=dict)
     panel: str | None = None
 
     @property
@@ -55,12 +56,17 @@ class FromModel:
         for name in self.names:
             yield self._option(name, self.model.model_fields[name])
 
-    def _option(self, name: str, field: Any) -> Parameter:
-        kind, optional, bounds = _kind_of(field.annotation, field.metadata)
-        flag, text = "--" + name.replace("_", "-"), field.description or ""
+    def _option(self, name: str, one: Any) -> Parameter:
+        kind, optional, bounds = _kind_of(one.annotation, one.metadata)
+        flag, text = "--" + name.replace("_", "-"), one.description or ""
+        if name in self.lists:
+            kind, bounds = _Text, {}
+            text = (
+                f"{text.partition(' [default:')[0].rstrip('.')}. Several: A,B [default: {self.lists[name]}]."
+            )
         settings: dict[str, Any] = {**bounds, "rich_help_panel": self.panel}
-        settings["metavar"] = (field.json_schema_extra or {}).get("metavar")
-        default = Parameter.empty if field.is_required() else field.default
+        settings["metavar"] = (one.json_schema_extra or {}).get("metavar")
+        default = Parameter.empty if one.is_required() else one.default
         if typing.get_origin(kind) is Literal:
             words = {word: word for word in typing.get_args(kind)}
             kind = Enum(name, words, type=str)  # type: ignore[misc,no-redef]
@@ -69,7 +75,8 @@ class FromModel:
             flag = f"{flag}/--no-{flag[2:]}"
         elif kind not in (bool, int, float, str, Path):
             kind = str  # the model reads it
-            default = None if default in ((), None) else default
+            if isinstance(default, tuple):
+                default = ",".join(map(str, default)) or None
         if name in self.many:
             if name in self.labelled:
                 kind, settings["metavar"] = str, "[LABEL=]DIR"
@@ -114,8 +121,8 @@ def one_size(text: str) -> int:
     return size
 
 
-def flattened(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters are the options themselves, those that must be given first.
+def signature(command: Callable[..., None]) -> inspect.Signature:
+    """The options of a command as its parameters, those that must be given first.
 
     Raises:
         TypeError: two groups have an option of one name.
@@ -124,14 +131,7 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     names = [one.name for one in options]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise TypeError(f"{command.__name__} has these options in two groups: {', '.join(twice)}")
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(**_arguments(command, given))
-
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in options}
-    return run
+    return inspect.Signature(options)
 
 
 def _members(owner: Callable[..., Any]) -> list[Parameter]:
@@ -168,14 +168,14 @@ def _is_group(annotation: Any) -> bool:
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
 
 
-def _arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What ``owner``, a command or a group, is called with: its own options, its groups put together."""
     values = {}
     for one in _members(owner):
         if (model := _model_of(one.annotation)) is not None:
             values[one.name] = _made(one.annotation, {name: given[name] for name in model.names})
         elif _is_group(one.annotation):
-            values[one.name] = one.annotation(**_arguments(one.annotation, given))
+            values[one.name] = one.annotation(**arguments(one.annotation, given))
         else:
             values[one.name] = given[one.name]
     return values

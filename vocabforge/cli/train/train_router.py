@@ -31,7 +31,7 @@ class RecipeOptions:
     ] = None
     data: Annotated[
         list[Path] | None,
-        typer.Option("--data", metavar="PATH", help="Text or conversations to learn from. May be repeated."),
+        typer.Option("--input", metavar="PATH", help="Text or conversations to learn from. May be repeated."),
     ] = None
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Run folder; the router is in DIR/router.")
@@ -74,7 +74,7 @@ def train_router(
     same command again resumes an interrupted run. At the end the held-out report compares budgets of clusters.
 
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
-    --data chats.jsonl --output router-run/`
+    --input chats.jsonl --output router-run/`
     """
     from ...core.config import apply_overrides, parse_config
     from ...core.console import say

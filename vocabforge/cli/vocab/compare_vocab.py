@@ -39,7 +39,7 @@ class ComparisonOptions:
 
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="DIR", help="Folder for the pairs of equal tokens and all figures."),
+        typer.Option("--output", metavar="DIR", help="Folder for the pairs of equal tokens and all figures."),
     ] = None
 
     def paths(self) -> list[Path]:
@@ -75,14 +75,14 @@ def compare_vocab(
     compared: ComparisonOptions,
     reading: ReadingOptions,
     as_json: JsonOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artefact at --save.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artefact at --output.")] = False,
 ) -> None:
     """Compare two tokenizers byte by byte: sizes, shared tokens, tokens that need several of the other.
 
     With --input also on a corpus: shared tokens in use, bytes per token, common token boundaries, and texts
     that encoding and decoding do not give back.
 
-    Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --save overlap/`
+    Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --output overlap/`
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ...core.console import say
 from ...core.errors import (UsageError, VocabForgeError)
 from ...core.files import read_json
-from ...export.layouts.eagle1 import Eagle
 from ...models.drafters.io import CONFIG
 from ...models.heads.io import (check_owner, owner_of)
 from ...models.heads.registry import (HeadBase, base_of, base_of_model)
@@ -303,6 +302,8 @@ def kind_of(path: Path) -> str:
         body = read_json(path / CONFIG if native else path / "config.json", finite=False)
         if native and isinstance(body, dict):
             return body["kind"] if body.get("kind") in FITTING else "eagle3"
-        if isinstance(body, dict) and Eagle.matches(body):
-            return "eagle1"
+        if isinstance(body, dict):
+            from ...export.layouts.eagle1 import Eagle
+
+            return "eagle1" if Eagle.matches(body) else "eagle3"
     return "eagle3"

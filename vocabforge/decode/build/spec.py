@@ -136,7 +136,7 @@ class MethodSpec(StrictModel):
         "slrs drafts one target token a cycle, as in its paper.", False, proposer="slrs"
     )
     overlap: Path | None = option(
-        "Common tokens of target and drafter, as `compare-vocab --save` wrote them, in either order."
+        "Common tokens of target and drafter, as `compare-vocab --output` wrote them, in either order."
     )
     drafter_tokenizer: Path | None = option("Tokenizer folder for a draft model whose own folder has none.")
     control: Literal["fixed", "adaptive"] = option(

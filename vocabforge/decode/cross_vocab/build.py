@@ -238,7 +238,7 @@ class ForeignWays:
                 "--overlap means nothing here",
                 got=", ".join(map(str, self._unused)),
                 expected="a comparison of the target's tokenizer with that of a draft model of this run",
-                remedy="vocabforge compare-vocab TARGET DRAFTER --save DIR",
+                remedy="vocabforge compare-vocab TARGET DRAFTER --output DIR",
             )
         if self._tokenizer is not None and not self._tokenizer_used:
             raise UsageError(

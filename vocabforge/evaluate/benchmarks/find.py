@@ -11,7 +11,6 @@ from typing import Any
 from ...core.console import say
 from ...core.errors import DataError, UsageError, VocabForgeError
 from ...core.files import atomic_write
-from ...corpus.regenerate.server import http_library
 from .types import BenchmarkRow, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"
@@ -147,6 +146,8 @@ def fetch(source: Source, path: Path, *, most: int = MAX_BYTES) -> None:
         NotFetched: no connection, no answer, another status than 200, cut short, too long, or of another hash.
         VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
     """
+    from ...corpus.regenerate.server import http_library
+
     library = http_library()
     try:
         client = library.Client(

@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.console import say
 from ...core.errors import DataError
-from ...corpus.chat.conversation import Message
 from ...corpus.sources.bytes import Problems
 from ...corpus.sources.document import Document, SourceOptions
 from ...corpus.sources.sources import iter_documents
 from ...demo.texts.writer import sample_questions, spec_bench_rows
 from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
+
+if TYPE_CHECKING:
+    from ...corpus.chat.conversation import Message
+    from ...corpus.sources.document import Document
 
 # FR-Spec's words, so that its figures and ours are of the same prompts.
 HUMAN_EVAL_SYSTEM = (
@@ -83,6 +86,7 @@ def _references(value: Any) -> tuple[str, ...]:
 
 def make_sample() -> list[Question]:
     """The questions of ``vocabforge demo``: none of them is in its drafter's training data."""
+
     rows = spec_bench_rows(sample_questions())
     return [question_of(row, f"sample:{number}") for number, row in enumerate(rows, start=1)]
 
@@ -157,6 +161,7 @@ def read_chats(path: Path) -> list[Question]:
         DataError: unreadable or damaged file, an unsupported kind of file, or no conversation in it.
         VocabForgeError: a package is missing that this kind of file needs.
     """
+
     questions: list[Question] = []
     problems = Problems()
     with_tools = 0

@@ -13,7 +13,6 @@ from ...core.errors import DataError
 from ...core.files import parse_json
 from ...corpus.sources.bytes import DOCUMENT_LIMIT, ByteSpan
 from ...corpus.sources.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
-from ...corpus.sources.parquet import row_groups
 
 Row = Mapping[str, Any]
 
@@ -142,6 +141,8 @@ def _object(value: Any, source: str) -> Row:
 
 def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet file, a few held at a time."""
+    from ...corpus.sources.parquet import row_groups
+
     if sum(row_groups(path).rows) > MAX_BYTES >> 8:  # an empty row's objects take as much memory
         raise _too_large(path)
     parquet = import_extra("pyarrow.parquet", "reading Parquet", path)

@@ -71,47 +71,42 @@ class Asking:
             TurnFailed: any error but one that ends the process or says that its memory is used up.
         """
         self.between()
-        settings = self.settings
+        settings, generator, stop_ids = self.settings, method.generator, self.tokenizer.eos_ids
+        limit, sampling = settings.max_new_tokens, settings.sampling_of(run)
         system = system_of(question, settings.system)
         conversation = PromptBuilder(self.tokenizer, settings.prompt_format, system)
         turns: list[AnsweredTurn] = []
         failed: TurnFailed | None = None
         for index, text in enumerate(question.turns):
             try:
-                turn = self._turn(conversation.ask(text), method, run, question.question_id, index)
-                conversation.answer(turn.token_ids, turn.text)
+                prompt = conversation.ask(text)
+                if isinstance(generator, Reserves):
+                    generator.reserve(len(prompt) + limit)
+                for _ in range(_MOST_TRIES):
+                    before = _recordings(generator)
+                    self.synchronise()
+                    start = time.perf_counter()
+                    generation = generator.generate(
+                        prompt,
+                        max_new_tokens=limit,
+                        stop_ids=stop_ids,
+                        sampling=replace(sampling, seed=turn_seed(run.seed, question.question_id, index)),
+                    )
+                    self.synchronise()
+                    wall_time = time.perf_counter() - start
+                    if _recordings(generator) == before:
+                        break
+                token_ids = until_stop(generation.token_ids, stop_ids)
+                said = self.tokenizer.decode(list(token_ids)).strip()
+                conversation.answer(token_ids, said)
             except MemoryError:  # the machine's state, not the prompt's
                 raise
             except Exception as error:  # noqa: BLE001 (whatever a prompt brings about is that prompt's failure)
                 failed = TurnFailed(index, type(error).__name__, _reason(error))
             if failed is not None:  # raised out here, it does not refer to the error
                 raise failed
-            turns.append(turn)
+            turns.append(AnsweredTurn(said, token_ids, len(prompt), wall_time, generation))
         return turns
-
-    def _turn(
-        self, prompt: Sequence[int], method: Method, run: Run, question_id: int, index: int
-    ) -> AnsweredTurn:
-        limit, stop_ids = self.settings.max_new_tokens, self.tokenizer.eos_ids
-        sampling = self.settings.sampling_of(run)
-        sampling = replace(sampling, seed=turn_seed(sampling.seed, question_id, index))
-        generator = method.generator
-        if isinstance(generator, Reserves):
-            generator.reserve(len(prompt) + limit)
-        for _ in range(_MOST_TRIES):
-            before = _recordings(generator)
-            self.synchronise()
-            start = time.perf_counter()
-            generation = generator.generate(
-                prompt, max_new_tokens=limit, stop_ids=stop_ids, sampling=sampling
-            )
-            self.synchronise()
-            wall_time = time.perf_counter() - start
-            if _recordings(generator) == before:
-                break
-        token_ids = until_stop(generation.token_ids, stop_ids)
-        text = self.tokenizer.decode(list(token_ids)).strip()
-        return AnsweredTurn(text, token_ids, len(prompt), wall_time, generation)
 
 
 def _recordings(generator: Generator) -> int:

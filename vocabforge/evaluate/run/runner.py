@@ -58,7 +58,25 @@ def run_methods(
         DataError: no question could be answered at all.
         VocabForgeError: the device failed, or the disk is full; the journal stays.
     """
-    _Loop(questions, methods, asking, kept, model_ids).run()
+    loop = _Loop(questions, methods, asking, kept, model_ids)
+    total, done = len(questions) * loop.share, sum(map(loop.done, questions))
+    if kept.taken_over or kept.failures:
+        again = "; the warm-up is repeated" if done < total and asking.settings.warmup else ""
+        say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
+    try:
+        with ProgressBar(f"Evaluating {len(methods)} methods", total, "answers", initial=done) as bar:
+            if done < total:
+                bar.update(note="warm-up")
+                loop.reserve()
+                loop.warm_up()
+            for index, question in enumerate(questions):
+                loop.answer(index, question, bar)
+                if index == _EARLY - 1:
+                    loop.warn_if_all_failed()
+    except BaseException:
+        if kept:
+            say(f"The answers so far are in {kept.folder}: run the same command again to resume")
+        raise
     failures = [FailureRow(**found) for found in kept.failures.values()]
     if len(failures) == len(questions):
         kept.forget()
@@ -151,28 +169,7 @@ class _Loop:
         self.running = {method.name: _Running() for method in methods}
         self.share = len(self.runs) * len(methods)  # rows of one question
 
-    def run(self) -> None:
-        total, done = len(self.questions) * self.share, sum(map(self._done, self.questions))
-        if self.kept.taken_over or self.kept.failures:
-            again = "; the warm-up is repeated" if done < total and self.asking.settings.warmup else ""
-            say(f"Resuming: {done:,} of {total:,} answers are in {self.kept.folder}{again}")
-        name = f"Evaluating {len(self.methods)} methods"
-        try:
-            with ProgressBar(name, total, "answers", initial=done) as bar:
-                if done < total:
-                    bar.update(note="warm-up")
-                    self._reserve()
-                    self._warm_up()
-                for index, question in enumerate(self.questions):
-                    self._question(index, question, bar)
-                    if index == _EARLY - 1:
-                        self._tell_if_all_failed()
-        except BaseException:
-            if self.kept:
-                say(f"The answers so far are in {self.kept.folder}: run the same command again to resume")
-            raise
-
-    def _done(self, question: Question) -> int:
+    def done(self, question: Question) -> int:
         """Rows of a question that need not be made (any more)."""
         if question.question_id in self.kept.failures:
             return self.share
@@ -184,7 +181,7 @@ class _Loop:
     def _key(question: Question, method: Method, run: Run) -> Key:
         return Key(run.number, question.question_id, method.name)
 
-    def _reserve(self) -> None:
+    def reserve(self) -> None:
         """Memory for the longest conversation, so that none grows while it is timed."""
         able = [one.generator for one in self.methods if isinstance(one.generator, Reserves)]
         if not able:
@@ -205,7 +202,7 @@ class _Loop:
             except Exception as error:  # noqa: BLE001 (shorter prompts may fit; each turn reserves again)
                 say(f"No room for the longest conversation ({longest:,} tokens): {error}")
 
-    def _warm_up(self) -> None:
+    def warm_up(self) -> None:
         """Unmeasured runs of the first question; of the next one for a method that cannot answer it."""
         for method in self.methods:
             for question in self.questions[:_EARLY]:
@@ -216,9 +213,9 @@ class _Loop:
                 except TurnFailed:
                     continue  # the measured run meets the same failure and records it
 
-    def _question(self, index: int, question: Question, bar: ProgressBar) -> None:
-        """One question through all runs and methods, up to the first failure."""
-        missing = self.share - self._done(question)
+    def answer(self, index: int, question: Question, bar: ProgressBar) -> None:
+        """One question through all runs and methods, up to the first failure, which is recorded, too."""
+        missing = self.share - self.done(question)
         for run in self.runs:
             if question.question_id in self.kept.failures:
                 break
@@ -227,36 +224,31 @@ class _Loop:
                 key = self._key(question, method, run)
                 if key in self.kept:
                     continue
-                if not self._answer(question, method, run, key):
-                    break
-                missing -= 1
-                bar.update(1)
+                try:
+                    turns = self.asking.ask(question, method, run)
+                except TurnFailed as failed:
+                    failure = FailureRow(
+                        question_id=question.question_id,
+                        category=question.category,
+                        method=method.name,
+                        run=run.number,
+                        turn=failed.turn,
+                        kind=failed.kind,
+                        reason=failed.reason,
+                    )
+                else:
+                    self.kept.add(key, self._rows(question, turns, method))
+                    missing -= 1
+                    bar.update(1)
+                    continue
+                self.kept.fail(failure.model_dump())
+                self._check_device(failure)
+                break
             else:
                 for name, figures in self.running.items():
                     figures.add(self.kept.get(Key(run.number, question.question_id, name)).answer)
                 bar.update(note=self._note())
         bar.update(missing, note=self._note())
-
-    def _answer(self, question: Question, method: Method, run: Run, key: Key) -> bool:
-        """Ask one method and keep the rows; False where it failed, which is kept, too."""
-        try:
-            turns = self.asking.ask(question, method, run)
-        except TurnFailed as failed:
-            failure = FailureRow(
-                question_id=question.question_id,
-                category=question.category,
-                method=method.name,
-                run=run.number,
-                turn=failed.turn,
-                kind=failed.kind,
-                reason=failed.reason,
-            )
-        else:
-            self.kept.add(key, self._rows(question, turns, method))
-            return True
-        self.kept.fail(failure.model_dump())
-        self._check_device(failure)
-        return False
 
     def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
         model_id = self.model_ids[method.name]
@@ -274,7 +266,7 @@ class _Loop:
                 remedy="run the same command again: it goes on with the next question",
             ) from error
 
-    def _tell_if_all_failed(self) -> None:
+    def warn_if_all_failed(self) -> None:
         found = [self.kept.failures.get(one.question_id, {}) for one in self.questions[:_EARLY]]
         kinds = {one.get("kind") for one in found}
         if None not in kinds and len(kinds) == 1:

@@ -9,6 +9,7 @@ and merge the causal part with the row's own keys by log-sum-exp.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from torch.nn import functional as F
 from ...core.errors import ConfigError
 from ..device import has_triton
 from ..target.documents import document_mask
-from .merged import Documents
+
+if TYPE_CHECKING:
+    from .merged import Documents
 
 # The smallest head that flex attention's kernel takes.
 FLEX_HEAD_DIM = 16
@@ -65,6 +68,8 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
     if kind == "eager":
         return _eager(q, state)
     if state.documents is None:
+        from .merged import Documents
+
         state.documents = Documents.find(state.document)
     if kind == "merged":
         from .merged import merged_attention

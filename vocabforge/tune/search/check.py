@@ -38,11 +38,11 @@ def check_predictions(joined: Joined, entries: Sequence[Entry], count: int, wrap
     for entry in chosen:
         rows = joined.measure(entry.candidate, everything)
         predicted[entry.name] = joined.predict(entry.candidate, rows)[1]
-    drafter = loaded.inputs.drafter
+    drafter = loaded.settings.drafter
     recipe = DecodingRecipe(
-        target=loaded.inputs.target,
-        tokenizer=loaded.inputs.tokenizer,
-        dtype=loaded.options.dtype,
+        target=loaded.settings.target,
+        tokenizer=loaded.settings.tokenizer,
+        dtype=loaded.settings.dtype,
         methods={entry.name: entry.candidate.recipe(drafter) for entry in chosen},
     )
     device = str(loaded.models.model.device)
@@ -136,13 +136,13 @@ def _evaluate(
 ) -> None:
     tokenizer = loaded.models.tokenizer
     provenance = Provenance(
-        target=loaded.inputs.target.resolve().name,
+        target=loaded.settings.target.resolve().name,
         environment=loaded.environment,
         fingerprint=loaded.hashes["target"],
         tokenizer=tokenizer.fingerprint,
         parents=loaded.input_hashes,
         facts={f"drafting of {one.name}": one.description for one in methods[1:]} | recipe_dict(recipe),
     )
-    settings = RunSettings(loaded.options.new_tokens, prompt_format=loaded.halves.form)
+    settings = RunSettings(loaded.settings.max_new_tokens, prompt_format=loaded.halves.form)
     evaluation = Evaluation(loaded.halves.checking, methods, tokenizer, settings, provenance)
     evaluate_methods(folder, evaluation, OutputOptions(synchronise=synchroniser(device)))

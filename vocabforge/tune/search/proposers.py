@@ -2,81 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...core.artifact import open_artifact
 from ...core.errors import UsageError
 from ...decode.build.heads import parse_dynamic, spec_head
 from ...decode.build.models import Models, trained_for
+from ...decode.build.spec import MethodSpec
 from ...decode.proposers.registry import FITTING, Proposer, ProposerParts, make_proposer
 from ...models.heads.io import check_owner
 from ...models.heads.registry import DraftHead, base_of, exact_head
+from ..settings import MethodSpace
 from ..types import HeadSetting, TreeSetting, setting_of
 from .space import FULL, HeadChoice, TuneCandidate
 
 OWN = "own"
 
 
-@dataclass(frozen=True)
-class HeadInputs:
-    """Draft heads as they are asked for.
-
-    Attributes:
-        vocabs: label and folder of subset artefacts.
-        heads: label and folder of trained draft heads.
-        shortlists: candidates of the rankers; empty: what each was saved with.
-        budgets: clusters of the routers, ``K`` or ``LAW:K_MAX:K_MIN``; empty: what each was saved with.
-        dynamic: beside every vocabulary, ``context[:SIZE]`` or ``ranker[:SIZE]``.
-    """
-
-    vocabs: tuple[tuple[str, Path], ...] = ()
-    heads: tuple[tuple[str, Path], ...] = ()
-    shortlists: tuple[int, ...] = ()
-    budgets: tuple[str, ...] = ()
-    dynamic: tuple[str, ...] = ()
-
-
-def head_choices(inputs: HeadInputs, own: str = FULL) -> list[HeadChoice]:
+def head_choices(
+    space: MethodSpace, own: str = FULL, cut: Sequence[tuple[str, Path]] = ()
+) -> list[HeadChoice]:
     """Every draft head of a search, the drafter's own first.
 
     Args:
+        cut: label and folder of further draft vocabularies.
         own: name of the drafter's own head.
 
     Raises:
         ArtifactError: a folder without a draft head.
         UsageError: an option that none of the heads has a use for.
     """
-    found = [HeadChoice(own)] + [HeadChoice(label, vocab=path) for label, path in inputs.vocabs]
-    kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in inputs.heads}
+    vocabs = (*space.vocabs, *cut)
+    found = [HeadChoice(own)] + [HeadChoice(label, MethodSpec(vocab=path)) for label, path in vocabs]
+    kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in space.heads}
     for name, given, kind in (
-        ("--shortlist", inputs.shortlists, "ranker"),
-        ("--router-budget", inputs.budgets, "router"),
-        ("--dynamic ranker", [one for one in inputs.dynamic if one.startswith("ranker")], "ranker"),
+        ("--shortlist", space.shortlists, "ranker"),
+        ("--budget", space.budgets, "router"),
+        ("--dynamic ranker", [one for one in space.dynamic if one.startswith("ranker")], "ranker"),
     ):
         if given and kind not in kinds.values():
-            raise UsageError(f"{name} means nothing here", got=list(given), expected=f"--head with a {kind}")
-    if inputs.dynamic and not inputs.vocabs:
+            remedy = "the time for measuring is --seconds" if name == "--budget" else None
+            raise UsageError(
+                f"{name} means nothing here", got=list(given), expected=f"--head with a {kind}", remedy=remedy
+            )
+    if space.dynamic and not vocabs:
         raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab or --ranking")
-    for label, path in inputs.heads:
-        if kinds[path] == "ranker" and inputs.shortlists:
-            found += [HeadChoice(f"{label}-k{k}", head=path, shortlist=k) for k in inputs.shortlists]
-        elif kinds[path] == "router" and inputs.budgets:
+    for label, path in space.heads:
+        if kinds[path] == "ranker" and space.shortlists:
             found += [
-                HeadChoice(f"{label}-b{text.replace(':', '-')}", head=path, budget=text)
-                for text in inputs.budgets
+                HeadChoice(f"{label}-k{k}", MethodSpec(head=path, shortlist=k)) for k in space.shortlists
+            ]
+        elif kinds[path] == "router" and space.budgets:
+            found += [
+                HeadChoice(f"{label}-b{text.replace(':', '-')}", MethodSpec(head=path, budget=text))
+                for text in space.budgets
             ]
         else:
-            found.append(HeadChoice(label, head=path))
-    for text in inputs.dynamic:
+            found.append(HeadChoice(label, MethodSpec(head=path)))
+    for text in space.dynamic:
         what, tail = parse_dynamic(text), text.replace(":", "")
-        for label, vocab in inputs.vocabs:
+        for label, vocab in vocabs:
             if what.source == "context":
-                found.append(HeadChoice(f"{label}+{tail}", vocab=vocab, dynamic=text))
+                found.append(HeadChoice(f"{label}+{tail}", MethodSpec(vocab=vocab, dynamic=text)))
                 continue
             found += [
-                HeadChoice(f"{label}+{name}{what.size or ''}", vocab=vocab, head=path, dynamic=text)
-                for name, path in inputs.heads
+                HeadChoice(
+                    f"{label}+{name}{what.size or ''}", MethodSpec(vocab=vocab, head=path, dynamic=text)
+                )
+                for name, path in space.heads
                 if kinds[path] == "ranker"
             ]
     return found
@@ -122,7 +116,7 @@ class Proposing:
         Raises:
             VocabForgeError: a vocabulary or a head of another tokenizer or drafter, or a size beyond it.
         """
-        key = choice, levels if choice.budget is not None and ":" in choice.budget else 0
+        key = choice, levels if ":" in (choice.spec.budget or "") else 0
         if key not in self._heads:
             self._heads[key] = self._build(choice, levels)
         return self._heads[key]
@@ -141,8 +135,8 @@ class Proposing:
     def _build(self, choice: HeadChoice, levels: int) -> DraftHead:
         spec = TuneCandidate(choice, TreeSetting.chain(levels - 1)).recipe(self.path)
         trained = None
-        if choice.head is not None:
-            trained = self.models.trained_head(choice.head)
+        if choice.spec.head is not None:
+            trained = self.models.trained_head(choice.spec.head)
             check_owner(trained.artifact, self.models.owner(self.path), drafter=self.path)
         found = spec_head(self.base, spec, trained, self._fingerprint)
         return exact_head(self.drafter) if found is None else found.head

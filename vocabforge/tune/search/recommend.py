@@ -27,7 +27,7 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
         late: the time for measuring acceptance was up.
     """
     loaded, plain, table = joined.loaded, joined.plain(), joined.latency
-    inputs, options = loaded.inputs, loaded.options
+    settings = loaded.settings
 
     def row(entry: Entry) -> CandidateRow:
         candidate = entry.candidate
@@ -41,26 +41,26 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
             identical=sum(one.identical for one in entry.rows),
             accepted=accepted_length(entry.rows) if entry.rows else None,
             batches=batch_rows(entry.by_batch, plain, joined.warnings(entry)),
-            method=method_of(candidate.recipe(inputs.drafter)),
+            method=method_of(candidate.recipe(settings.drafter)),
         )
 
     rows = [row(entry) for entry in entries]
     return TuneResults(
         version=__version__,
         command=command_line(),
-        target=inputs.target.resolve().name,
-        drafter=str(inputs.drafter),
-        what_if=None if inputs.what_if is None else str(inputs.what_if),
-        latency=_latency_facts(table, inputs.what_if or loaded.output / LATENCY),
+        target=settings.target.resolve().name,
+        drafter=str(settings.drafter),
+        what_if=None if settings.what_if is None else str(settings.what_if),
+        latency=_latency_facts(table, settings.what_if or loaded.output / LATENCY),
         environment=loaded.environment,
         inputs=loaded.input_hashes,
         settings={
-            "new_tokens": options.new_tokens,
-            "batches": list(options.batches),
-            "prompts": inputs.prompts,
+            "new_tokens": settings.max_new_tokens,
+            "batches": list(settings.batch),
+            "prompts": settings.prompts,
             "prompt_format": loaded.halves.form,
-            "dtype": options.dtype,
-            "budget": None if math.isinf(options.budget) else options.budget,
+            "dtype": settings.dtype,
+            "budget": None if math.isinf(settings.seconds) else settings.seconds,
         },
         prompts={
             "measured": len(loaded.source),
@@ -69,7 +69,7 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
         },
         plain=batch_rows(plain, plain, {}),
         candidates=rows,
-        recommendations=[recommend(entries, plain, batch) for batch in options.batches],
+        recommendations=[recommend(entries, plain, batch) for batch in settings.batch],
         remarks=_remarks(joined, rows, late),
     )
 
@@ -113,17 +113,17 @@ def _latency_facts(table: LatencyTable, path: Path) -> dict[str, Any]:
 
 
 def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[str]:
-    table, loaded, options = joined.latency, joined.loaded, joined.loaded.options
+    table, loaded, settings = joined.latency, joined.loaded, joined.loaded.settings
     found = []
-    if loaded.inputs.what_if is not None:
+    if loaded.settings.what_if is not None:
         where = table.environment.get("gpu") or table.environment.get("processor") or "another machine"
         found.append(
-            f"What if: all seconds come from {loaded.inputs.what_if}, measured on {where}; accepted lengths were "
+            f"What if: all seconds come from {loaded.settings.what_if}, measured on {where}; accepted lengths were "
             "measured here. No speed was measured on this machine."
         )
-    if table.dtype != options.dtype:
+    if table.dtype != settings.dtype:
         found.append(
-            f"Seconds are of {table.dtype}, accepted lengths of {options.dtype}: rounding changes them a little."
+            f"Seconds are of {table.dtype}, accepted lengths of {settings.dtype}: rounding changes them a little."
         )
     found += [f"{name} was not searched: {why}." for name, why in joined.left_out.items()]
     if late:

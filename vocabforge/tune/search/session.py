@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from ...decode.build.models import Models
 from ...evaluate.run.environment import describe_environment
 from ...models.heads.registry import DraftHead
 from ..latency.table import LatencyTable
-from ..options import Halves, TuneInputs, TuneOptions, read_halves
+from ..questions import Halves, read_halves
+from ..settings import MethodSpace, TuneSettings
 from ..types import CycleSetting, setting_of
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
 from .predict import Prediction, mean_prefix, predict, predict_plain
@@ -33,33 +33,35 @@ class TuneSession:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
 
-    def __init__(self, output: Path, inputs: TuneInputs, options: TuneOptions) -> None:
-        self.output, self.inputs, self.options = output, inputs, options
-        self.models = Models(inputs.target, inputs.tokenizer, device=options.device, dtype=options.dtype)
-        self.proposing = Proposing(self.models, inputs.drafter)
-        self.trees = trees_of(options.grid, self.proposing.most_levels)
+    def __init__(self, output: Path, settings: TuneSettings, space: MethodSpace) -> None:
+        self.output, self.settings, self.space = output, settings, space
+        self.models = Models(
+            settings.target, settings.tokenizer, device=settings.device, dtype=settings.dtype
+        )
+        self.proposing = Proposing(self.models, settings.drafter)
+        self.trees = trees_of(space, self.proposing.most_levels)
         most = max(tree.total for tree in self.trees)
         self.halves: Halves = read_halves(
-            inputs.prompts,
+            settings.prompts,
             self.models.tokenizer,
-            form=options.form,
-            limit=options.limit,
-            room=self.models.model.config.max_positions - options.new_tokens - most,
-            new_tokens=options.new_tokens,
+            form=settings.prompt_format,
+            limit=settings.limit,
+            room=self.models.model.config.max_positions - settings.max_new_tokens - most,
+            new_tokens=settings.max_new_tokens,
         )
         self.choices = self._choices()
         self.source = AcceptanceSource(
             self.models.model,
             self.halves.tuning,
-            options.new_tokens,
+            settings.max_new_tokens,
             AcceptanceStore(output / "acceptance"),
-            {**self.hashes, "dtype": options.dtype},
+            {**self.hashes, "dtype": settings.dtype},
         )
 
     @cached_property
     def hashes(self) -> dict[str, str]:
         """Of target, drafter and tokenizer."""
-        owner = self.models.owner(self.inputs.drafter)
+        owner = self.models.owner(self.settings.drafter)
         return {"target": owner.target, "drafter": owner.drafter, "tokenizer": owner.tokenizer}
 
     @cached_property
@@ -67,14 +69,14 @@ class TuneSession:
         """The same, and of all draft vocabularies and heads, by role."""
         found = dict(self.hashes)
         for choice in self.choices:
-            for role, path in (("vocabulary", choice.vocab), ("draft head", choice.head)):
+            for role, path in (("vocabulary", choice.spec.vocab), ("draft head", choice.spec.head)):
                 if path is not None:
                     found[f"{role} {path.name}"] = open_artifact(path, verify=False).content_hash
         return found
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return describe_environment(device=str(self.models.model.device), dtype=self.options.dtype)
+        return describe_environment(device=str(self.models.model.device), dtype=self.settings.dtype)
 
     @property
     def levels(self) -> int:
@@ -87,7 +89,7 @@ class TuneSession:
 
     def about(self, candidate: TuneCandidate) -> dict[str, Any]:
         """What decides a candidate's drafts, by content."""
-        head = candidate.head
+        head = candidate.head.spec
         given = {
             name: None if path is None else open_artifact(path, verify=False).content_hash
             for name, path in (("vocab", head.vocab), ("head", head.head))
@@ -101,12 +103,10 @@ class TuneSession:
         }
 
     def _choices(self) -> list[HeadChoice]:
-        heads = self.inputs.heads
-        if self.inputs.ranking is not None:
-            folder = self.output / "vocab"
-            cut = cut_vocabs(self.inputs.ranking, self.inputs.sizes, self.inputs.target, folder)
-            heads = replace(heads, vocabs=(*heads.vocabs, *cut))
-        return head_choices(heads, self.proposing.own)
+        settings, cut = self.settings, list[tuple[str, Path]]()
+        if settings.ranking is not None:
+            cut = cut_vocabs(settings.ranking, settings.size, settings.target, self.output / "vocab")
+        return head_choices(self.space, self.proposing.own, cut)
 
 
 class Joined:
@@ -131,7 +131,7 @@ class Joined:
         for one in candidates({choice: head.size for choice, head in heads.items()}, loaded.trees):
             head = self.settings[one.head]
             try:
-                for batch in loaded.options.batches:
+                for batch in loaded.settings.batch:
                     latency.cycle(CycleSetting(head=head, tree=one.tree, batch=batch, prefix=64))
             except MismatchError as error:
                 why = f"the latency table has no {head.label}; {error.remedy}"
@@ -142,7 +142,7 @@ class Joined:
             raise MismatchError(
                 "the latency table has none of the draft heads",
                 got="; ".join(f"{name}: {why}" for name, why in self.left_out.items()),
-                source=loaded.inputs.what_if,
+                source=loaded.settings.what_if,
                 remedy="run tune --measure-only there with the same draft heads and trees",
             )
 
@@ -157,15 +157,13 @@ class Joined:
         head, tree = self.loaded.proposing.setting(candidate), candidate.tree
         return {
             batch: predict(rows, head, tree, self.latency, batch=batch)
-            for batch in self.loaded.options.batches
+            for batch in self.loaded.settings.batch
         }
 
     def plain(self) -> dict[int, Prediction]:
         """Plain decoding on all prompts."""
         rows = self.loaded.source.plain(range(len(self.loaded.source)))
-        return {
-            batch: predict_plain(rows, self.latency, batch=batch) for batch in self.loaded.options.batches
-        }
+        return {batch: predict_plain(rows, self.latency, batch=batch) for batch in self.loaded.settings.batch}
 
     def warnings(self, entry: Entry) -> dict[int, list[str]]:
         """Why its seconds rest on more than what was measured, by batch size."""
@@ -176,5 +174,5 @@ class Joined:
             batch: self.latency.warnings(
                 CycleSetting(head=head, tree=entry.candidate.tree, batch=batch, prefix=prefix)
             )
-            for batch in self.loaded.options.batches
+            for batch in self.loaded.settings.batch
         }

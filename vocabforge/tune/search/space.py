@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.artifact import MANIFEST, open_artifact
@@ -12,6 +12,7 @@ from ...decode.build.spec import MethodSpec
 from ...vocab.counts.table import load_counts
 from ...vocab.subset.forced import ForceOptions, forced_ids
 from ...vocab.subset.subset import VocabSubset, load_subset, make_subset, save_subset
+from ..settings import MethodSpace
 from ..types import TreeSetting
 
 FULL = "full"
@@ -19,19 +20,15 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """A draft head as a recipe asks for it.
+    """A draft head.
 
     Attributes:
         name: behind which its trees are named.
-        vocab, head, shortlist, budget, dynamic: as in :class:`~vocabforge.decode.build.spec.MethodSpec`.
+        spec: the fields of a method that ask for it.
     """
 
     name: str = FULL
-    vocab: Path | None = None
-    head: Path | None = None
-    shortlist: int | None = None
-    budget: str | None = None
-    dynamic: str | None = None
+    spec: MethodSpec = field(default_factory=MethodSpec)
 
 
 @dataclass(frozen=True)
@@ -52,46 +49,12 @@ class TuneCandidate:
 
     def recipe(self, drafter: Path) -> MethodSpec:
         """What ``eval --recipe`` runs."""
-        head = self.head
-        own = {
-            "drafter": drafter,
-            "vocab": head.vocab,
-            "head": head.head,
-            "shortlist": head.shortlist,
-            "budget": head.budget,
-            "dynamic": head.dynamic,
-        }
-        return self.tree.options.model_copy(update=own)
+        own = {**self.tree.options.given(), "drafter": drafter}
+        return self.head.spec.model_copy(update=own)
 
 
-@dataclass(frozen=True)
-class TreeGrid:
-    """Sizes that trees are made of; combinations that are no tree are left out.
-
-    Attributes:
-        chains: draft tokens of chains.
-        levels, topk, nodes: of dynamic trees; nodes count the root.
-    """
-
-    chains: tuple[int, ...] = (1, 2, 3, 4, 6)
-    levels: tuple[int, ...] = (2, 4, 6)
-    topk: tuple[int, ...] = (2, 4, 8)
-    nodes: tuple[int, ...] = (8, 16, 32, 60)
-
-    def __post_init__(self) -> None:
-        for name in ("chains", "levels", "topk", "nodes"):
-            sizes = getattr(self, name)
-            if len(set(sizes)) != len(sizes) or any(size < 1 for size in sizes):
-                raise UsageError(
-                    "sizes of draft trees stand once each, from 1 up",
-                    got=sizes,
-                    expected="numbers from 1 up, each once",
-                    source=name,
-                )
-
-
-def trees_of(grid: TreeGrid, most_levels: int | None = None) -> list[TreeSetting]:
-    """Every tree of a grid, chains first.
+def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSetting]:
+    """Every tree of a space, chains first.
 
     A dynamic tree of one child a node is a chain and is left out.
 
@@ -102,18 +65,18 @@ def trees_of(grid: TreeGrid, most_levels: int | None = None) -> list[TreeSetting
         UsageError: nothing is left.
     """
     deep = most_levels or 1 << 30
-    found = [TreeSetting.chain(size - 1) for size in sorted(grid.chains) if size <= deep]
-    for levels in sorted(grid.levels):
-        for topk in sorted(grid.topk):
+    found = [TreeSetting.chain(depth) for depth in sorted(space.chains) if depth < deep]
+    for levels in sorted(depth + 1 for depth in space.depths):
+        for topk in sorted(space.topk):
             if levels <= deep and topk > 1:
                 most = topk + (levels - 1) * topk**2 + 1
-                fitting = [nodes for nodes in sorted(grid.nodes) if levels < nodes <= most]
+                fitting = [nodes for nodes in sorted(space.nodes) if levels < nodes <= most]
                 found += [TreeSetting(topk=topk, depth=levels - 1, total=nodes) for nodes in fitting]
     if not found:
         raise UsageError(
             "no draft tree can be made of these sizes",
-            got=f"chains {grid.chains}, levels {grid.levels}, topk {grid.topk}, nodes {grid.nodes}",
-            expected="levels below nodes, and nodes that levels and topk can fill"
+            got=f"depths {(*space.chains, *space.depths)}, topk {space.topk}, nodes {space.nodes}",
+            expected="depths at least 2 below the nodes, and nodes that depth and topk can fill"
             + (f", at most {most_levels} levels" if most_levels else ""),
         )
     return found

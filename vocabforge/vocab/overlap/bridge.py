@@ -112,7 +112,7 @@ def make_bridge(
 
     Args:
         rows: of the LM heads of target and drafter; ids beyond them do not exist for the models.
-        overlap: ``compare(target, drafter)`` saved earlier (``vocabforge compare-vocab --save``).
+        overlap: ``compare(target, drafter)`` saved earlier (``vocabforge compare-vocab --output``).
 
     Raises:
         MismatchError: the overlap is one of other tokenizers.
@@ -156,7 +156,7 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
         f"the overlap was made {wrong}",
         got=" and ".join(f"{side.name} ({side.fingerprint[:12]})" for side in (overlap.a, overlap.b)),
         expected=" and ".join(f"{one.fingerprint[:12]} of {one.source}" for one in sides.values()),
-        remedy="vocabforge compare-vocab TARGET DRAFTER --save DIR",
+        remedy="vocabforge compare-vocab TARGET DRAFTER --output DIR",
     )
 
 

@@ -1,0 +1,185 @@
+"""The content of ``results.json``, from an evaluation's answers and side files."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ... import __version__
+from ..benchmarks import asked_sha256
+from ..identity.compare import compare_outputs, outputs_of
+from ..identity.divergence import Verdicts, judge
+from ..quality import score_answers
+from ..run.settings import run_files
+from .answers import MethodRows, read_method
+from .schema import (
+    BenchmarkFacts,
+    FailureRow,
+    MethodResults,
+    Outputs,
+    Quality,
+    Results,
+    Settings,
+    Target,
+    VocabularyFacts,
+)
+from .summary import retokenised_counts, summarise_runs
+
+if TYPE_CHECKING:
+    from ..run.evaluation import Evaluation
+
+
+def build_results(
+    folder: Path,
+    evaluation: Evaluation,
+    failures: Sequence[FailureRow],
+    *,
+    resumed: int = 0,
+    allow_code: bool = False,
+) -> Results:
+    """The content of ``results.json``.
+
+    Args:
+        folder: with the run's ``answers/`` and ``details/``; gets the scorers' files of verdicts.
+        evaluation: what was run.
+        failures: questions that are left out.
+        resumed: how often the run was interrupted and resumed.
+        allow_code: run the programs that a model wrote, in a sandbox.
+
+    Raises:
+        DataError: rows that cannot be read, or a question that lacks what its scorer needs.
+        VocabForgeError: code cannot be run safely here.
+    """
+    settings, provenance, benchmark = evaluation.settings, evaluation.provenance, evaluation.benchmark
+    files = {kind: run_files(kind, evaluation.names, len(settings.runs)) for kind in ("answers", "details")}
+    rows = {
+        name: read_method(folder, files["answers"][name], files["details"][name]) for name in evaluation.names
+    }
+    quality = score_answers(
+        benchmark,
+        {name: [one.answers for one in runs] for name, runs in rows.items()},
+        folder,
+        allow_code=allow_code,
+        prompt_format=settings.prompt_format,
+    )
+    methods = _methods(evaluation, files, rows, quality)
+    return Results(
+        vocabforge=__version__,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        target=Target(
+            name=provenance.target,
+            fingerprint=provenance.fingerprint,
+            tokenizer=provenance.tokenizer,
+            dtype=str(provenance.environment.get("dtype", "unknown")),
+        ),
+        benchmark=BenchmarkFacts(
+            name=benchmark.name,
+            file=benchmark.file,
+            format=benchmark.format,
+            sha256=benchmark.sha256,
+            published=benchmark.published,
+            asked=asked_sha256(benchmark.questions),
+            questions=len(benchmark.questions),
+            of=benchmark.of or len(benchmark.questions),
+        ),
+        answered=len(rows[evaluation.names[0]][0].answers),
+        resumed=resumed,
+        settings=Settings.model_validate(settings.to_dict()),
+        parents=dict(provenance.parents),
+        run_facts=_run_facts(evaluation),
+        environment=dict(provenance.environment),
+        command=shlex.join(provenance.command),
+        time_parts=list(dict.fromkeys(part for one in methods for part in one.summary.time_s)),
+        methods=methods,
+        failures=list(failures),
+    )
+
+
+def _methods(
+    evaluation: Evaluation,
+    files: Mapping[str, Mapping[str, list[str]]],
+    rows: Mapping[str, Sequence[MethodRows]],
+    quality: Mapping[str, Quality],
+) -> list[MethodResults]:
+    """Every method's files and figures, plain decoding first."""
+    baseline = rows[evaluation.names[0]]
+    encode = evaluation.tokenizer.encode
+    recounted = [
+        retokenised_counts(one.answers, lambda text: len(encode(text, add_special=True))) for one in baseline
+    ]
+    entries = []
+    for method in evaluation.methods:
+        summary = summarise_runs(rows[method.name], baseline, recounted, evaluation.settings.runs)
+        found = {
+            "outputs": _outputs(evaluation, baseline, rows[method.name]),
+            "quality": quality.get(method.name),
+        }
+        entries.append(
+            MethodResults(
+                name=method.name,
+                description=method.description,
+                head=method.head,
+                vocabulary=None
+                if method.vocabulary is None
+                else VocabularyFacts(**asdict(method.vocabulary)),
+                verifier=method.verifier,
+                lossless=method.lossless,
+                answers=files["answers"][method.name],
+                details=files["details"][method.name],
+                summary=summary.model_copy(update=found),
+            )
+        )
+    return entries
+
+
+def _outputs(
+    evaluation: Evaluation, baseline: Sequence[MethodRows], rows: Sequence[MethodRows]
+) -> Outputs | None:
+    """The method's outputs against plain decoding's; None where they are drawn, so that they may differ."""
+    if evaluation.settings.temperature != 0:
+        return None
+    target = getattr(evaluation.methods[0].generator, "target", None)
+    comparisons: list[Outputs] = []
+    known: Verdicts = {}
+    for run, plain, method in zip(evaluation.settings.runs, baseline, rows, strict=True):
+        found = compare_outputs(plain.details, method.details, run.number)
+        if target is not None and found.divergences:
+            judged = judge(
+                found.divergences,
+                evaluation.benchmark.questions,
+                plain,
+                evaluation.tokenizer,
+                evaluation.settings,
+                target,
+                known=known,
+            )
+            found = found.model_copy(update={"divergences": judged})
+        comparisons.append(found)
+    return outputs_of(comparisons)
+
+
+def _run_facts(evaluation: Evaluation) -> dict[str, str]:
+    """Settings and hashes as texts for the report's list."""
+    benchmark, settings, provenance = evaluation.benchmark, evaluation.settings, evaluation.provenance
+    facts = {
+        "benchmark": f"{benchmark.name} ({benchmark.file}, sha256 {benchmark.sha256[:16]})",
+        "questions": str(len(benchmark.questions)),
+        "prompt format": settings.prompt_format,
+        **{
+            name.replace("_", " "): str(value)
+            for name, value in settings.sampling.chosen().items()
+            if name != "seed"
+        },
+        "warm-up runs": str(settings.warmup),
+        "runs": f"{len(settings.runs)} (seeds {', '.join(map(str, settings.seeds))}; repeats {settings.repeats})",
+        "new tokens a turn": f"at most {settings.max_new_tokens}",
+    }
+    if settings.system:
+        facts["system message"] = settings.system
+    facts |= {name: str(value) for name, value in provenance.facts.items()}
+    facts |= {f"{role} hash": digest[:16] for role, digest in provenance.parents.items()}
+    return facts

@@ -1,0 +1,161 @@
+"""What ``vocabforge tune`` is asked for: models, questions, the ways that are searched, and the time for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..core.config import StrictModel
+from ..core.errors import UsageError
+from ..core.values import labelled, sizes_in, words_in
+from ..decode.build.spec import MethodSpec, option_of
+
+Sizes = Annotated[
+    tuple[int, ...],
+    BeforeValidator(
+        lambda value: sizes_in("a list", value) if value is None or isinstance(value, str) else value
+    ),
+]
+
+
+def option(text: str, default: Any = None, *, metavar: str | None = None, **bounds: Any) -> Any:
+    """Declare an option of ``tune``."""
+    return Field(default, description=text, json_schema_extra={"metavar": metavar}, **bounds)
+
+
+class TuneSettings(StrictModel):
+    """What is tuned, on which questions, and how long. Every field is an option of the command."""
+
+    target: Path = option("Folder of the target model (safetensors).", ...)
+    drafter: Path = option("Trained drafter, native or in another layout.", ...)
+    prompts: str = option(
+        "Question file of any format that eval reads, or the name of a benchmark: acceptance is measured on every "
+        "other question, --check uses the rest.",
+        ...,
+    )
+    ranking: Path | None = option("Frequency table or subset that static vocabularies are cut from.")
+    size: Sizes = option("Sizes of the static vocabularies that are cut.", (), metavar="R,...")
+    batch: Sizes = option("Requests side by side; something is recommended for each.", (1,), metavar="N,...")
+    max_new_tokens: int = option("Limit of an answer.", 128, ge=2)
+    limit: Annotated[int, Field(ge=4)] | None = option("Questions used, both halves together [default: all].")
+    prompt_format: str = option("auto, chat or raw; auto uses the chat template if there is one.", "auto")
+    seconds: float = option(
+        "Time for measuring: a tenth for latency, the rest for acceptance. What was not reached is reported; the same "
+        "command with more time continues. inf measures everything.",
+        600.0,
+        ge=0,
+        allow_inf_nan=True,
+    )
+    what_if: Path | None = option(
+        "Latency file of another machine (--measure-only writes it there): no time is measured here."
+    )
+    check: int = option(
+        "Evaluate so many ways, from the best to the worst, on the questions that were not used, and compare with the "
+        "predictions. 8 show whether they hold.",
+        0,
+        ge=0,
+    )
+    tokenizer: Path | None = option("Tokenizer folder [default: the target's].")
+    dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
+    device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if there is one].")
+
+    @property
+    def latency_seconds(self) -> float:
+        """A tenth of all; 60 if there is no end."""
+        return 60.0 if math.isinf(self.seconds) else self.seconds / 10
+
+    @model_validator(mode="after")
+    def _together(self) -> TuneSettings:
+        if bool(self.size) != (self.ranking is not None):
+            raise UsageError(
+                "vocabularies are cut from a ranking in some sizes",
+                got="--size without --ranking" if self.size else "--ranking without --size",
+                expected="both",
+            )
+        if not self.batch or min(self.batch) < 1 or len(set(self.batch)) != len(self.batch):
+            raise UsageError(
+                "batch sizes stand once each, from 1 up",
+                got=self.batch,
+                expected="numbers from 1 up, each once",
+                source="--batch",
+            )
+        if self.check and 1 not in self.batch:
+            raise UsageError(
+                "eval runs one request at a time", got=self.batch, expected="--batch 1", source="--check"
+            )
+        if self.check and self.check < 4:
+            raise UsageError(
+                "a check compares four configurations or more",
+                got=self.check,
+                expected="4 or more, or 0 for no check",
+                source="--check",
+            )
+        return self
+
+
+class MethodSpace:
+    """Several values for fields of :class:`MethodSpec`: draft heads times draft trees.
+
+    Args:
+        vocab, head: ``DIR`` or ``LABEL=DIR``.
+        dynamic: with every draft vocabulary.
+        lists: values of a field, as its option has them between commas.
+
+    Raises:
+        ValidationError: a value that the field does not have.
+        UsageError: one twice, or a tree that is not searched.
+    """
+
+    LABELLED = ("vocab", "head")
+    MANY = (*LABELLED, "dynamic")
+    # Fields given as lists, and what an option's help says is tried without it.
+    LISTS: ClassVar = {
+        "shortlist": "what it was saved with",
+        "budget": "what it was saved with",
+        "tree": "chain,dynamic",
+        "depth": "0,1,2,3,5 for chains, 1,3,5 for dynamic trees",
+        "topk": "2,4,8",
+        "total_nodes": "8,16,32,60",
+    }
+    FIELDS = (*MANY, *LISTS)
+
+    def __init__(
+        self,
+        *,
+        vocab: Iterable[str] | None = None,
+        head: Iterable[str] | None = None,
+        dynamic: Iterable[str] | None = None,
+        **lists: Any,
+    ) -> None:
+        self.vocabs = tuple(map(labelled, vocab or ()))
+        self.heads = tuple(map(labelled, head or ()))
+        self.dynamic = tuple(dynamic or ())
+        given = {name: _values(name, lists.pop(name, None)) for name in self.LISTS}
+        if lists:
+            raise TypeError(f"no fields of a space: {', '.join(lists)}")
+        self.shortlists, self.budgets = given["shortlist"], given["budget"]
+        trees = given["tree"] or ("chain", "dynamic")
+        if found := set(trees) - {"chain", "dynamic"}:
+            raise UsageError(
+                "tune does not search this tree",
+                got=", ".join(found),
+                expected="chain, dynamic",
+                source="--tree",
+            )
+        self.chains = (given["depth"] or (0, 1, 2, 3, 5)) if "chain" in trees else ()
+        self.depths = (given["depth"] or (1, 3, 5)) if "dynamic" in trees else ()
+        self.topk = given["topk"] or (2, 4, 8)
+        self.nodes = given["total_nodes"] or (8, 16, 32, 60)
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    """Each value as a method has it."""
+    words = words_in(given) if isinstance(given, str) else tuple(given or ())
+    found = tuple(getattr(MethodSpec.model_validate({name: word}), name) for word in words)
+    if len(set(found)) != len(found):
+        raise UsageError("values stand once each", got=given, expected="each once", source=option_of(name))
+    return found
