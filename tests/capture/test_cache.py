@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
-from tests.support import ROOT, tiny_target
+from tests.worlds import ROOT, tiny_target
 from vocabforge.capture.cache import (
     CachedCapture,
     cache_key,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.support import BOS, EOS, merging_tokenizer, tiny_target
+from tests.worlds import BOS, EOS, merging_tokenizer, tiny_target
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.bridge import make_bridge
@@ -201,7 +201,7 @@ def test_tables_tell_what_the_choice_reads(place: Path, tmp_path: Path) -> None:
     lines = [row.split() for row in invoke(*line).stdout.splitlines()]
     assert ["mean", "bytes", "of", "a", "token", "1.67", "1.00"] in lines
     at = next(place for place, row in enumerate(lines) if row[:2] == ["ids", "paired"])
-    assert lines[at + 1] == ["of", "the", "tokens", "of", "text", "53.33%", "100.00%"]
+    assert lines[at + 1] == ["·", "of", "the", "tokens", "of", "text", "53.33%", "100.00%"]
     assert ["pair", "of", "end", "tokens", str(EOS), "</s>", str(EOS), "</s>"] in lines
     assert ["end", "tokens", str(EOS), "</s>,"] in [row[:4] for row in lines]
     assert_user_error(invoke(*line), 2, "choose another folder")

@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import ROOT, byte_tokenizer
+from tests.worlds import ROOT, byte_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.vocab.count_freq import count_freq
 from vocabforge.cli.vocab.coverage import coverage

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.cli.app import echo, print_json
 from vocabforge.cli.decode.generate import _Shown
 from vocabforge.core.console import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.prepared.dataset import SequenceOptions, TrainingSequence, iter_sequences, pack
 from vocabforge.corpus.sources.sources import Problems, SourceOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources import inputs, parquet
 from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest

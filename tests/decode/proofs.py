@@ -35,7 +35,7 @@ from vocabforge.models.heads.router import Router
 
 PROMPT = (1, 0, 2, 1, 0)
 
-# The others draft over a bridge between vocabularies; ``foreign_support.py`` makes them.
+# The others draft over a bridge between vocabularies; ``cross_vocab.py`` makes them.
 OWN = [name for name in PROPOSERS if name not in FOREIGN]
 
 PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.8, "frequency_penalty": 0.6}

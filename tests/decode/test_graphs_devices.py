@@ -1,6 +1,6 @@
 """A whole cycle on another device than the CPU: the meta device, whose tensors compute nothing.
 
-The tape (``trace_recorder.py``) cannot tell device from host: on a CPU a tensor that was made on the wrong one is a
+The tape (``recording.py``) cannot tell device from host: on a CPU a tensor that was made on the wrong one is a
 tensor like any other.
 """
 

@@ -1,6 +1,6 @@
 """Drafting over a bridge between vocabularies is lossless: every random decision is walked, total variation exactly 0.
 
-Hand-made vocabularies (``foreign_support.py``), the real engine, proposers and verifiers, weights as fractions.
+Hand-made vocabularies (``cross_vocab.py``), the real engine, proposers and verifiers, weights as fractions.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "text": ("held_out.txt",),
     "stories": ("stories.txt.xz",),
     "counts": (
-        *("counts", "other_counts", "held_out_counts", "counts_a", "chat_counts", "code_counts"),
+        *("counts", "other_counts", "held_out_counts", "counts_a"),
         "ARTEFACT",
     ),
     "more_counts": ("counts_b",),

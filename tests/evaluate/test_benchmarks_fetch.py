@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.evaluate.benchmarks import BENCHMARKS, BenchmarkRow, Source, load_benchmark
 from vocabforge.evaluate.benchmarks import find as fetching

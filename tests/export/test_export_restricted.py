@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.generate import generate
 from vocabforge.cli.ship.export import export

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.injection import Layer, Strike
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 HANG_S = 240.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.cli.every_kind import kinds_of_the_package
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.artifact import MANIFEST, open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError

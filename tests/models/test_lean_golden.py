@@ -13,7 +13,7 @@ import torch
 
 from tests.models.lean_support import greedy
 from tests.models.llama2c import convert, main
-from tests.support import DATA, needs_data, tiny_target
+from tests.worlds import DATA, needs_data, tiny_target
 from vocabforge.evaluate.identity.rounding import next_logits
 from vocabforge.models.lean.model import LeanModel, load_target
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 
 

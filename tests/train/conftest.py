@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import tiny_target
 from tests.train.run_support import make_place
+from tests.worlds import tiny_target
 from vocabforge.models.target.hf import HFTarget
 
 

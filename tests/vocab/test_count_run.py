@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import ROOT, byte_tokenizer, free_port
+from tests.worlds import ROOT, byte_tokenizer, free_port
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources.sources import SourceOptions

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.support import DATA, needs_data
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.on_text import compare_on_corpus

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.support import DATA, needs_data
 from tests.vocab.engine_tokenizers import PROVEN, wrapped
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
 from tests.vocab.real_tokenizers import real
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.token_bytes import byte_level_characters, readable, token_bytes, token_forms
