@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support import World
+    from tests.worlds import World
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -57,7 +57,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny target without a tokenizer; made once, not to be changed."""
-    from tests.support import tiny_target
+    from tests.worlds import tiny_target
 
     return tiny_target(tmp_path_factory.mktemp("tiny"))
 
@@ -65,7 +65,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A target with its tokenizer, a drafter and a draft vocabulary; made once, not to be changed."""
-    from tests.support import make_world
+    from tests.worlds import make_world
 
     return make_world(tmp_path_factory.mktemp("world"))
 
@@ -75,7 +75,7 @@ def world(pristine: World, tmp_path: Path) -> World:
     """A copy to damage."""
     folder = tmp_path / "world"
     shutil.copytree(pristine.target.parent, folder)
-    from tests.support import World
+    from tests.worlds import World
 
     return World(*(folder / path.name for path in pristine))
 

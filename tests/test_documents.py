@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)

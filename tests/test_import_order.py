@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 
 def load_graph() -> Any:

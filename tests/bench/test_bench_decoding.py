@@ -11,7 +11,7 @@ import torch
 from tokenizers import pre_tokenizers
 from typer.testing import CliRunner
 
-from tests.support import byte_tokenizer, merging_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, merging_tokenizer, tiny_drafter, tiny_target
 from vocabforge.bench.decoding.modes import Done, OurRun
 from vocabforge.bench.decoding.run import bench_decoding, remarks
 from vocabforge.bench.decoding.settings import PROMPTS

@@ -10,7 +10,7 @@ import torch
 
 from tests.decode.drafting import VARIANTS, head_of, make_drafter
 from tests.models.lean_support import build
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.bench.decoding.modes import widen_drafter, widen_target
 from vocabforge.bench.decoding.settings import DecodingBenchConfig, modes_of
 from vocabforge.core.errors import UsageError

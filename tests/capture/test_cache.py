@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.capture.cache import (
     CachedCapture,
     cache_key,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.capture.capture_support import packed
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.capture.cache import to_batch
 from vocabforge.capture.online import OnlineCapture
 from vocabforge.models.target.hf import HFTarget

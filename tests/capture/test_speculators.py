@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.capture.capture_support import make_cache, make_job, splits
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.capture.cache import SPLITS, CachedCapture, to_batch
 from vocabforge.capture.online import OnlineCapture
 from vocabforge.capture.speculators import SpeculatorsCapture

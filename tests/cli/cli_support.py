@@ -11,7 +11,7 @@ from pathlib import Path
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
 from vocabforge.core.registry import load_attribute

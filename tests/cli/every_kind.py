@@ -13,8 +13,8 @@ from tests.capture.capture_support import make_cache, make_job, splits
 from tests.cli.cli_support import invoke
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.export.test_eagle_layout import eagle1
-from tests.support import ROOT, byte_tokenizer, make_drafter, make_target, make_vocab, tiny_drafter
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
+from tests.worlds import ROOT, byte_tokenizer, make_drafter, make_target, make_vocab, tiny_drafter
 from vocabforge.cli.options.tables import load_part
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.prepared.artifact import write_prepared

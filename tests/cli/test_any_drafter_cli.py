@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.support import BOS, EOS, merging_tokenizer, tiny_target
+from tests.worlds import BOS, EOS, merging_tokenizer, tiny_target
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.bridge import make_bridge

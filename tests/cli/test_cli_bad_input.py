@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
-from tests.support import World, byte_tokenizer, make_target, make_vocab
+from tests.worlds import World, byte_tokenizer, make_target, make_vocab
 
 
 def damaged(folder: Path, change) -> Path:

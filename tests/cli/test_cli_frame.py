@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from tests.cli.cli_support import assert_user_error, call, invoke
-from tests.support import ROOT, World
+from tests.worlds import ROOT, World
 from vocabforge import __version__
 from vocabforge.cli import COMMANDS, app, main
 from vocabforge.cli.app import build_app

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.cli.vocab.cluster_tables import large_cluster
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.corpus.tokenizer_factory import byte_tokenizer
 from typer.testing import CliRunner
 
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.vocab.count_freq import count_freq
 from vocabforge.cli.vocab.coverage import coverage

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.support import byte_tokenizer, make_target
 from tests.vocab.table_factory import byte_table
+from tests.worlds import byte_tokenizer, make_target
 from vocabforge.core.artifact import open_artifact
 
 TEXT = "a quick brown fox jumps over the lazy dog. "

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
-from tests.support import World, byte_tokenizer, make_drafter, make_target, make_vocab
+from tests.worlds import World, byte_tokenizer, make_drafter, make_target, make_vocab
 
 
 @pytest.fixture(autouse=True)

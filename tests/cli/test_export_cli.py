@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.cli.cli_support import assert_user_error, edit_json, invoke
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
-from tests.support import ROWS, World, make_drafter, make_target, make_vocab
+from tests.worlds import ROWS, World, make_drafter, make_target, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.export.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter

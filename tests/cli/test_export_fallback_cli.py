@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.drafting import make_drafter
-from tests.support import tiny_drafter
 from tests.train.run_support import make_place
+from tests.worlds import tiny_drafter
 from vocabforge.cli.ship import export_fallback
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

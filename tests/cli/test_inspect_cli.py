@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, truncate
 from tests.cli.every_kind import kinds_of_the_package, make_counts
-from tests.support import make_target, make_vocab
+from tests.worlds import make_target, make_vocab
 from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.registry import load_attribute

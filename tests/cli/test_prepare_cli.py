@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.corpus.thinking_template import PLAIN, TOOLS, TWO_ROUNDS
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.corpus.prepared.artifact import load_prepared
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.cli_support import assert_user_error, edit_json
 from tests.cli.regenerate_support import ask, fast, local, meta, ok, read, write_rows
 from tests.corpus.chat_server import FakeServer, completion
-from tests.support import ROOT, make_target
+from tests.worlds import ROOT, make_target
 
 
 @pytest.fixture(autouse=True)

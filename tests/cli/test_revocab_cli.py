@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.support import ROWS, World, make_drafter, make_vocab
+from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.export.registry import load_drafter

@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.support import byte_tokenizer, make_target
 from tests.vocab.table_factory import byte_table
 from tests.vocab.test_token_maps import Bomb
+from tests.worlds import byte_tokenizer, make_target
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import load_counts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
 from vocabforge.cli.decode.generate import generate

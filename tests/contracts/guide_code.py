@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 GUIDES = ROOT / "docs" / "guides"
 _BLOCK = re.compile(r"^```(\w+)\n(?:#|//) (\S+)(?: ([^\n]*))?\n(.*?)^```$", re.M | re.S)

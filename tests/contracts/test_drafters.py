@@ -29,8 +29,8 @@ from tests.decode.drafting import (
     sizes_for,
     tree_paths,
 )
-from tests.support import tiny_target
 from tests.train.ttt_reference import Document, capture, documents, pack
+from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.decode.proposers.registry import FITTING, PROPOSERS

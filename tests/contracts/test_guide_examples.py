@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
 from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_law
 from tests.ops.kernels_build import KERNELS, load_build
-from tests.support import ROOT, tiny_drafter, tiny_target
 from tests.train.run_support import make_place, settings
+from tests.worlds import ROOT, tiny_drafter, tiny_target
 from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
 from vocabforge.bench.kernels.cases.types import ModelShape
 from vocabforge.cli.app import build_app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.contracts.test_no_unsafe_calls import SOURCES, _called, _read
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 # file: why it reaches for a network. Whatever else does would have to import one of these.
 NETWORK_MODULES = {

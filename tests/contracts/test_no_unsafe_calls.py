@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 SOURCES = sorted([*(ROOT / "vocabforge").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")])
 

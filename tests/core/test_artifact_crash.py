@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.core import artifact as artifact_module
 from vocabforge.core import folders as swap
 from vocabforge.core.artifact import check_output, open_artifact, write_artifact

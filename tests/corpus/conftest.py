@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import DATA
+from tests.worlds import DATA
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import byte_tokenizer, needs_data
+from tests.worlds import byte_tokenizer, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.chat.render import parse_conversation, render_with_mask
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

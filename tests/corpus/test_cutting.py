@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import needs_data
 from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, built
 from tests.vocab.real_tokenizers import REAL, real
+from tests.worlds import needs_data
 from vocabforge.corpus.tokenizer.cut_parts import NOT_VISIBLE, PLAIN
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 

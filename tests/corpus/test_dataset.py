@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.corpus.tokenizer_factory import byte_tokenizer
 
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.prepared.dataset import SequenceOptions, TrainingSequence, iter_sequences, pack
 from vocabforge.corpus.sources.sources import Problems, SourceOptions

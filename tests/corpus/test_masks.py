@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.corpus.thinking_template import CALL, MARKED, PLAIN, TOOLS, TWO_ROUNDS
-from tests.support import CHAT_TEMPLATE, DATA, byte_tokenizer, needs_data
+from tests.worlds import CHAT_TEMPLATE, DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.chat.conversation import parse_conversation, read_tools
 from vocabforge.corpus.chat.render import ChatOptions, render_chats, render_with_mask

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.corpus.sources import parquet
 from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest

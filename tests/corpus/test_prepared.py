@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tests.corpus.thinking_template import PLAIN, TWO_ROUNDS
-from tests.support import ROOT, byte_tokenizer
+from tests.worlds import ROOT, byte_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError
 from vocabforge.corpus.chat.render import ChatOptions

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support import DATA, byte_tokenizer, needs_data
+from tests.worlds import DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.corpus.tokenizer.tokenizer import check_fingerprint, encode_prompt, load_tokenizer
 

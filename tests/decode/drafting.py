@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_drafter
+from tests.worlds import tiny_drafter
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.eagle import EagleBackend

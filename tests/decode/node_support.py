@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.decode.recording import TraceRecorder
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.decode.accelerate.graphs import GraphCapture
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures

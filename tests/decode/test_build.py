@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.decode.build_support import grid_methods
-from tests.support import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.generate import generate
 from vocabforge.cli.ship.export import export

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.decode.build_support import grid_methods
-from tests.support import EOS, merging_tokenizer, tiny_target
+from tests.worlds import EOS, merging_tokenizer, tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.methods import Method

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.decode.accelerate import compiled
 from vocabforge.decode.accelerate.compiled import CompiledPass, PassCompiler, compile_passes, compiler_problem

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import advance, eagle, make_drafter, propose
-from tests.support import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate

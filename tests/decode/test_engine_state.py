@@ -22,7 +22,7 @@ from tests.decode.drafting import (
 )
 from tests.decode.recording import traced
 from tests.models.lean_support import build
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode import caches
 from vocabforge.decode.engine import Decoder

@@ -19,7 +19,7 @@ import torch
 
 from tests.decode.probability import holm_rejections, p_value
 from tests.models.llama2c import convert
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.bench.decoding.settings import PROMPTS
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from vocabforge.decode.build.spec import MethodSpec

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from tests.decode import bridges as toy
-from tests.support import needs_data
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import Prepared, hand_made
 from tests.vocab.real_tokenizers import real
+from tests.worlds import needs_data
 from vocabforge.decode.cross_vocab.text import WORD_BYTES, DraftText, cut_incomplete
 from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
 

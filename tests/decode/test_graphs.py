@@ -19,7 +19,7 @@ from tests.decode.drafting import make_drafter
 from tests.decode.node_support import Alternating, load_tiny
 from tests.decode.recording import SAMPLED, TraceRecorder, outcome, requests, same_as_eager, traced
 from tests.models.lean_support import build as build_family
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes

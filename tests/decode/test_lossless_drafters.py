@@ -24,7 +24,7 @@ from tests.decode.drafting import (
     watch_rows,
 )
 from tests.decode.probability import AllBranches, Law, total_variation
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder

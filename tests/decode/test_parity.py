@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.decode.drafting import advance, eagle, propose
-from tests.support import tiny_drafter, ttt_loss
+from tests.worlds import tiny_drafter, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
 from vocabforge.decode.engine import Decoder

@@ -17,7 +17,7 @@ from torch import Tensor
 from tests.decode.drafting import knowing, make_drafter
 from tests.decode.mutants import mistake
 from tests.decode.proofs import OWN
-from tests.support import DATA, needs_data, tiny_target
+from tests.worlds import DATA, needs_data, tiny_target
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.decode.build_support import grid_methods
-from tests.support import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build import models as build_models

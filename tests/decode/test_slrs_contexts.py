@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.decode.cross_vocab.slrs_contexts import ContextModel, Path, RowContexts
 from vocabforge.decode.cross_vocab.slrs_trie import DraftWords
 from vocabforge.decode.request import SamplingParams

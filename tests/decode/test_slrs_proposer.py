@@ -13,7 +13,7 @@ import torch
 
 from tests.decode.bridges import LongestMatch
 from tests.decode.markov import MarkovTarget
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import slrs as proposer_slrs

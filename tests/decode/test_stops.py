@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from tests.support import DATA, byte_tokenizer, needs_data
 from tests.vocab.family_tokenizers import FAMILIES
+from tests.worlds import DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import Request, StopRule

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_context, make_module
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
 from vocabforge.decode.build.heads import BuiltHead, Dynamic, parse_dynamic, spec_head
 from vocabforge.decode.build.spec import MethodSpec

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.support import DATA
+from tests.worlds import DATA
 from vocabforge.core.artifact import Artifact
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.core.journal import read_jsonl_log

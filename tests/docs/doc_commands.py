@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 SHELL = ("bash", "sh", "shell", "console")
 # First words of a line that make it a command in a block without a language, and in an indented one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 PAGE = ROOT / "docs" / "formats.md"
 _CODE = re.compile(r"`([^`]+)`")

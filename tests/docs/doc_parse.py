@@ -16,7 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from tests.docs.doc_commands import Command, blocks
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
 from vocabforge.core.config import StrictModel, apply_overrides, read_yaml

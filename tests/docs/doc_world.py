@@ -18,7 +18,7 @@ from click.testing import Result
 from tests.cli.cli_support import invoke
 from tests.docs.doc_tables import ALSO, GIVEN, SMALLER
 from tests.pipeline.recipe_targets import make_chat
-from tests.support import ROOT, make_target, make_vocab
+from tests.worlds import ROOT, make_target, make_vocab
 
 _STORY = "Once upon a time a small dog sat on a hill and saw the rain over the river. "
 # recipes/tiny/bitllama.yaml reads layers 1, 4 and 6.
@@ -65,7 +65,7 @@ class World:
     @cached_property
     def other_model(self) -> Path:
         """A draft model of another vocabulary, whose end token is ``</s>``."""
-        from tests.support import merging_tokenizer, tiny_target
+        from tests.worlds import merging_tokenizer, tiny_target
 
         folder = self.folder / "other"
         letters = "abcdefghijklmnopqrstuvwxyzĠ"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.doc_commands import Command, commands, documents
 from tests.docs.doc_parse import Wrong, check, program
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 NAMES = [path.relative_to(ROOT).as_posix() for path in documents()]
 

@@ -17,7 +17,7 @@ from tests.docs.doc_commands import Command, commands, documents
 from tests.docs.doc_plan import arguments_of, category, executed, kept_by, longest, planned
 from tests.docs.doc_tables import CONSTANTS, GIVEN, KEPT, WORDS
 from tests.docs.doc_world import World, names_in, provide, run
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 EXECUTED = executed()
 

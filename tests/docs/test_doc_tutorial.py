@@ -12,7 +12,7 @@ from tests.docs.doc_commands import Command, commands
 from tests.docs.doc_parse import ours
 from tests.docs.doc_plan import category
 from tests.docs.doc_world import run
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 # A file that takes what the commands print: to renew the tutorial's examples.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.evaluate.benchmarks import (
     BENCHMARKS,
     MT_BENCH,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import DATA, byte_tokenizer, needs_data, tiny_target
+from tests.worlds import DATA, byte_tokenizer, needs_data, tiny_target
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.acceptance import ceilings as module

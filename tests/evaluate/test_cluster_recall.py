@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import byte_tokenizer, tiny_target
 from tests.vocab.kmeans_support import ArrayRows
+from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.sources.sources import Document
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

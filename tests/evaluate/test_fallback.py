@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import tiny_drafter
 from tests.train.run_support import make_place
+from tests.worlds import tiny_drafter
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.decode.build.heads import NamedHead

@@ -21,7 +21,7 @@ from tests.evaluate.eval_fakes import (
     plain_and_tree,
     run_fakes,
 )
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key

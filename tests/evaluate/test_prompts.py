@@ -22,7 +22,7 @@ from tests.evaluate.eval_fakes import (
     make_tokenizer,
     run_fakes,
 )
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.evaluate.benchmarks import Question

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.decode.build_support import grid_methods
-from tests.support import byte_tokenizer, tiny_target
+from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question

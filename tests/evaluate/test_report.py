@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.evaluate.results_sample import sample_results
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.evaluate.reports.evaluation import FEWEST, MOST_DIVERGENCES, render_report, report_charts
 from vocabforge.evaluate.reports.tables import figure_rows, headline, parts_of
 from vocabforge.evaluate.results.schema import Figure, Results

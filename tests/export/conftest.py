@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.models.drafters.io import TargetTensors, load_target_tensors
 from vocabforge.models.target.hf import HFTarget
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.doctor.target import TargetFacts
 from vocabforge.evaluate.acceptance.probe import ProbedText, probe
 from vocabforge.export.layouts.interface import Export

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.export.test_eagle_layout import eagle1, subset
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.export.card import CardFacts, MeasuredMethod, model_card, readers
 from vocabforge.export.registry import FORMATS
 from vocabforge.export.revocab import prune_head

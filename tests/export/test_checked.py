@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.decode.drafting import make_drafter
 from tests.export.test_eagle_layout import eagle1, export_of, subset
-from tests.support import tiny_drafter
+from tests.worlds import tiny_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 from vocabforge.export.checked import random_logits, rounded, write_checked

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.decode.drafting import make_drafter
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
 from vocabforge.models.target.hf import HFTarget

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.export import eagle3_cases as cases
 from tests.export.eagle3_cases import ROPES, config_of, drafter_of
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.decode.engine import Decoder

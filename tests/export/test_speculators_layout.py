@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.export.eagle3_cases import LAYERS, ROPES, assert_same, config_of, drafter_of, put, shared_of, write
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.export.layouts.interface import Export

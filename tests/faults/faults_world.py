@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from tests.support import make_drafter, make_target, make_vocab
 from tests.train.run_support import WORDS
 from tests.train.run_support import settings as train_settings
+from tests.worlds import make_drafter, make_target, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 
 # Lines of metrics.jsonl say when, and how fast; the rest of them is the run.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.judging import Trial
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="trials are watched by a Linux call")

@@ -22,7 +22,7 @@ from tests.faults.judging import (
     phase_of,
     same,
 )
-from tests.support import free_port
+from tests.worlds import free_port
 
 DAYS = 3 * 86_400.0
 BESIDE_S = 20.0

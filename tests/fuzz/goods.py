@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.every_kind import make_every_kind
 from tests.evaluate.comparison_support import Made, write_run
-from tests.support import ROOT
 from tests.tune.support import make_table
+from tests.worlds import ROOT
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
 from vocabforge.core.journal import MetricsLog

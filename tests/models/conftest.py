@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.models.target.hf import HFTarget
 
 

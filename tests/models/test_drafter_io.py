@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter

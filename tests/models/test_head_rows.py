@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
-from tests.support import DATA, needs_data, tiny_target
+from tests.worlds import DATA, needs_data, tiny_target
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.target import head_rows
 from vocabforge.models.target.head_rows import HEADS, check_head_fits, open_head
@@ -183,7 +183,7 @@ def test_the_model_is_not_loaded(tmp_path):
     import subprocess
     import sys
 
-    from tests.support import ROOT
+    from tests.worlds import ROOT
 
     program = (
         "import sys, resource\nfrom pathlib import Path\nfrom vocabforge.models.target.head_rows import open_head\n"

@@ -12,7 +12,7 @@ import torch
 
 from tests.models.lean_support import greedy
 from tests.models.llama2c import convert
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.models.lean.model import LeanModel, load_target
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.target.documents import document_mask
 from vocabforge.models.target.fingerprint import target_fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 
 

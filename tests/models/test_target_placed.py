@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.support import ROOT, tiny_target
+from tests.worlds import ROOT, tiny_target
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.models.target.documents import DocumentSpan, document_mask, document_spans, plan_passes
 from vocabforge.models.target.head import TargetHead

@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 
 # recipe -> (configuration class of transformers, what tells this model from the class's defaults)
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,7 +16,7 @@ import yaml
 from tests.cli.cli_support import invoke
 from tests.models.lean_support import run_full
 from tests.pipeline.recipe_targets import ARCHITECTURES, make_chat, make_recipe_target
-from tests.support import ROOT
+from tests.worlds import ROOT
 from vocabforge.core.artifact import open_artifact
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support import byte_tokenizer, tiny_target
+from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout

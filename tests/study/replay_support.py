@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.registry import resolve
 from vocabforge.decode.engine import Decoder

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.errors import UsageError
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import CHAT_TEMPLATE, DATA, byte_tokenizer, needs_data
+from tests.worlds import CHAT_TEMPLATE, DATA, byte_tokenizer, needs_data
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, DataError, UsageError

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import byte_tokenizer, tiny_target
 from tests.train.run_support import WORDS
+from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.config import parse_config
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.study.config import StudyConfig

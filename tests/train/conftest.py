@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import tiny_target
+from tests.worlds import tiny_target
 from vocabforge.models.target.hf import HFTarget
 
 

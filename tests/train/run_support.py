@@ -14,7 +14,7 @@ from unittest import mock
 
 import yaml
 
-from tests.support import byte_tokenizer, tiny_target
+from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.train import loop
 from vocabforge.train.loop import Window
 from vocabforge.train.trainer import Trainer

@@ -17,8 +17,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.support import ROOT, free_port
 from tests.train.run_support import settings, signalled, write_config
+from tests.worlds import ROOT, free_port
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
 from vocabforge.core.journal import read_jsonl_log

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.models.heads.registry import (
     HeadOptions,

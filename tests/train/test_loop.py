@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tests.support import ROOT
 from tests.train.run_support import settings, signalled, write_config
+from tests.worlds import ROOT
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.support import ROOT
 from tests.train.run_support import settings
+from tests.worlds import ROOT
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -75,7 +75,7 @@ def test_a_drafter_or_vocabulary_that_cannot_be_opened(place: Path, tmp_path: Pa
 
 
 def test_a_drafter_of_another_target_is_refused(place: Path, tmp_path: Path) -> None:
-    from tests.support import tiny_drafter
+    from tests.worlds import tiny_drafter
     from vocabforge.models.drafters.io import save_drafter
     from vocabforge.models.target.fingerprint import target_fingerprint
     from vocabforge.models.target.hf import HFTarget

@@ -13,8 +13,8 @@ import torch
 from typer.testing import CliRunner
 
 from tests.docs.doc_formats import keys_by_kind, written
-from tests.support import tiny_drafter, tiny_target
 from tests.train.run_support import make_place
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_router import train_router
 from vocabforge.core.config import parse_config

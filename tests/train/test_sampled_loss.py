@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_drafter
 from tests.train.test_vocab_loss import FUSED, NAIVE, SmallChunks, case
 from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents, pack
+from tests.worlds import tiny_drafter
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import MismatchError
 from vocabforge.models.target.hf import HFTarget

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import tiny_drafter
 from tests.train.run_support import settings
+from tests.worlds import tiny_drafter
 from vocabforge.cli.train import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError

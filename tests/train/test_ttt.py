@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_drafter, tiny_target, ttt_loss
 from tests.train.ttt_reference import (
     DECAY,
     REDUCED,
@@ -18,6 +17,7 @@ from tests.train.ttt_reference import (
     pack,
     reference_rows,
 )
+from tests.worlds import tiny_drafter, tiny_target, ttt_loss
 from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.capture.online import CapturedBatch, RowBatch
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter

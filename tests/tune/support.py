@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.support import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.models import Models
 from vocabforge.evaluate.run.environment import describe_environment

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
 from tests.tune.support import make_place, make_table, settings_of
+from tests.worlds import ROOT
 from vocabforge.tune.latency.table import write_latency
 from vocabforge.tune.search.space import HeadChoice
 

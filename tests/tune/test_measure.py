@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.decode.drafting import make_drafter
-from tests.support import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.bench.kernels.cycle import new_capture
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder

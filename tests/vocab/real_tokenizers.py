@@ -10,8 +10,8 @@ from functools import cache
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from tests.support import DATA
 from tests.vocab.engine_tokenizers import special_tokens, wrapped
+from tests.worlds import DATA
 from vocabforge.corpus.tokenizer.cut_parts import O200K
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tests.decode import bridges as toy
-from tests.support import needs_data
 from tests.vocab.family_tokenizers import FAMILIES, loaded
 from tests.vocab.overlap_support import Prepared, hand_made
 from tests.vocab.real_tokenizers import real
+from tests.worlds import needs_data
 from vocabforge.core.errors import MismatchError
 from vocabforge.vocab.overlap.bridge import make_bridge
 from vocabforge.vocab.overlap.overlap import compare, load_overlap, prepare, save_overlap

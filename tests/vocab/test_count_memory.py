@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support import ROOT
+from tests.worlds import ROOT
 
 pytestmark = pytest.mark.long
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.corpus.tokenizer_factory import byte_tokenizer
 
-from tests.support import ROOT, byte_tokenizer, free_port
+from tests.worlds import ROOT, byte_tokenizer, free_port
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import DATA, byte_tokenizer, needs_data
+from tests.worlds import DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.corpus.sources.sources import Document, Problems, SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

@@ -12,9 +12,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.support import DATA, needs_data
 from tests.vocab.real_tokenizers import REAL, real
 from tests.vocab.test_engines import engines_of, in_parts
+from tests.worlds import DATA, needs_data
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.vocab.counts.engines import CountEngine, PlainEngine
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import FrequencyTable

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.support import DATA
 from tests.vocab.engine_tokenizers import PROVEN, wrapped
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
+from tests.worlds import DATA
 from vocabforge.core.errors import DataError
 from vocabforge.vocab.overlap.token_bytes import byte_level_characters, readable, token_bytes, token_forms
 from vocabforge.vocab.subset.select import byte_ids

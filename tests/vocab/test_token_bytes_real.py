@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from tests.support import needs_data
 from tests.vocab.real_tokenizers import real
 from tests.vocab.test_token_bytes import golden, sentencepiece_text
+from tests.worlds import needs_data
 from vocabforge.vocab.overlap.overlap import prepare
 
 pytestmark = needs_data

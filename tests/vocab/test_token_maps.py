@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from tests.support import byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

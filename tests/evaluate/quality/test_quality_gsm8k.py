@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.quality.gsm8k import (
     last_number,

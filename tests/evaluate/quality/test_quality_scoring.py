@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import DATA, needs_data
+from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.quality import require_sandbox, score_answers, scoring
