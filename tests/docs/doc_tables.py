@@ -32,7 +32,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "text": ("held_out.txt",),
     "stories": ("stories.txt.xz",),
     "counts": (
-        *("counts", "other_counts", "held_out_counts", "counts_a", "chat_counts", "code_counts"),
+        *("counts", "other_counts", "held_out_counts", "counts_a"),
         "ARTEFACT",
     ),
     "more_counts": ("counts_b",),
@@ -148,6 +148,7 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-kernel.md", "vocabforge bench kernels", _OF_THE_GUIDE),
+    Kept("docs/guides/add-a-server.md", "vocabforge", _OF_THE_GUIDE),
     *(
         Kept(
             "docs/guides/several-gpus.md",
