@@ -19,6 +19,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.worlds import ROOT
+from vocabforge.models.lean.config import FamilyTraits
 
 GUIDES = ROOT / "docs" / "guides"
 _BLOCK = re.compile(r"^```(\w+)\n(?:#|//) (\S+)(?: ([^\n]*))?\n(.*?)^```$", re.M | re.S)
@@ -54,7 +55,12 @@ def read_guide(name: str) -> Guide:
 
 
 def eval_row(value: str) -> Any:
-    """A literal: a string, or a tuple of strings; of an op's benchmark an f-string."""
+    """A literal: a string, or a tuple; of an op's benchmark an f-string, of a target family its traits."""
+    if value.startswith("FamilyTraits("):
+        call = ast.parse(value, mode="eval").body
+        assert isinstance(call, ast.Call)
+        named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+        return FamilyTraits(*map(ast.literal_eval, call.args), **named)
     here = "vocabforge.bench.kernels.cases"
     return ast.literal_eval(value.replace('f"{_HERE}', f'"{here}'))
 

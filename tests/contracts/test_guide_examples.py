@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
 from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_law
+from tests.export.readers_support import IDS, changed, eagle3, make_tiny, write
 from tests.ops.kernels_build import KERNELS, load_build
 from tests.train.run_support import make_place, settings
 from tests.worlds import ROOT, tiny_drafter, tiny_target
@@ -23,14 +24,20 @@ from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
 from vocabforge.bench.kernels.cases.types import ModelShape
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.generate import generate
+from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.config import parse_config
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.proposers.registry import FITTING
 from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.doctor.servers_logits import check_logits
+from vocabforge.export.card import _READERS
+from vocabforge.export.registry import FORMATS, layout_of
+from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
 from vocabforge.models.drafters.io import native_sizes, save_drafter
 from vocabforge.models.drafters.registry import DRAFTERS
 from vocabforge.models.heads.io import check_owner, load_head, owner_of
 from vocabforge.models.heads.registry import HEADS, base_of, build_head
+from vocabforge.models.lean.config import FAMILIES
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
@@ -266,3 +273,49 @@ def test_the_cpu_implementation_is_right(
         given = module.inputs(5, 33, 7, dtype)
         expected = module.int8_logits(*given, backend="reference")
         torch.testing.assert_close(torch.ops.vocabforge.int8_logits(*given), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_target_family_computes_what_transformers_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guide's row and cases: logits and layer outputs of named and of random configurations."""
+    guide = read_guide("add-a-target-family")
+    for name, traits in guide.rows["FAMILIES"].items():
+        monkeypatch.setitem(FAMILIES, name, traits)
+    families = fresh("tests.models.test_lean_families", monkeypatch, "tests.models.lean_support")
+    families.CASES.update(guide.rows["CASES"])
+    names = [name for name, (kind, _) in families.CASES.items() if kind == "seed_oss"]
+    assert len(names) == 5
+    for name in names:
+        families.test_logits_and_layer_outputs_equal_hugging_face(name, tmp_path / name)
+    families.test_tree_nodes_see_their_path_only("seed-oss", tmp_path / "tree")
+
+
+@pytest.mark.parametrize("rows", [IDS, None], ids=["draft vocabulary", "the target's head"])
+def test_the_server_reads_what_its_layout_writes(
+    rows: torch.Tensor | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = read_guide("add-a-server")
+    tables = {"FORMATS": FORMATS, "READERS": READERS, "VIEWS": VIEWS, "_READERS": _READERS}
+    assert set(guide.rows) == set(tables)
+    for table, values in guide.rows.items():
+        for name, value in values.items():
+            monkeypatch.setitem(tables[table], name, value)
+    install(guide, tmp_path, monkeypatch)
+    tiny = make_tiny(tmp_path / "target")
+    drafter = eagle3(tiny, rows=rows)
+    path = write(tiny, drafter, "acorn-eagle3", tmp_path / "served")
+    back = layout_of("acorn-eagle3").read(path, tiny.shared, 8)
+    assert back.config == drafter.config
+    for (name, one), (other, two) in zip(drafter.named_parameters(), back.named_parameters(), strict=True):
+        assert name == other
+        assert torch.equal(one, two)
+    folder = open_folder(path)
+    assert [name for name in READERS if reader_of(name).matches(folder)] == ["acorn"]
+    served = read_as("acorn", folder, tiny.side)
+    assert served.problems == []
+    assert check_logits(served, back, tiny.texts()[0], "Acorn").state == "ok"
+    cut = changed(path, tmp_path / "cut", tensors=lambda stored: stored.pop("merge.weight"))
+    problem = read_as("acorn", open_folder(cut), tiny.side).problems[0]
+    assert (problem.state, problem.check) == ("failed", "tensors")
+    assert "model.fc.weight" in problem.found

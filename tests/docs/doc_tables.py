@@ -130,9 +130,7 @@ KEPT: tuple[Kept, ...] = (
         )
         for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
     ),
-    Kept(
-        "docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/evaluate/test_bench_kernels*.py"
-    ),
+    Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),
     Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
@@ -149,6 +147,7 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-kernel.md", "vocabforge bench kernels", _OF_THE_GUIDE),
+    Kept("docs/guides/add-a-server.md", "vocabforge", _OF_THE_GUIDE),
     *(
         Kept(
             "docs/guides/several-gpus.md",
