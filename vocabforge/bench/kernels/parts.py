@@ -121,7 +121,7 @@ class KernelOptions:
 
     Attributes:
         device: ``cuda`` or ``cpu``.
-        shapes: names of ``op_benches.types.SHAPES``.
+        shapes: names of ``cases.types.SHAPES``.
         rows: N.
         ops: of ``OP_BENCHES``; empty: all.
         backend: of the ops.

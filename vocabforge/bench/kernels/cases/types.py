@@ -1,6 +1,6 @@
 """What a benchmark of an op is made of: sizes of models, and cases with inputs, floor, baselines and check.
 
-A module ``op_benches/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X. Everything else (repeats, graphs,
+A module ``cases/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X. Everything else (repeats, graphs,
 rotation of inputs, poisoned outputs, spread) is the protocol of ``bench_kernels_timing``. For an example see
 docs/guides/add-a-kernel.md.
 """
