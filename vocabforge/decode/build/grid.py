@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import UsageError
-from .heads import (RANKER, parse_dynamic)
-from .spec import (DRAFT_MODEL, MethodGrid, MethodSpec, meant_for, only_proposer, option_of)
+from ..proposers.registry import ALONE, FITTING, FOREIGN, PROPOSERS
 from ..trees.policies import tree_settings
-from ..proposers.registry import (ALONE, FITTING, FOREIGN, PROPOSERS)
 from ..verify.registry import chosen_verifier
+from .heads import RANKER, parse_dynamic
+from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for, only_proposer, option_of
 
 _SHAPE = ("tree", "topk", "total_nodes")
 

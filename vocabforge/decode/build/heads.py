@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.errors import (MismatchError, UsageError, did_you_mean)
+from ...core.errors import MismatchError, UsageError, did_you_mean
 from ...core.values import parse_size
 from ...corpus.tokenizer.tokenizer import check_fingerprint
 from ...models.drafters.interface import Drafter
-from ...models.heads.io import LoadedHead
-from ...models.heads.registry import (DraftHead, HeadBase, HeadOptions, ScoresSome, StaticHead, base_of, build_head)
 from ...models.heads.core import rows_of
+from ...models.heads.io import LoadedHead
 from ...models.heads.low_rank import check_shortlist
-from ...models.heads.router import (Router, check_budgets)
+from ...models.heads.registry import (
+    DraftHead,
+    HeadBase,
+    HeadOptions,
+    ScoresSome,
+    StaticHead,
+    base_of,
+    build_head,
+)
+from ...models.heads.router import Router, check_budgets
 from ...models.heads.scorer import LowRankScorer
 from ...vocab.subset.schedule import schedule_sizes
-from ...vocab.subset.subset import (VocabSubset, load_subset)
-from .spec import (MethodSpec, meant_for, option_of)
+from ...vocab.subset.subset import VocabSubset, load_subset
+from .spec import MethodSpec, meant_for, option_of
 
 SOURCES = ("context", "ranker")
 RANKER = "ranker"

@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.console import say
-from ...core.errors import (UsageError, VocabForgeError)
+from ...core.errors import UsageError, VocabForgeError
 from ...core.files import read_json
 from ...models.drafters.io import CONFIG
-from ...models.heads.io import (check_owner, owner_of)
-from ...models.heads.registry import (HeadBase, base_of, base_of_model)
-from .heads import (BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, read_subset, spec_head)
-from .models import (Models, is_draft_model, trained_for)
-from ..proposers.interface import Wrap
+from ...models.heads.io import check_owner, owner_of
+from ...models.heads.registry import HeadBase, base_of, base_of_model
 from ..engine import Decoder
-from .grid import (DrafterFacts, check_grid, check_spec, draft_several, expand, fitting)
-from .spec import (DRAFT_MODEL, MethodGrid, MethodSpec, meant_for)
-from ..proposers.registry import (FITTING, FOREIGN, ProposerParts, make_proposer)
-from .recipe import (PLAIN, DecodingRecipe)
+from ..proposers.interface import Wrap
+from ..proposers.registry import FITTING, FOREIGN, ProposerParts, make_proposer
 from ..request import Generator
 from ..verify.registry import chosen_verifier
+from .grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
+from .heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, read_subset, spec_head
+from .models import Models, is_draft_model, trained_for
+from .recipe import PLAIN, DecodingRecipe
+from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for
 
 if TYPE_CHECKING:
-    from ..cross_vocab.build import (ForeignWays, Way)
+    from ..cross_vocab.build import ForeignWays, Way
 
 
 @dataclass(frozen=True)

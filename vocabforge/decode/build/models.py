@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.artifact import (MANIFEST, Artifact, open_artifact)
+from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
-from ...core.errors import (ArtifactError, DataError, UsageError)
-from ...corpus.tokenizer.tokenizer import (TextTokenizer, load_tokenizer)
+from ...core.errors import ArtifactError, DataError, UsageError
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...export.layouts.eagle1 import is_eagle_folder
 from ...export.registry import load_drafter
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
-from ...models.target.fingerprint import target_fingerprint
-from ...models.heads.io import (HeadOwner, LoadedHead, drafter_digest, load_head)
-from ...models.lean.model import (LeanModel, load_target)
+from ...models.heads.io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ...models.lean.config import find_family
-from ...models.target.hf import (check_tokenizer_fits, read_target_config)
+from ...models.lean.model import LeanModel, load_target
+from ...models.target.fingerprint import target_fingerprint
+from ...models.target.hf import check_tokenizer_fits, read_target_config
 from ...models.target.load import DTYPES
 from .heads import BuiltHead
 

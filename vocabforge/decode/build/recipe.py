@@ -8,8 +8,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import field_validator
 
-from ...core.config import (StrictModel, parse_config, read_yaml)
-from ...core.errors import (ConfigError, UsageError)
+from ...core.config import StrictModel, parse_config, read_yaml
+from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
 from .spec import MethodSpec
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from ...core.config import (Positive, StrictModel)
+from ...core.config import Positive, StrictModel
 from ...core.errors import UsageError
-from ...core.values import (labelled, parse_size)
+from ...core.values import labelled, parse_size
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]

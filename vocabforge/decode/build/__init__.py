@@ -1,0 +1,1 @@
+"""From folders and settings to decoding methods."""
