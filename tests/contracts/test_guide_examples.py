@@ -136,7 +136,13 @@ def test_the_drafter_is_lossless(
     checks = list(checks_of(proof, "recurrent"))
     assert {check.name for check in checks} > {"test_greedy_output_is_plain_decodings"}
     for number, check in enumerate(checks):
-        run(check, folder=folder, tmp_path=tmp_path / str(number), monkeypatch=monkeypatch)
+        run(
+            check,
+            folder=folder,
+            tiny_folder=folder,
+            tmp_path=tmp_path / str(number),
+            monkeypatch=monkeypatch,
+        )
 
 
 def test_the_drafter_is_trained_by_its_recipe_and_drafts(

@@ -271,13 +271,13 @@ def test_an_eagle_drafter_under_every_head(place: Path) -> None:
     )
     assert list(methods)[1:] == [
         *("a", "a+core", "a+pafr", "a+ranker-a"),
-        *("a+core+context", "a+core+ranker", "a+pafr+context", "a+pafr+ranker"),
+        *("a+core+context", "a+core+ranker-a", "a+pafr+context", "a+pafr+ranker-a"),
     ]
     assert methods["a+core"].head is None
     assert methods["a+pafr"].head == "scheduled head over 60 tokens, tokens by draft step 60 30 9"
     assert "hot core of 60, up to 40 of the text" in methods["a+core+context"].description
-    assert methods["a+core+ranker"].head.endswith("hot core of 60, tail of 12 from a ranker")
-    tried = ("plain", "a+pafr", "a+ranker-a", "a+core+context", "a+core+ranker")
+    assert methods["a+core+ranker-a"].head.endswith("hot core of 60, tail of 12 from a ranker")
+    tried = ("plain", "a+pafr", "a+ranker-a", "a+core+context", "a+core+ranker-a")
     check_texts({name: methods[name] for name in tried})
 
 

@@ -234,6 +234,6 @@ def test_a_missing_client_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) 
     def missing() -> Any:
         raise VocabForgeError("an HTTP client is needed", remedy="install one")
 
-    monkeypatch.setattr(fetching, "http_library", missing)
+    monkeypatch.setattr("vocabforge.corpus.regenerate.server.http_library", missing)
     with pytest.raises(DataError, match=r"an HTTP client is needed[^!]*install one[^!]*Spec-Bench"):
         load_benchmark("spec-bench")

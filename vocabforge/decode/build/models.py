@@ -9,7 +9,6 @@ from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
 from ...core.errors import ArtifactError, DataError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ...export.layouts.eagle1 import is_eagle_folder
 from ...export.registry import load_drafter
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
@@ -136,4 +135,6 @@ def is_draft_model(path: Path) -> bool:
         find_family(read_target_config(path), path)
     except (ArtifactError, DataError):
         return False
+    from ...export.layouts.eagle1 import is_eagle_folder
+
     return not is_eagle_folder(path)

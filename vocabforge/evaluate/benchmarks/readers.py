@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.console import say
 from ...core.errors import DataError
-from ...corpus.sources.bytes import Problems
-from ...corpus.sources.document import Document, SourceOptions
-from ...corpus.sources.sources import iter_documents
-from ...demo.texts.writer import sample_questions, spec_bench_rows
 from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
 
 if TYPE_CHECKING:
     from ...corpus.chat.conversation import Message
+    from ...corpus.sources.bytes import Problems
     from ...corpus.sources.document import Document
 
 # FR-Spec's words, so that its figures and ours are of the same prompts.
@@ -86,6 +83,7 @@ def _references(value: Any) -> tuple[str, ...]:
 
 def make_sample() -> list[Question]:
     """The questions of ``vocabforge demo``: none of them is in its drafter's training data."""
+    from ...demo.texts.writer import sample_questions, spec_bench_rows
 
     rows = spec_bench_rows(sample_questions())
     return [question_of(row, f"sample:{number}") for number, row in enumerate(rows, start=1)]
@@ -163,6 +161,10 @@ def read_chats(path: Path) -> list[Question]:
     """
 
     questions: list[Question] = []
+    from ...corpus.sources.bytes import Problems
+    from ...corpus.sources.document import SourceOptions
+    from ...corpus.sources.sources import iter_documents
+
     problems = Problems()
     with_tools = 0
     for number, document in enumerate(iter_documents([path], SourceOptions(), problems=problems)):

@@ -10,17 +10,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...core.errors import DataError
-from ...core.registry import check_known
+from ...core.registry import resolve
 from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
 from ..layouts.eagle1 import token_map
 from ..layouts.fields import read_config
-from .sglang import FR_SPEC, SGLANG
-from .speculators import SPECULATORS
 from .types import Folder, Reader, Served, ServedTarget
-from .vllm import VLLM
 
-READERS: dict[str, Reader] = {reader.name: reader for reader in (SGLANG, VLLM, SPECULATORS, FR_SPEC)}
+# name -> "module:attr" of a types.Reader; a new server is a file and a row.
+READERS: dict[str, str] = {
+    "sglang": "vocabforge.export.servers.sglang:SGLANG",
+    "vllm": "vocabforge.export.servers.vllm:VLLM",
+    "speculators": "vocabforge.export.servers.speculators:SPECULATORS",
+    "fr-spec": "vocabforge.export.servers.sglang:FR_SPEC",
+}
 
 
 def reader_of(name: str) -> Reader:
@@ -29,8 +32,8 @@ def reader_of(name: str) -> Reader:
     Raises:
         UsageError: no such server.
     """
-    check_known(name, READERS, "server")
-    return READERS[name]
+    reader: Reader = resolve(READERS, name, "server")
+    return reader
 
 
 def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
