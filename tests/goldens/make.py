@@ -6,8 +6,8 @@ freeze another state beside this one, run in a checkout of the tag::
     PYTHONPATH=. python tests/goldens/make.py FOLDER
 
 Only the command line is used, with relative paths, in FOLDER. Interrupted runs are processes that end without any
-clean-up once a named function has returned a few times. Afterwards the name of the checkout's folder was taken out of the
-files, and their hashes were made again.
+clean-up once a named function has returned a few times. Afterwards the checkout's folder was taken out of the
+files' texts, and their hashes were made again.
 """
 
 from __future__ import annotations
