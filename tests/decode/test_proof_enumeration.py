@@ -64,7 +64,7 @@ def test_every_proposer_head_verifier_and_transform(name: str, head: str | None,
         some = (
             CASES
             if whole and verifier == "residual"
-            else [Case(TRANSFORMS[one]) for one in ("plain", "top-p", "all")]
+            else [Case(TRANSFORMS[one]) for one in ("plain", "temperature", "top-p", "all")]
         )
         check(walker, "zeros", [replace(case, length=2) for case in some])
         assert walker.accepted > 0
