@@ -25,6 +25,12 @@ _WIDE = 200
 _NARROWEST = 70
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="Print what would be done, then stop; with --json everything.")
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
+]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace the artefact that is there already.")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..app import JsonOption, print_json
+from ..app import FreshOption, JsonOption, PlanOption, print_json
 from .plan_tables import print_plan
 
 if TYPE_CHECKING:
@@ -66,13 +66,8 @@ def train_drafter(
         list[str] | None,
         typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.lr=1e-4."),
     ] = None,
-    plan_only: Annotated[
-        bool,
-        typer.Option("--plan", help="Print what would be done, then stop; with --json everything."),
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
-    ] = False,
+    plan_only: PlanOption = False,
+    fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa) and its draft heads with the training-time-test (TTT) loss.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..app import JsonOption, print_json, stdout_console
+from ..app import FreshOption, JsonOption, PlanOption, print_json, stdout_console
 from .plan_tables import print_plan
 
 
@@ -59,13 +59,8 @@ def train_router(
         list[str] | None,
         typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.steps=500."),
     ] = None,
-    plan_only: Annotated[
-        bool,
-        typer.Option("--plan", help="Print what would be done, then stop; with --json everything."),
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
-    ] = False,
+    plan_only: PlanOption = False,
+    fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a router over vocabulary clusters on a trained drafter's states (DynaSpec).
