@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -60,6 +60,19 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.worlds import tiny_target
 
     return tiny_target(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def folder(tiny_folder: Path) -> Path:
+    return tiny_folder
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Any:
+    """The tiny target, loaded; tests hook it and leave it as it was."""
+    from vocabforge.models.target.hf import HFTarget
+
+    return HFTarget.load(folder)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
-from tests.worlds import tiny_target
 from vocabforge.capture.cache import (
     CachedCapture,
     cache_key,
@@ -33,16 +32,6 @@ from vocabforge.core.errors import ArtifactError, DataError, MismatchError, Usag
 from vocabforge.models.target.hf import HFTarget
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ from tests.decode.drafting import (
     tree_paths,
 )
 from tests.train.ttt_reference import Document, capture, documents, pack
-from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.decode.proposers.registry import FITTING, PROPOSERS
@@ -41,16 +40,6 @@ from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.ttt import TTTStep, unroll
 
 STEPS = 5
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
 
 
 def steps_of(drafter: Any, batch: CapturedBatch) -> list[TTTStep]:

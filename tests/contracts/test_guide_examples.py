@@ -19,7 +19,7 @@ from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, propose
 from tests.export.readers_support import IDS, changed, eagle3, make_tiny, write
 from tests.ops.kernels_build import KERNELS, load_build
 from tests.train.run_support import make_place, settings
-from tests.worlds import ROOT, tiny_drafter, tiny_target
+from tests.worlds import ROOT, tiny_drafter
 from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
 from vocabforge.bench.kernels.cases.types import ModelShape
 from vocabforge.cli.app import build_app
@@ -44,16 +44,6 @@ from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
 
 
 def test_the_guide_to_several_gpus_names_every_launcher() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.decode.drafting import make_drafter
-from tests.worlds import tiny_drafter, tiny_target
+from tests.worlds import tiny_drafter
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
 from vocabforge.models.target.hf import HFTarget
@@ -25,16 +25,6 @@ RANKED = np.array([41, 0, 9, 3, 17, 58], dtype=np.int64)  # SMALL by rank
 
 def subset(ranked: np.ndarray = RANKED) -> VocabSubset:
     return VocabSubset.from_ranked(ranked, vocab_size=V, fingerprint="tokenizer")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
 
 
 def trained(target: HFTarget, ids: torch.Tensor | None, *, seed: int = 5) -> Any:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from tests.worlds import tiny_target
-from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +13,3 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.train.run_support import make_place
 
     return make_place(tmp_path_factory.mktemp("place"))
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
-
-    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))
