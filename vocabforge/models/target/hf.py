@@ -1,6 +1,6 @@
 """The target as training sees it: any Hugging Face causal LM, giving features and hidden states.
 
-Decoding uses the lean model (``lean.py``); tests hold the two together.
+Decoding uses the lean model (``models/lean/model.py``); tests hold the two together.
 """
 
 from __future__ import annotations
