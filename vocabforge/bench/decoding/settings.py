@@ -54,7 +54,7 @@ class DecodingBenchConfig(StrictModel):
         draft_tokens: VocabForge's chains, where the mode's own length is not wanted; one number, or one a mode
             (``draft_tokens.slem=8``). Of a draft model with another tokenizer they are its own tokens.
         layers: of an early exit of VocabForge.
-        widen: repeat every unit of target and drafter so often (``modes.py: widen_target``): the same outputs and accepted lengths
+        widen: repeat every unit of target and drafter so often (``modes.py``): the same outputs and accepted lengths
             at the cost of a larger pair; for modes that transformers has no part in, plain and eagle3.
         tune_prompts: prompts on which transformers' settings are tried.
     """
