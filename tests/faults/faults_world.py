@@ -101,6 +101,12 @@ def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
+def figures(run: Path) -> str:
+    """Digest of every figure in a training run's log, without times and without the rows of each start."""
+    rows = rows_of(run / "metrics.jsonl", *_TIMES)
+    return digest([row for row in rows if row["kind"] not in ("start", "end")])
+
+
 def _train_result(work: Path) -> dict[str, str]:
     """Drafter, head, best drafter, the checkpoints that are kept, and every figure of the log."""
     out = work / "out"
@@ -109,8 +115,7 @@ def _train_result(work: Path) -> dict[str, str]:
         files = open_artifact(checkpoint).manifest["files"]
         # The third file holds random streams of Python and numpy, which start anywhere and are not drawn from.
         found |= {f"{checkpoint.name}/{name}": files[f"{name}.safetensors"]["sha256"] for name in _STATE}
-    rows = [row for row in rows_of(out / "metrics.jsonl", *_TIMES) if row["kind"] not in ("start", "end")]
-    return {**found, "metrics.jsonl": digest(rows), "prompts": file_digest(out / "heldout_prompts.jsonl")}
+    return {**found, "metrics.jsonl": figures(out), "prompts": file_digest(out / "heldout_prompts.jsonl")}
 
 
 def _eval_result(work: Path) -> dict[str, str]:

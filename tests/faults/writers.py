@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.faults.faults_world import EVAL, JOBS, Job, content, digest, file_digest, rows_of
+from tests.faults.faults_world import EVAL, JOBS, Job, content, digest, figures, file_digest
 from tests.faults.forking import run
 from vocabforge.core.files import read_json
 
@@ -46,7 +46,7 @@ def _coverage(work: Path) -> Mapping[str, str]:
 
 def _router(work: Path) -> Mapping[str, str]:
     out = work / "out"
-    return {"router": content(out / "router"), "metrics.jsonl": digest(rows_of(out / "metrics.jsonl"))}
+    return {"router": content(out / "router"), "metrics.jsonl": figures(out)}
 
 
 def _tune(work: Path) -> Mapping[str, str]:
