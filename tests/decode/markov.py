@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.config import LeanConfig
-from vocabforge.models.lean.model import LeanModel, LeanOutput
+from vocabforge.models.lean.model import LeanModel
+from vocabforge.models.target.interface import TargetOutput
 
 CHECK = 7  # checksums of a text: one wrong token always changes it where V < 7
 NEVER = -1e9  # a logit whose softmax weight is exactly 0; the target itself answers -inf there
@@ -130,7 +131,7 @@ class MarkovTarget(LeanModel):
         aux_layers: tuple[int, ...] = (),
         layers: range | None = None,
         x: Tensor | None = None,
-    ) -> LeanOutput:
+    ) -> TargetOutput:
         x = self.embed(ids) if x is None else x
         x = x.unflatten(0, ids.shape) if x.dim() == 2 else x
         outputs: dict[int, Tensor] = {}
@@ -139,7 +140,7 @@ class MarkovTarget(LeanModel):
             if layer in aux_layers:
                 outputs[layer] = x
         aux = torch.cat([outputs[layer] for layer in aux_layers], -1) if aux_layers else None
-        return LeanOutput(x, aux)
+        return TargetOutput(x, aux)
 
     def _layer(
         self, layer: int, x: Tensor, positions: Tensor, cache: KVCache, slots: Tensor, mask: Tensor

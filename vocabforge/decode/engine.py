@@ -15,7 +15,7 @@ import torch
 
 from ..core.errors import UsageError
 from ..core.registry import resolve
-from ..models.lean.model import LeanModel
+from ..models.target.interface import Target
 from .accelerate.device_cycle import check_window, device_cycle, serves
 from .accelerate.graphs import GraphCapture
 from .caches import Caches
@@ -72,7 +72,7 @@ class Decoder:
     """Continues prompts with a target and, optionally, a proposer.
 
     Args:
-        target: lean model.
+        target: a lean model, or one of Transformers.
         proposer: drafts trees; None decodes plainly (a tree of the root alone).
         context: most positions of a request; default: the target's own limit. Caches grow up to it.
         rows: requests that run side by side.
@@ -90,7 +90,7 @@ class Decoder:
 
     def __init__(
         self,
-        target: LeanModel,
+        target: Target,
         proposer: Proposer | None = None,
         context: int | None = None,
         *,

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..models.kv_cache import Sight, causal_mask, line_sight
+from ..models.kv_cache import Near, Sight, causal_mask, line_sight, near_rule
 from ..models.lean.model import LeanModel
+from ..models.target.interface import Target
 from .accelerate.graphs import GraphCapture
 from .proposers.interface import Wrap
 from .tree import DraftTree
@@ -43,19 +44,19 @@ def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
     return (behind < 0)[:, None] | (inside & ((behind >= 0) & (behind < size))[:, None])
 
 
-def near_mask(depths: Tensor, committed: Tensor, view: Tensor, window: int) -> Tensor:
-    """bool (B, N, S'): slots whose positions lie within a window before each node's own.
+def near_mask(depths: Tensor, committed: Tensor, view: Tensor, near: Near) -> Tensor:
+    """bool (B, N, S'): slots whose positions a layer with a window or chunks sees from each node.
 
     Args:
         depths: (B, N) of the nodes behind the ``committed`` (B,) slots.
         view: (S',) slots looked at.
-        window: in positions, the node's own included.
+        near: of positions of queries and keys.
     """
     behind = view - committed[:, None]  # (B, S')
     node = behind.clamp(0, depths.shape[1] - 1)
     key_positions = torch.where(behind < 0, view, committed[:, None] + depths.gather(1, node))
     positions = committed[:, None] + depths  # (B, N)
-    return positions[:, :, None] - key_positions[:, None] < window
+    return near(positions[:, :, None], key_positions[:, None])
 
 
 PREFILL_CHUNK = 512
@@ -84,24 +85,28 @@ class TargetSide:
     """A target with the cache of B rows.
 
     Args:
-        target: lean model.
+        target: a lean model, or one of Transformers.
         aux_layers: whose outputs are wanted.
         rows: requests side by side.
         wrap: makes the passes over trees faster; None runs them as they are.
     """
 
     def __init__(
-        self, target: LeanModel, aux_layers: tuple[int, ...], rows: int, wrap: Wrap | None = None
+        self, target: Target, aux_layers: tuple[int, ...], rows: int, wrap: Wrap | None = None
     ) -> None:
         self.target, self.aux_layers, self.rows = target, aux_layers, rows
         self._wrap = wrap
+        self._captured = isinstance(wrap, GraphCapture)
         # What nodes see is then told by lengths and bits, not by masks.
-        self._bits = isinstance(wrap, GraphCapture)
+        self._bits = self._captured and isinstance(target, LeanModel)
+        config = target.config
+        self._near = near_rule(config.sliding_window, config.chunk)
+        self._near_size = config.chunk or config.sliding_window or 0
         self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
         """A cache of ``positions`` and ``scratch`` slots behind them; what the old one holds is lost."""
-        self.cache = self.target.new_cache(positions + scratch, self.rows)
+        self.cache: Any = self.target.new_cache(positions + scratch, self.rows)
         self._slots = torch.arange(self.cache.capacity, device=self.target.device)
         self.committed = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         self.lengths = [0] * self.rows  # the same on the host
@@ -113,19 +118,22 @@ class TargetSide:
             logits (V,) after the last token, and what was read chunk by chunk.
         """
         chunks: list[Chunk] = []
-        cache, window = self.cache.row(row), self.target.config.sliding_window
+        cache = self.cache.row(row)
         start = self.lengths[row]
         output = None
         for part in ids.split(PREFILL_CHUNK):
             positions = self._slots[start : start + len(part)]
             view = self._slots[: view_length(start + len(part), self.cache.capacity)]
+            mask, near = causal_mask(positions, view), None
+            if self._near is not None:
+                near = mask & self._near(positions[:, None], view[None])
             output = self.target.forward(
                 part[None],
                 positions[None],
                 cache=cache,
                 slots=positions,
-                mask=causal_mask(positions, view),
-                window_mask=None if window is None else causal_mask(positions, view, window),
+                mask=mask,
+                window_mask=near,
                 aux_layers=self.aux_layers,
             )
             found = TargetPass(output.hidden, output.aux).states(reads)
@@ -139,6 +147,8 @@ class TargetSide:
         """Committed positions of a row: 0 for a new or an idle one."""
         self.lengths[row] = length
         self.committed[row] = length
+        if length == 0:
+            self.cache.restart(row)
 
     def verify_pass(self, tree: DraftTree) -> TargetPass:
         """One pass over all nodes; they lie in the slots behind the committed ones."""
@@ -154,9 +164,10 @@ class TargetSide:
     def _run(self, tree: DraftTree, levels: int | None) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
         count = tree.tokens.shape[1]
         used = (
-            self.cache.capacity if self._bits else view_length(max(self.lengths) + count, self.cache.capacity)
+            self.cache.capacity if self._captured else view_length(max(self.lengths) + count, self.cache.capacity)
         )
         view = self._slots[:used]
+        self.cache.attempt(count)
         key = levels, tree.chain
         if key not in self._passes:
             made = self._make_pass(levels, tree.chain)
@@ -214,10 +225,9 @@ class TargetSide:
             mask = view <= slots[:, :, None]
         else:
             mask = block_mask(tree.ancestors, self.committed, view.shape[0])
-        window = self.target.config.sliding_window
         # By the cache's size, not by the view: that changes in a compiled pass.
-        if window is not None and self.cache.capacity > window:
-            return mask, mask & near_mask(tree.depths, self.committed, view, window)
+        if self._near is not None and self.cache.capacity > self._near_size:
+            return mask, mask & near_mask(tree.depths, self.committed, view, self._near)
         return mask, None
 
     def keep(self, tree: DraftTree, path: Tensor, counts: Tensor) -> None:
@@ -235,4 +245,5 @@ class TargetSide:
 
     def note(self, counts: Sequence[int]) -> None:
         """Committed positions of each row, on the host."""
+        self.cache.settle(counts)
         self.lengths = [old + more for old, more in zip(self.lengths, counts)]

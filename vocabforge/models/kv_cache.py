@@ -6,6 +6,7 @@ Lengths and bits keep their shape: only the committed length differs, and it is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,15 @@ class KVCache:
         view = KVCache.__new__(KVCache)
         view._hold(self.k[:, index : index + 1], self.v[:, index : index + 1])
         return view
+
+    def restart(self, row: int) -> None:
+        """A new request takes the row: what it does not overwrite, it does not see."""
+
+    def attempt(self, size: int) -> None:
+        """The next pass has ``size`` tokens a row, and not all of them may stay."""
+
+    def settle(self, counts: Sequence[int]) -> None:
+        """Of that pass, the first ``counts`` tokens of each row stay."""
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's keys (after RoPE) and values (B, nkv, T, D).
@@ -105,6 +115,17 @@ def causal_mask(q_positions: Tensor, key_positions: Tensor, window: int | None =
     distance = q_positions.unsqueeze(1) - key_positions.unsqueeze(0)  # (T, S)
     visible = (distance >= 0) & (key_positions >= 0)
     return visible if window is None else visible & (distance < window)
+
+
+# Of positions (..., T, 1) of queries and (..., 1, S) of keys before them: which keys a layer with a bound sees.
+Near = Callable[[Tensor, Tensor], Tensor]
+
+
+def near_rule(window: int | None, chunk: int | None = None) -> Near | None:
+    """Keys within a ``window`` that ends with the query, or in the query's own ``chunk``; None: all."""
+    if chunk is not None:
+        return lambda queries, keys: queries // chunk == keys // chunk
+    return None if window is None else lambda queries, keys: queries - keys < window
 
 
 class Sight(NamedTuple):

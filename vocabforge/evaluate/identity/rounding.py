@@ -20,7 +20,8 @@ from ...decode.request import SamplingParams
 from ...decode.sampling import TokenHistory, no_law
 from ...decode.target_side import VIEW_STEP, TargetSide
 from ...models.kv_cache import causal_mask
-from ...models.lean.model import LeanModel, LeanOutput
+from ...models.lean.model import LeanModel
+from ...models.target.interface import TargetOutput
 
 BLOCK = 8  # tokens of a pass in blocks
 
@@ -125,7 +126,7 @@ def _read(side: TargetSide, pieces: Iterable[Sequence[int]]) -> Scores:
     return scores
 
 
-def whole_pass(model: LeanModel, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> LeanOutput:
+def whole_pass(model: LeanModel, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> TargetOutput:
     """Every position of some texts, each seeing what stands before it. Run it under ``torch.inference_mode()``.
 
     Args:

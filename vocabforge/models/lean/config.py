@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ...core.errors import DataError
 from ...core.files import read_json
@@ -135,6 +135,8 @@ class LeanConfig:
     mlp_bias: bool
     sliding_window: int | None
     sliding_layers: tuple[bool, ...]
+    chunk: ClassVar[int | None] = None  # no family of the lean decoder attends in chunks
+    recurrent: ClassVar[bool] = False
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any] | Path) -> LeanConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -21,16 +21,10 @@ from ..checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
 from ..kv_cache import KVCache, Sight
 from ..rope import inverse_frequencies, rope_at
 from ..target.hf import HFTarget
+from ..target.interface import TargetOutput
 from ..target.load import read_target_config
 from .config import LeanConfig
 from .layers import LeanLayer, StepInputs, fits_ops, frozen, rms_norm, sum_and_norm
-
-
-class LeanOutput(NamedTuple):
-    """``hidden`` (B, T, H) after the final norm; ``aux`` (B, T, n * H) layer outputs, or None."""
-
-    hidden: Tensor
-    aux: Tensor | None
 
 
 class LeanModel(nn.Module):
@@ -103,7 +97,7 @@ class LeanModel(nn.Module):
         aux_layers: tuple[int, ...] = (),
         layers: range | None = None,
         x: Tensor | None = None,
-    ) -> LeanOutput:
+    ) -> TargetOutput:
         """Run T tokens of B sequences against the cache, writing their keys and values to it.
 
         Args:
@@ -141,7 +135,7 @@ class LeanModel(nn.Module):
             hidden, outputs = self._stack(x, run, step, aux_layers)
         aux = torch.cat([outputs[index] for index in aux_layers], -1) if aux_layers else None
         shape = ids.shape
-        return LeanOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
+        return TargetOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
 
     def _stack(
         self, x: Tensor, layers: range, step: StepInputs, wanted: tuple[int, ...]

@@ -1,0 +1,139 @@
+"""Every architecture of the documentation decodes through Transformers' own code as its ``generate`` does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.models.architectures import ARCHITECTURES, VOCAB, make_architecture
+from vocabforge.core.errors import UsageError
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers.interface import Commit, Plan, shallower_plans
+from vocabforge.decode.request import Request
+from vocabforge.decode.tree import DraftTree, build_tree
+from vocabforge.models.hf.model import TransformersModel
+
+NODES, LEVELS, NEW = 8, 4, 24
+TREES = [name for name, row in ARCHITECTURES.items() if row.drafts == "trees"]
+LENGTHS = (24, 17, 9)
+
+
+class KnowingDrafts:
+    """Drafts random trees, or chains, in which about seven tokens of ten are the text that is to come."""
+
+    kind, label, reads, aux_layers, samples, head, scratch = "test", "test", "aux", (0, 2), False, None, 0
+
+    def __init__(self, texts: dict[tuple[int, ...], list[int]], *, chain: bool) -> None:
+        self.texts, self.chain = texts, chain
+        self.plan = Plan(NODES - 1, NODES) if chain else Plan(LEVELS, NODES)
+        self.draw = random.Random(0)
+        self.accepted = 0
+
+    def plans(self) -> list[Plan]:
+        return shallower_plans(self.plan)
+
+    def allocate(self, rows: int, positions: int, cache: Any) -> None:
+        self.coming: list[list[int]] = [[0] * 64 for _ in range(rows)]
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        self.coming[row] = [*self.texts[tuple(prompt_ids)][1:], *[0] * 64]
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        assert states is not None
+        assert len(states) == len(following)
+
+    def commit(self, commit: Commit) -> None:
+        for row, tokens in enumerate(commit.tokens):
+            self.coming[row] = self.coming[row][len(tokens) :]
+            self.accepted += max(len(tokens) - 1, 0)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: object, lap: object) -> DraftTree:
+        tokens, parents = [], []
+        for row, root in enumerate(roots.tolist()):
+            nodes, above, depth = [root], [0], [0]
+            for node in range(1, NODES):
+                parent = node - 1 if self.chain else self.draw.choice([n for n in range(node) if depth[n] < LEVELS])
+                above.append(parent)
+                depth.append(depth[parent] + 1)
+                known = self.coming[row][depth[parent]]
+                nodes.append(known if self.draw.random() < 0.7 else self.draw.randrange(VOCAB))
+            tokens.append(nodes)
+            parents.append(above)
+        levels = NODES - 1 if self.chain else LEVELS
+        tree = build_tree(torch.tensor(tokens), torch.tensor(parents), levels)
+        return DraftTree(tree.tokens, tree.parents, tree.depths, tree.ancestors, chain=self.chain)
+
+
+def prompts(rows: int) -> list[list[int]]:
+    draw = random.Random(1)
+    return [[draw.randrange(2, VOCAB) for _ in range(length)] for length in LENGTHS[:rows]]
+
+
+def generated(model: Any, prompt: list[int]) -> list[int]:
+    with torch.inference_mode():
+        made = model.generate(
+            torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+    return [int(token) for token in made[0, len(prompt) :]]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_decoding_equals_generate(name: str) -> None:
+    row, model = ARCHITECTURES[name], make_architecture(name)
+    asked = prompts(row.rows)
+    expected = [generated(model, prompt) for prompt in asked]
+    target = TransformersModel(model)
+    drafts: Any = KnowingDrafts(
+        {tuple(prompt): text for prompt, text in zip(asked, expected)}, chain=row.drafts == "chains"
+    )
+    made = Decoder(target, drafts, rows=row.rows).generate_batch([Request(one, NEW, ()) for one in asked])
+    assert [one.token_ids for one in made] == expected
+    assert drafts.accepted > NEW * row.rows // 4
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_tree_nodes_see_their_own_path_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_architecture(name)
+    prompt = prompts(1)[0]
+    tokens = torch.tensor([[5, 11, 7, 3, 9, 60, 13, 21]])
+    tree = build_tree(tokens, torch.tensor([[0, 0, 0, 1, 1, 2, 3, 5]]), 3)
+    alone = []
+    for node in range(NODES):
+        path = tokens[0, tree.ancestors[0, node]].tolist()
+        with torch.inference_mode():
+            alone.append(model(input_ids=torch.tensor([prompt + path])).logits[0, -1])
+    expected = torch.stack(alone)
+    right = _on_nodes(model, prompt, tree)
+    scale = expected.std()
+    assert (right - expected).abs().max() < 1e-4 * scale
+    monkeypatch.setattr(TransformersModel, "_additive", _causal)
+    assert (_on_nodes(model, prompt, tree) - expected).abs().max() > 1e-2 * scale
+
+
+def _causal(self: TransformersModel, mask: Tensor) -> Tensor:
+    """What a model would see without the tree: all slots up to its own."""
+    count, view = mask.shape[-2:]
+    last = int(mask.any(-2).flatten(0, -2)[0].nonzero().max()) + 1 if mask.dim() == 3 else count
+    seen = torch.arange(view) <= torch.arange(last - count, last)[:, None]
+    return torch.zeros(1, 1, count, view).masked_fill_(~seen, torch.finfo(torch.float32).min)
+
+
+@torch.inference_mode()
+def _on_nodes(model: Any, prompt: list[int], tree: DraftTree) -> Tensor:
+    side = Decoder(TransformersModel(model), None)._side
+    side.allocate(64, NODES)
+    side.prefill(0, torch.tensor(prompt), "none")
+    logits = side.verify_pass(tree).logits
+    assert logits is not None
+    return logits[0]
+
+
+def test_one_position_for_all_rows_is_refused() -> None:
+    target = TransformersModel(make_architecture("llama-4"))
+    with pytest.raises(UsageError, match="one request at a time"):
+        Decoder(target, rows=2)

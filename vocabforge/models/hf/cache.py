@@ -1,0 +1,279 @@
+"""A cache of slots for models of Transformers: keys and values where the decoder says, recurrent states beside them.
+
+Attention layers hold every position, whatever their window: masks say what is seen. Which slot holds which position is
+the caller's to decide, so that a tree's nodes lie side by side and the accepted ones are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, LinearAttentionCacheLayerMixin
+
+from ...core.errors import DataError
+from .replay import Replay
+
+
+class Place:
+    """What the pass that is running reads and writes.
+
+    Attributes:
+        batch: B rows of the whole cache.
+        capacity: S slots of a row.
+        rows: the rows of this pass.
+        slots: (T,) or (B', T) slots that its tokens are written to.
+        view: slots that it looks at, from the first.
+        positions: (B', T) of its tokens.
+        filled: whether recurrent layers go on from the state of these rows; else they start anew.
+    """
+
+    def __init__(self, batch: int, capacity: int) -> None:
+        self.batch, self.capacity = batch, capacity
+        self.rows = slice(0, batch)
+        self.slots = self.positions = torch.empty(0)
+        self.view = capacity
+        self.filled = False
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one attention layer, (B, heads, S, D) each, made at its first pass."""
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Zeros: a slot that was never written is finite."""
+
+        def empty(states: Tensor) -> Tensor:
+            shape = (self.place.batch, states.shape[1], self.place.capacity, states.shape[3])
+            return torch.zeros(shape, dtype=states.dtype, device=states.device)
+
+        self.keys, self.values = empty(key_states), empty(value_states)
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        place = self.place
+        keys, values = self.keys[place.rows], self.values[place.rows]
+        slots = place.slots.to(keys.device)
+        if slots.dim() == 2 and len(slots) > 1:
+            rows = torch.arange(len(slots), device=slots.device)[:, None]
+            keys[rows, :, slots] = key_states.transpose(1, 2)
+            values[rows, :, slots] = value_states.transpose(1, 2)
+        else:
+            slots = slots.flatten()
+            keys.index_copy_(2, slots, key_states)
+            values.index_copy_(2, slots, value_states)
+        return keys[:, :, : place.view], values[:, :, : place.view]
+
+    def move(self, source: Tensor, destination: Tensor) -> None:
+        """Copy slots to slots, each (B, N); reads all sources before it writes."""
+        if not self.is_initialized:
+            return
+        source, destination = source.to(self.keys.device), destination.to(self.keys.device)
+        rows = torch.arange(len(source), device=source.device)[:, None]
+        for states in (self.keys, self.values):
+            states[rows, :, destination] = states[rows, :, source]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.place.view, 0
+
+    def get_seq_length(self) -> Any:
+        """What positions of the pass begin at, less their number in it: Llama 4 takes its temperatures from this."""
+        positions = self.place.positions
+        return positions[0] - torch.arange(positions.shape[1], device=positions.device)
+
+    def get_max_length(self) -> int:
+        return self.place.capacity
+
+
+class StateLayer(LinearAttentionCacheLayerMixin):
+    """Convolution and recurrent states of one layer, (B, ...) each, made at its first pass."""
+
+    def __init__(self, place: Place, number_of_states: int = 1) -> None:
+        self.place = place
+        self.memory: dict[tuple[str, int], Tensor] = {}
+        self._started = dict.fromkeys(range(number_of_states), False)
+        super().__init__(number_of_states=number_of_states)
+
+    def _of(self, kind: str) -> dict[int, Tensor | None]:
+        rows = self.place.rows
+        return {
+            index: self.memory[kind, index][rows] if (kind, index) in self.memory else None
+            for index in range(self.number_of_states)
+        }
+
+    # The base class keeps these four as attributes; here they are of the rows of the pass.
+    @property
+    def conv_states(self) -> dict[int, Tensor | None]:
+        return self._of("conv")
+
+    @conv_states.setter
+    def conv_states(self, _: object) -> None:
+        """Made by the first pass."""
+
+    @property
+    def recurrent_states(self) -> dict[int, Tensor | None]:
+        return self._of("recurrent")
+
+    @recurrent_states.setter
+    def recurrent_states(self, _: object) -> None:
+        """Made by the first pass."""
+
+    @property
+    def has_previous_state(self) -> dict[int, bool]:
+        return dict.fromkeys(range(self.number_of_states), True) if self.place.filled else self._started
+
+    @has_previous_state.setter
+    def has_previous_state(self, _: object) -> None:
+        """The place of the pass says it."""
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """By the first update, which knows the shape."""
+
+    def _store(self, kind: str, index: int, states: Tensor) -> Tensor:
+        if (kind, index) not in self.memory:
+            shape = (self.place.batch, *states.shape[1:])
+            self.memory[kind, index] = torch.zeros(shape, dtype=states.dtype, device=states.device)
+        mine = self.memory[kind, index][self.place.rows]
+        mine.copy_(states)
+        return mine
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """The states before the pass and its own in one row; the last ones stay."""
+        before = self.conv_states[state_idx]
+        size = before.shape[-1] if before is not None else conv_kernel_size or conv_states.shape[-1]
+        if self.place.filled and before is not None:
+            whole = torch.cat([before, conv_states], dim=-1)
+        else:
+            whole = torch.nn.functional.pad(conv_states, (max(size - conv_states.shape[-1], 0), 0))
+        self._store("conv", state_idx, whole[..., -size:])
+        return whole
+
+    def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        return self._store("recurrent", state_idx, recurrent_states)
+
+
+class StateAndSlotLayer(StateLayer, SlotLayer):
+    """A layer with attention and a recurrence side by side."""
+
+    def __init__(self, place: Place, number_of_states: int = 1) -> None:
+        SlotLayer.__init__(self, place)
+        StateLayer.__init__(self, place, number_of_states)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        if len(args) == 2:  # of keys and values
+            SlotLayer.lazy_initialization(self, *args)
+
+
+class SlotCache(Cache):
+    """Slots of all layers for B rows.
+
+    Args:
+        config: the model's text configuration.
+        batch: B.
+        capacity: S.
+        replay: repairs recurrent layers after a rejection; None where the model has none.
+
+    Raises:
+        DataError: a layer that chooses by itself which keys it sees (an indexer).
+    """
+
+    def __init__(self, config: Any, batch: int, capacity: int, replay: Replay | None = None) -> None:
+        self.place = Place(batch, capacity)
+        self.capacity, self.replay = capacity, replay
+        self.saved: list[Tensor] = []
+        self._filled = [False] * batch
+        self._tried = 1  # tokens a row of the pass that is to be settled
+        super().__init__(layers=[self._layer(layer) for layer in DynamicCache(config=config).layers])
+
+    def _layer(self, layer: Any) -> Any:
+        recurrent = isinstance(layer, LinearAttentionCacheLayerMixin)
+        if recurrent and isinstance(layer, CacheLayerMixin):
+            return StateAndSlotLayer(self.place, layer.number_of_states)
+        if recurrent:
+            return StateLayer(self.place, layer.number_of_states)
+        if isinstance(layer, DummyLayer):
+            return layer
+        if hasattr(layer, "update_indexer"):
+            raise DataError(
+                "this target's attention chooses keys with an indexer, which trees cannot be verified with",
+                got=type(layer).__name__,
+                expected="attention over all keys, a window or chunks",
+            )
+        return SlotLayer(self.place)
+
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        layer = self.layers[layer_idx]
+        return layer.get_seq_length() if isinstance(layer, SlotLayer) else 0
+
+    def enter(self, rows: slice, slots: Tensor, positions: Tensor, view: int) -> None:
+        """A pass over these rows begins."""
+        place = self.place
+        place.rows, place.slots, place.positions, place.view = rows, slots, positions, view
+        place.filled = any(self._filled[rows])
+        self._filled[rows] = [True] * len(self._filled[rows])
+
+    def restart(self, row: int) -> None:
+        """A new request takes the row."""
+        self._filled[row] = False
+
+    def attempt(self, size: int) -> None:
+        """The next pass has ``size`` tokens a row, and not all of them may stay."""
+        self._tried = size
+        if self.replay is not None and size > 1:
+            self.replay.begin(self)
+
+    def settle(self, counts: Sequence[int]) -> None:
+        """Of that pass, the first ``counts`` tokens of each row stay."""
+        if self.replay is not None and self._tried > 1:
+            self.replay.settle(self, counts, self._tried)
+
+    def row(self, index: int) -> RowOfSlots:
+        """One row, for :meth:`~vocabforge.models.hf.model.TransformersModel.forward`."""
+        return RowOfSlots(self, slice(index, index + 1))
+
+    def move(self, source: Tensor, destination: Tensor) -> None:
+        """Compaction after a tree: copy slots ``source`` to ``destination``, (N,) or (B, N), in every layer."""
+        every = self.place.batch, -1
+        for layer in self.layers:
+            if isinstance(layer, SlotLayer):
+                layer.move(source.expand(every), destination.expand(every))
+
+    def states(self) -> Iterator[Tensor]:
+        """All recurrent states, (B, ...) each."""
+        for layer in self.layers:
+            if isinstance(layer, StateLayer):
+                yield from layer.memory.values()
+
+
+class RowOfSlots:
+    """Rows of a :class:`SlotCache` as a cache of their own."""
+
+    def __init__(self, whole: SlotCache, rows: slice) -> None:
+        self.whole, self.rows, self.capacity = whole, rows, whole.capacity
+
+
+def rows_of(cache: SlotCache | RowOfSlots) -> tuple[SlotCache, slice]:
+    """The whole cache, and which of its rows are meant."""
+    if isinstance(cache, RowOfSlots):
+        return cache.whole, cache.rows
+    return cache, slice(0, cache.place.batch)

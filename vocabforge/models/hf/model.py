@@ -1,0 +1,294 @@
+"""Any causal language model of Transformers as a decoding target: its own code, our cache, masks and positions.
+
+The lean model is faster where it knows the architecture; this one serves the others. A pass takes the tokens of B rows
+at explicit positions, sees what additive masks say, and writes to the slots that it is given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import DataError, UsageError
+from ..target.interface import TargetOutput
+from ..target.load import Placement, load_causal_lm
+from ..target.logits import LogitTransform
+from .cache import RowOfSlots, SlotCache, rows_of
+from .layers import find_layers
+from .replay import Replay
+
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+_FAR = 1 << 20  # positions of a model that names no limit
+
+
+@dataclass(frozen=True)
+class GeneralConfig:
+    """What the decoder asks of a target.
+
+    Attributes:
+        sliding_window: the smallest window of a layer, in positions; None where all layers see everything.
+        chunk: Llama 4's layers see the positions of their own chunk of this size; None elsewhere.
+        recurrent: some layers have a state instead of keys, so that only chains can be verified.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    sliding_window: int | None
+    chunk: int | None
+    recurrent: bool
+
+
+class _HeadInput(nn.Module):
+    """Stands in for the LM head: keeps what it would read, and gives one column instead of V."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.hidden: Tensor | None = None
+        self.__dict__["weight"] = head.weight  # some models cast to its dtype
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.hidden = hidden
+        return hidden[..., :1]
+
+
+class TransformersModel:
+    """A loaded model of Transformers behind the lean model's interface.
+
+    The model's LM head is taken out: :meth:`forward` gives its input, :meth:`logits` applies it.
+
+    Args:
+        model: as ``AutoModelForCausalLM`` gives it.
+        source: where it comes from, for messages.
+
+    Attributes:
+        config: sizes.
+        transform: what the model does to its logits behind the LM head.
+
+    Raises:
+        DataError: no logits, no decoder layers, or logits that are not those of the head and the transform.
+    """
+
+    def __init__(self, model: Any, source: object = None) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.source = source
+        text = model.config.get_text_config(decoder=True)
+        self._text = text
+        self.head: Any = model.get_output_embeddings()
+        if self.head is None:
+            raise DataError(
+                "the target has no LM head", got=type(model).__name__, expected="a causal language model", source=source
+            )
+        self.transform = LogitTransform.of(text)
+        self._layers = find_layers(model, source)
+        names = inspect.signature(type(model).forward).parameters
+        self._cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
+        self._positional = "position_ids" in names
+        self._mask_keys = _mask_keys(model, text)
+        self._all_near = self._mask_keys is None and getattr(text, "sliding_window", None) is not None
+        self._stand_in = _HeadInput(self.head)
+        self._kept: dict[int, Tensor] = {}
+        self._hooked: set[int] = set()
+        probe = SlotCache(text, 1, 1)
+        self.config = _sizes(model, text, self.head, probe, self._mask_keys, source)
+        self._replay = Replay(model) if self.config.recurrent else None
+        self._check()
+
+    @property
+    def embedding(self) -> Tensor:
+        """(V, H) raw input rows."""
+        return cast("Tensor", self.model.get_input_embeddings().weight)
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """(V, H)."""
+        return cast("Tensor", self.head.weight)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lm_head_weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def new_cache(self, capacity: int, batch: int = 1) -> SlotCache:
+        """A cache of ``batch`` rows of ``capacity`` slots; layers take memory at their first pass.
+
+        Raises:
+            UsageError: several rows of a model that takes one position for all of them (Llama 4).
+        """
+        if batch > 1 and getattr(self._text, "attn_temperature_tuning", False):
+            raise UsageError(
+                "this target scales attention by one position for all rows, so it decodes one request at a time",
+                got=f"{batch} rows of {self.config.architecture}",
+                expected="1 row",
+                remedy="leave --batch out",
+            )
+        return SlotCache(self._text, batch, capacity, self._replay)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., H) what the LM head reads -> (..., V), with the model's own softcap or scale."""
+        return self.transform(self.head(hidden.to(self.lm_head_weight.device)))
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        cache: SlotCache | RowOfSlots,
+        slots: Tensor,
+        mask: Tensor,
+        window_mask: Tensor | None = None,
+        aux_layers: tuple[int, ...] = (),
+    ) -> TargetOutput:
+        """Run T tokens of B rows; see :meth:`~vocabforge.models.lean.model.LeanModel.forward`.
+
+        Returns:
+            ``hidden`` is what the LM head reads.
+        """
+        whole, rows = rows_of(cache)
+        view = mask.shape[-1]
+        whole.enter(rows, slots, positions, view)
+        near = mask if window_mask is None else window_mask
+        given: dict[str, Any] = {self._cache_name: whole, "attention_mask": self._masks(mask, near)}
+        if self._positional:
+            given["position_ids"] = positions
+        self._hook(aux_layers)
+        hidden = self._run(ids, given)
+        aux = None
+        if aux_layers:
+            aux = torch.cat([self._kept[index].to(hidden.device) for index in aux_layers], -1)
+        self._kept.clear()
+        return TargetOutput(hidden, aux)
+
+    def _run(self, ids: Tensor, given: dict[str, Any]) -> Tensor:
+        """(B, T) ids -> (B, T, H) what the LM head would read."""
+        self.model.set_output_embeddings(self._stand_in)
+        try:
+            self.model(input_ids=ids, use_cache=True, return_dict=True, **given)
+            hidden = self._stand_in.hidden
+        finally:
+            self.model.set_output_embeddings(self.head)
+            self._stand_in.hidden = None
+        assert hidden is not None
+        return hidden
+
+    def _masks(self, mask: Tensor, near: Tensor) -> Any:
+        """Additive float masks, right with every attention of Transformers; booleans are not with eager."""
+        if self._mask_keys is None:
+            return self._additive(near if self._all_near else mask)
+        if not _ATTENTION & set(self._mask_keys):
+            return None
+        made: dict[str, Tensor | None] = {}
+        for key in self._mask_keys:
+            if key == "full_attention":
+                made[key] = self._additive(mask)
+            elif key in ("sliding_attention", "chunked_attention"):
+                made[key] = self._additive(near)
+            else:  # a recurrent layer reads all of its row
+                made[key] = None
+        return made
+
+    def _additive(self, mask: Tensor) -> Tensor:
+        """(T, S) or (B, T, S) -> (B or 1, 1, T, S): 0 where visible, else the lowest finite number."""
+        bias = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device)
+        bias.masked_fill_(~mask, torch.finfo(self.dtype).min)
+        return bias[None, None] if mask.dim() == 2 else bias.unsqueeze(1)
+
+    def _hook(self, layers: Sequence[int]) -> None:
+        """Record the outputs of these layers from now on."""
+        for index in set(layers) - self._hooked:
+
+            def keep(_module: nn.Module, _inputs: Any, output: Any, index: int = index) -> None:
+                self._kept[index] = output[0] if isinstance(output, tuple) else output
+
+            self._layers[index].register_forward_hook(keep)
+            self._hooked.add(index)
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """The head and its transform give the model's logits."""
+        ids = torch.arange(min(8, self.config.vocab_size), device=self.device)[None]
+        given = {"position_ids": torch.arange(ids.shape[1], device=self.device)[None]} if self._positional else {}
+        whole = self.model(input_ids=ids, use_cache=False, return_dict=True, **given).logits
+        self.model.set_output_embeddings(self._stand_in)
+        try:
+            self.model(input_ids=ids, use_cache=False, return_dict=True, **given)
+            hidden = self._stand_in.hidden
+        finally:
+            self.model.set_output_embeddings(self.head)
+            self._stand_in.hidden = None
+        ours = None if hidden is None else self.logits(hidden)
+        if ours is None or ours.shape != whole.shape or not torch.allclose(ours, whole.to(ours), rtol=1e-3, atol=1e-4):
+            raise DataError(
+                "this target's logits are not its LM head's, a scale and a softcap",
+                got=type(self.model).__name__,
+                expected="logits = softcap(scale x LM head(hidden))",
+                source=self.source,
+            )
+
+
+def load_transformers(
+    path: Path, *, dtype: torch.dtype | str = torch.float32, device: torch.device | str = "cpu"
+) -> TransformersModel:
+    """Load a Hugging Face folder for decoding by Transformers' own code.
+
+    Raises:
+        DataError: no model, or one that cannot be verified.
+    """
+    placement = Placement(torch.device(device))
+    return TransformersModel(load_causal_lm(path, dtype, placement), path)
+
+
+def _mask_keys(model: Any, text: Any) -> list[str] | None:
+    """Layer types that the model's forward takes masks of; None: it takes one mask."""
+    from transformers.masking_utils import create_masks_for_generate
+
+    make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
+    weight = model.get_input_embeddings().weight
+    embeds = torch.zeros(1, 2, text.hidden_size, dtype=weight.dtype, device=weight.device)
+    probe = make(
+        config=model.config, inputs_embeds=embeds, attention_mask=None, past_key_values=None, position_ids=None
+    )
+    return list(probe) if isinstance(probe, dict) else None
+
+
+def _sizes(
+    model: Any, text: Any, head: Any, probe: SlotCache, keys: Sequence[str] | None, source: object
+) -> GeneralConfig:
+    limit = getattr(text, "max_position_embeddings", None) or _FAR
+    rope = getattr(text, "rope_parameters", None) or {}
+    tables = rope.values() if any(isinstance(one, dict) for one in rope.values()) else [rope]
+    for table in tables:
+        if table.get("rope_type") in ("longrope", "dynamic"):
+            # Frequencies change for the whole pass where any position lies beyond.
+            before = table.get("original_max_position_embeddings") or getattr(
+                text, "original_max_position_embeddings", None
+            )
+            limit = min(limit, int(before or limit) - _ROOM)
+    window = getattr(text, "sliding_window", None)
+    chunk = getattr(text, "attention_chunk_size", None) if keys and "chunked_attention" in keys else None
+    if keys is not None and not {"sliding_attention", "chunked_attention"} & set(keys):
+        window = None
+    return GeneralConfig(
+        architecture=type(model).__name__,
+        vocab_size=int(head.weight.shape[0]),
+        hidden_size=int(head.weight.shape[1]),
+        num_layers=len(find_layers(model, source)),
+        max_positions=int(limit),
+        sliding_window=None if chunk else window,
+        chunk=chunk,
+        recurrent=any(True for layer in probe.layers if hasattr(layer, "memory")),
+    )
+
+
+_ROOM = 64  # a tree's nodes lie beyond its request's last position
