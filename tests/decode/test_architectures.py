@@ -57,7 +57,11 @@ class KnowingDrafts:
         for row, root in enumerate(roots.tolist()):
             nodes, above, depth = [root], [0], [0]
             for node in range(1, NODES):
-                parent = node - 1 if self.chain else self.draw.choice([n for n in range(node) if depth[n] < LEVELS])
+                parent = (
+                    node - 1
+                    if self.chain
+                    else self.draw.choice([n for n in range(node) if depth[n] < LEVELS])
+                )
                 above.append(parent)
                 depth.append(depth[parent] + 1)
                 known = self.coming[row][depth[parent]]

@@ -103,7 +103,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt-2": Architecture(
         "GPT2Config",
         {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512},
-        without=("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "head_dim"),
+        without=(
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+            "head_dim",
+        ),
     ),
     "deepseek-v3": Architecture(
         "DeepseekV3Config",

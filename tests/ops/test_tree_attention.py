@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.target_side import block_mask, near_mask
 from vocabforge.decode.tree import DraftTree, build_tree
+from vocabforge.models.kv_cache import near_rule
 from vocabforge.ops.tree_attention import HEAD_SIZES, tree_attention
 
 NAN = float("nan")
@@ -94,7 +95,9 @@ def test_reference_equals_torch_under_the_masks_of_decoding(count: int) -> None:
     assert torch.allclose(got, expected, atol=1e-5)
     # A sliding window, as layers that have one see the tree.
     far = torch.tensor([150, 90])
-    near = near_mask(tree.depths, far, torch.arange(view), near_rule(50)) & block_mask(tree.ancestors, far, view)
+    near = near_mask(tree.depths, far, torch.arange(view), near_rule(50)) & block_mask(
+        tree.ancestors, far, view
+    )
     positions = far[:, None] + tree.depths
     assert int(tree.depths.max()) < 50  # beyond it the mask hides ancestors, too
     expected = F.scaled_dot_product_attention(

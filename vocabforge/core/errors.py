@@ -82,6 +82,10 @@ class DataError(VocabForgeError):
     """Input data (text, JSON, tokenizer, checkpoint) cannot be used."""
 
 
+class UnsupportedError(DataError):
+    """A sound model that this part of the program does not compute; another part may."""
+
+
 class ArtifactError(VocabForgeError):
     """An artefact folder is missing, incomplete, damaged or of another kind."""
 

@@ -28,7 +28,7 @@ from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
 from .verify.registry import VERIFIERS, RowVerification, verify
-from .work import Waiting, Work, check_layers, check_request
+from .work import Waiting, Work, check_chain, check_layers, check_request
 
 PREFILL = "prefill"
 
@@ -84,6 +84,7 @@ class Decoder:
 
     Raises:
         UsageError: ``context`` beyond the target's positions, or a verifier or control of no such name.
+        UsageError: a target with recurrent layers, and a proposer that drafts trees.
         UsageError: with captured passes, trees deeper than the target's attention window.
         MismatchError: the proposer reads layers that the target does not have.
     """
@@ -113,6 +114,9 @@ class Decoder:
         self.levels = proposer.plan.levels if proposer else 0
         plans = proposer.plans() if proposer else [PLAIN_PLAN]
         self.control = make_control(control, plans) if isinstance(control, str) else control
+        if target.config.recurrent:
+            wrap = None  # states that a rejection takes back are no static memory
+            check_chain(proposer)
         aux = proposer.aux_layers if proposer else ()
         check_layers(aux, target.config.num_layers)
         self._reads = proposer.reads if proposer else "none"

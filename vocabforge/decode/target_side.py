@@ -164,7 +164,9 @@ class TargetSide:
     def _run(self, tree: DraftTree, levels: int | None) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
         count = tree.tokens.shape[1]
         used = (
-            self.cache.capacity if self._captured else view_length(max(self.lengths) + count, self.cache.capacity)
+            self.cache.capacity
+            if self._captured
+            else view_length(max(self.lengths) + count, self.cache.capacity)
         )
         view = self._slots[:used]
         self.cache.attempt(count)

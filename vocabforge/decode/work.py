@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.errors import MismatchError, UsageError
+from .proposers.registry import Proposer
 from .request import Finish, Generation, Request
 from .tree import DraftTree
 from .verify.registry import RowVerification
@@ -108,3 +109,18 @@ def offered(tree: DraftTree) -> tuple[list[int], list[int]]:
         return deepest, [count - 1] * rows
     depths = tree.depths.masked_fill(~tree.alive, 0)
     return depths.amax(1).tolist(), (tree.alive.sum(1) - 1).tolist()
+
+
+def check_chain(proposer: Proposer | None) -> None:
+    """Refuse trees over recurrent layers: their state after a node is that of one path only.
+
+    Raises:
+        UsageError: the proposer drafts more than one node a level.
+    """
+    if proposer is not None and proposer.plan.nodes > proposer.plan.levels + 1:
+        raise UsageError(
+            "this target has recurrent layers, so only chains can be verified",
+            got=f"trees of {proposer.plan.nodes} nodes and {proposer.plan.levels} levels",
+            expected="one node a level",
+            remedy="use --tree chain",
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError
+from ..core.errors import DataError, UnsupportedError
 
 ROPE_TYPES = ("default", "linear", "llama3")
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
@@ -39,7 +39,7 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: object =
     """
     nested: Any = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(nested, Mapping) or any(isinstance(value, Mapping) for value in nested.values()):
-        raise DataError(
+        raise UnsupportedError(
             "the configuration's RoPE settings are not one flat table",
             got=nested,
             expected="the same RoPE for every layer",
@@ -48,7 +48,7 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: object =
         )
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind not in ROPE_TYPES:
-        raise DataError(
+        raise UnsupportedError(
             "this RoPE type is not computed here",
             got=kind,
             expected=", ".join(ROPE_TYPES),
@@ -57,7 +57,7 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: object =
         )
     partial = nested.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
-        raise DataError(
+        raise UnsupportedError(
             "partial rotary embeddings are not computed here",
             got=f"partial_rotary_factor {partial}",
             expected="1.0 or absent",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...core.errors import UsageError
 from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ...ops.target_choice import target_choice
 from ...ops.target_sample import target_sample, target_weights_of
 from ...ops.tree_verify import tree_verify
@@ -181,13 +182,13 @@ def device_cycle(
     return None
 
 
-def check_window(target: LeanModel, levels: int) -> None:
+def check_window(target: Target, levels: int) -> None:
     """Refuse trees that a window would cut: bits say that a node sees all nodes above it.
 
     Raises:
         UsageError: the target's window is not longer than a path.
     """
-    window = target.config.sliding_window
+    window = target.config.sliding_window if isinstance(target, LeanModel) else None  # others have masks
     if window is not None and window <= levels:
         raise UsageError(
             "the draft tree is too deep to be captured",

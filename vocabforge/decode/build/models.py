@@ -10,6 +10,7 @@ from ...core.console import say
 from ...core.errors import ArtifactError, DataError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...export.registry import load_drafter
+from ...models.backends import Backend, load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
@@ -18,6 +19,7 @@ from ...models.lean.config import find_family
 from ...models.lean.model import LeanModel, load_target
 from ...models.target.fingerprint import target_fingerprint
 from ...models.target.hf import check_tokenizer_fits, read_target_config
+from ...models.target.interface import Target
 from ...models.target.load import DTYPES
 from .heads import BuiltHead
 
@@ -35,6 +37,7 @@ class Models:
         tokenizer: folder; None: the target's.
         device: None chooses CUDA where there is one.
         dtype: of everything that is loaded; a name of ``DTYPES``.
+        backend: which code computes the target; see ``models/backends.py``.
 
     Attributes:
         model, tokenizer: the target and its tokenizer.
@@ -53,11 +56,14 @@ class Models:
         *,
         device: str | None = None,
         dtype: str = "float32",
+        backend: Backend = "auto",
     ) -> None:
         if dtype not in DTYPES:
             raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
         self.target = target
-        self.model: LeanModel = load_target(target, dtype=DTYPES[dtype], device=choose_device(device))
+        self.model: Target = load_decoding_target(
+            target, backend, dtype=DTYPES[dtype], device=choose_device(device)
+        )
         self.tokenizer: TextTokenizer = load_tokenizer(tokenizer or target)
         check_tokenizer_fits(
             self.tokenizer.vocab_size,

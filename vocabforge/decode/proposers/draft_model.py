@@ -20,6 +20,7 @@ from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.heads.registry import FullHead, HeadBase
 from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ..accelerate.graphs import GraphCapture
 from ..trees.policies import choose_policy
 from .interface import Commit, DraftStep, Frontier, Wrap
@@ -215,7 +216,7 @@ def draft_model_of(parts: ProposerParts) -> LeanModel:
     return drafter
 
 
-def head_base(target: LeanModel, drafter: LeanModel) -> HeadBase:
+def head_base(target: Target, drafter: LeanModel) -> HeadBase:
     """What draft heads over a draft model score: its LM head's rows of ids that the target has too."""
     size = min(target.config.vocab_size, drafter.config.vocab_size)
     weight = drafter.lm_head_weight[:size]

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...core.errors import UsageError
 from ...models.heads.registry import FullHead
 from ...models.kv_cache import KVCache
+from ...models.lean.config import FAMILIES
 from ...models.lean.model import LeanModel
 from ..accelerate.graphs import GraphCapture
 from ..trees.policies import choose_policy
@@ -102,6 +103,13 @@ def build(parts: ProposerParts) -> ModelProposer:
     Raises:
         UsageError: the target has fewer layers, or a tree that cannot be filled.
     """
+    if not isinstance(parts.target, LeanModel):
+        raise UsageError(
+            "an early exit needs a target that the lean decoder computes",
+            got=parts.target.config.architecture,
+            expected=", ".join(FAMILIES),
+            remedy="draft with n-gram, a draft model or a trained drafter",
+        )
     count = parts.target.config.num_layers
     layers = default_layers(count) if parts.options.exit_layers is None else parts.options.exit_layers
     if not 1 <= layers <= count:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...core.registry import resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ..tree import DraftTree, TreeSettings
 from .interface import Commit, Draw, Plan
 
@@ -60,14 +60,14 @@ class ProposerParts:
     """What a proposer is made of.
 
     Attributes:
-        target: the lean target.
+        target: what is decoded.
         drafter: a trained drafter, or a lean draft model; None for proposers without one.
         head: scores its states; None takes the one it brings.
         options: how it drafts.
         bridge: between the vocabularies of target and draft model, where they differ.
     """
 
-    target: LeanModel
+    target: Target
     drafter: Any = None
     head: DraftHead | None = None
     options: MethodSpec = field(default_factory=_default_options)
@@ -145,7 +145,7 @@ def make_proposer(name: str, parts: ProposerParts) -> Proposer:
     return proposer
 
 
-def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
+def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
     """A trained drafter's own proposer with a dynamic tree.
 
     Raises:

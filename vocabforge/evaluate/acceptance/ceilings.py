@@ -20,7 +20,7 @@ from ...core.console import ProgressBar
 from ...core.errors import DataError, MismatchError
 from ...corpus.sources.sources import SourceOptions, iter_documents
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ...vocab.subset.select import Ids
 from ...vocab.subset.subset import VocabSubset
 from ..identity.rounding import whole_pass
@@ -53,7 +53,7 @@ def argmax_inside(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def measure_ceilings(
-    model: LeanModel,
+    model: Target,
     windows: Sequence[Sequence[int]],
     rankings: Mapping[str, Tensor],
     sizes: Sequence[int],
@@ -126,7 +126,7 @@ def measure_ceilings(
     }
 
 
-def _hidden(model: LeanModel, windows: Sequence[Sequence[int]]) -> Tensor:
+def _hidden(model: Target, windows: Sequence[Sequence[int]]) -> Tensor:
     """(N, H) final hidden states of all tokens of a few windows, padding left out."""
     longest = max(len(window) for window in windows)
     ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), padded at the end with id 0
@@ -141,7 +141,7 @@ _POOL = 16  # windows looked at for each one taken
 
 
 def measure_target(
-    model: LeanModel,
+    model: Target,
     tokenizer: TextTokenizer,
     texts: Mapping[str, Sequence[Path]],
     rankings: tuple[Ids, Mapping[str, VocabSubset]],

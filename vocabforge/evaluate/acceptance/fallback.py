@@ -27,7 +27,7 @@ from ...models.heads.core import rows_of
 from ...models.heads.interface import DraftHead, HeadBase, ScoresSome
 from ...models.heads.registry import StaticHead, base_of
 from ...models.heads.scorer import LowRankScorer
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ...models.target.load import dtype_name
 from ...vocab.subset.select import Ids
 from ...vocab.subset.subset import VocabSubset
@@ -62,7 +62,7 @@ class FallbackRequest:
 
 
 def choose_fallback(
-    model: LeanModel, drafter: Drafter, prompts: LivePrompts, request: FallbackRequest
+    model: Target, drafter: Drafter, prompts: LivePrompts, request: FallbackRequest
 ) -> tuple[VocabSubset, dict[str, Any]]:
     """Choose a static vocabulary and measure it.
 

@@ -20,11 +20,12 @@ from ...core.errors import UsageError, VocabForgeError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.proposers.registry import tree_proposer
 from ...decode.tree import TreeSettings
+from ...models.backends import decoder_over, load_decoding_target
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
-from ...models.lean.model import LeanModel, load_target, share_target
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
+from ...models.target.interface import Target
 from ...train.config import LiveConfig
 from ...train.heads.draft_heads import KINDS
 from ..identity.compare import first_difference
@@ -36,7 +37,7 @@ _NEAR_TIE = 1e-3  # share of the largest logit
 
 
 def live_acceptance(
-    target: HFTarget | TargetHead | LeanModel,
+    target: HFTarget | TargetHead | Target,
     prompts_file: Path,
     tokenizer: TextTokenizer,
     config: LiveConfig,
@@ -68,18 +69,18 @@ def live_acceptance(
     return LiveAcceptance(model, prompts, config, chain_steps=steps, shortlists=shortlists)
 
 
-def _decoder_of(target: HFTarget | TargetHead | LeanModel, folder: Path | None) -> LeanModel:
-    if isinstance(target, LeanModel):
-        return target
+def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> Target:
     if isinstance(target, HFTarget):
-        return share_target(target)
+        return decoder_over(target)
+    if not isinstance(target, TargetHead):
+        return target
     if folder is None:
         raise UsageError(
             "training from a cache holds the target's head only",
             got="no layers",
             remedy="run.live.load_target=true loads the rest",
         )
-    return load_target(folder, dtype=target.head_weight.dtype, device=target.head_weight.device)
+    return load_decoding_target(folder, dtype=target.head_weight.dtype, device=target.head_weight.device)
 
 
 class LiveAcceptance:
@@ -98,7 +99,7 @@ class LiveAcceptance:
 
     def __init__(
         self,
-        model: LeanModel,
+        model: Target,
         prompts: LivePrompts,
         config: LiveConfig,
         *,

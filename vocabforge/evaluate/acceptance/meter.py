@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ...decode.engine import Decoder
 from ...decode.proposers.registry import Proposer
 from ...decode.request import Generation
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ..results.intervals import estimate, ratio, ratio_of_ratios
 from ..results.schema import Figure
 from .prompts import LivePrompts
@@ -55,7 +55,7 @@ class AcceptanceMeter:
     """
 
     def __init__(
-        self, model: LeanModel, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None
+        self, model: Target, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None
     ) -> None:
         self.model, self.prompts, self.new, self.each = model, prompts, new, each
         longest = max(map(len, prompts.prompts)) + new

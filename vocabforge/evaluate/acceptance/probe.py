@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...decode.engine import Decoder
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ..identity.rounding import whole_pass
 
 _PROMPTS = (
@@ -58,7 +58,7 @@ def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
 
 @torch.inference_mode()
 def probe(
-    model: LeanModel, prompts: Sequence[Sequence[int]], new: int, layers: Sequence[int]
+    model: Target, prompts: Sequence[Sequence[int]], new: int, layers: Sequence[int]
 ) -> list[ProbedText]:
     """Continue every prompt greedily and run the whole once more for its states.
 
@@ -69,7 +69,7 @@ def probe(
     return [_text(model, list(prompt), new, wanted) for prompt in prompts]
 
 
-def _text(model: LeanModel, prompt: list[int], new: int, layers: tuple[int, ...]) -> ProbedText:
+def _text(model: Target, prompt: list[int], new: int, layers: tuple[int, ...]) -> ProbedText:
     context = min(model.config.max_positions, len(prompt) + new + 1)
     made = Decoder(model, None, context=context).generate(
         prompt, max_new_tokens=context - len(prompt) - 1, stop_ids=()

@@ -13,7 +13,7 @@ import torch
 
 from ...core.console import ProgressBar
 from ...core.errors import DataError, VocabForgeError
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ..benchmarks import Question
 from ..results.schema import DivergenceRow
 from ..run.prompts import PromptBuilder, system_of
@@ -38,7 +38,7 @@ def judge(
     baseline: MethodRows,
     tokenizer: TextTokenizer,
     settings: RunSettings,
-    target: LeanModel,
+    target: Target,
     *,
     most: int = MOST_JUDGED,
     known: Verdicts | None = None,
@@ -139,7 +139,7 @@ def _verdict(
     place: OutputPosition,
     stop_ids: Collection[int],
     settings: RunSettings,
-    target: LeanModel,
+    target: Target,
 ) -> dict[str, Any]:
     """Judgement, reason and evidence; where an output had ended, its likeliest stop token stands for it."""
     size = target.config.vocab_size

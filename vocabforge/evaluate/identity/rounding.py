@@ -19,9 +19,8 @@ from torch import Tensor
 from ...decode.request import SamplingParams
 from ...decode.sampling import TokenHistory, no_law
 from ...decode.target_side import VIEW_STEP, TargetSide
-from ...models.kv_cache import causal_mask
-from ...models.lean.model import LeanModel
-from ...models.target.interface import TargetOutput
+from ...models.kv_cache import causal_mask, near_rule
+from ...models.target.interface import Target, TargetOutput
 
 BLOCK = 8  # tokens of a pass in blocks
 
@@ -57,7 +56,7 @@ class Evidence:
     sound: bool
 
 
-def ask_target(target: LeanModel, place: OutputPosition, sampling: SamplingParams) -> Evidence:
+def ask_target(target: Target, place: OutputPosition, sampling: SamplingParams) -> Evidence:
     """The logits of the token at a place, and how far rounding moves them. Run it under ``torch.inference_mode()``.
 
     The noise is the largest difference between two ways over the vocabulary, and never below a unit or so in the last
@@ -126,7 +125,7 @@ def _read(side: TargetSide, pieces: Iterable[Sequence[int]]) -> Scores:
     return scores
 
 
-def whole_pass(model: LeanModel, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> TargetOutput:
+def whole_pass(model: Target, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> TargetOutput:
     """Every position of some texts, each seeing what stands before it. Run it under ``torch.inference_mode()``.
 
     Args:
@@ -136,18 +135,19 @@ def whole_pass(model: LeanModel, ids: Tensor, aux_layers: tuple[int, ...] = ()) 
     """
     rows, length = ids.shape
     places = torch.arange(length, device=model.device)
-    window = model.config.sliding_window
+    mask = causal_mask(places, places)
+    near = near_rule(model.config.sliding_window, model.config.chunk)
     return model.forward(
         ids.to(model.device),
         places.expand(rows, -1),
         cache=model.new_cache(length, rows),
         slots=places,
-        mask=causal_mask(places, places),
-        window_mask=None if window is None else causal_mask(places, places, window),
+        mask=mask,
+        window_mask=None if near is None else mask & near(places[:, None], places[None]),
         aux_layers=aux_layers,
     )
 
 
-def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
+def next_logits(model: Target, ids: Sequence[int]) -> Tensor:
     """(V,) logits behind some tokens, in the model's dtype."""
     return model.logits(whole_pass(model, torch.tensor([list(ids)])).hidden[0, -1])

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...core.registry import resolve
 from ..drafters.interface import Drafter
-from ..lean.model import LeanModel
+from ..target.interface import Target
 from .context import ContextHead, HybridHead
 from .exact import FullHead, StaticHead
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, ScoresSome, full_ids
@@ -77,7 +77,7 @@ def base_of(drafter: Drafter) -> HeadBase:
     return HeadBase(weight, drafter.target_ids, drafter.embedding)
 
 
-def base_of_model(model: LeanModel) -> HeadBase:
+def base_of_model(model: Target) -> HeadBase:
     """The exact head below the draft heads of a language model: a draft model, or an early exit's target."""
     weight = model.lm_head_weight
     return HeadBase(weight, full_ids(weight), model.embedding.detach())

@@ -7,7 +7,7 @@ at explicit positions, sees what additive masks say, and writes to the slots tha
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -85,7 +85,10 @@ class TransformersModel:
         self.head: Any = model.get_output_embeddings()
         if self.head is None:
             raise DataError(
-                "the target has no LM head", got=type(model).__name__, expected="a causal language model", source=source
+                "the target has no LM head",
+                got=type(model).__name__,
+                expected="a causal language model",
+                source=source,
             )
         self.transform = LogitTransform.of(text)
         self._layers = find_layers(model, source)
@@ -95,6 +98,7 @@ class TransformersModel:
         self._mask_keys = _mask_keys(model, text)
         self._all_near = self._mask_keys is None and getattr(text, "sliding_window", None) is not None
         self._stand_in = _HeadInput(self.head)
+        self._wanted: tuple[int, ...] = ()  # training runs this model, too: nothing of its passes is kept
         self._kept: dict[int, Tensor] = {}
         self._hooked: set[int] = set()
         probe = SlotCache(text, 1, 1)
@@ -120,6 +124,10 @@ class TransformersModel:
     def device(self) -> torch.device:
         return self.embedding.device
 
+    def parameters(self) -> Iterator[Tensor]:
+        """All weights."""
+        return cast("Iterator[Tensor]", self.model.parameters())
+
     def new_cache(self, capacity: int, batch: int = 1) -> SlotCache:
         """A cache of ``batch`` rows of ``capacity`` slots; layers take memory at their first pass.
 
@@ -137,7 +145,7 @@ class TransformersModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) what the LM head reads -> (..., V), with the model's own softcap or scale."""
-        return self.transform(self.head(hidden.to(self.lm_head_weight.device)))
+        return self.transform(self.head(hidden.to(self.head.weight.device)).to(self.device))
 
     def forward(
         self,
@@ -163,10 +171,12 @@ class TransformersModel:
         if self._positional:
             given["position_ids"] = positions
         self._hook(aux_layers)
-        hidden = self._run(ids, given)
+        self._wanted = aux_layers
+        hidden = self._run(ids, given).to(self.device)
         aux = None
         if aux_layers:
-            aux = torch.cat([self._kept[index].to(hidden.device) for index in aux_layers], -1)
+            aux = torch.cat([self._kept[index].to(self.device) for index in aux_layers], -1)
+        self._wanted = ()
         self._kept.clear()
         return TargetOutput(hidden, aux)
 
@@ -209,7 +219,8 @@ class TransformersModel:
         for index in set(layers) - self._hooked:
 
             def keep(_module: nn.Module, _inputs: Any, output: Any, index: int = index) -> None:
-                self._kept[index] = output[0] if isinstance(output, tuple) else output
+                if index in self._wanted:
+                    self._kept[index] = output[0] if isinstance(output, tuple) else output
 
             self._layers[index].register_forward_hook(keep)
             self._hooked.add(index)
@@ -218,7 +229,9 @@ class TransformersModel:
     def _check(self) -> None:
         """The head and its transform give the model's logits."""
         ids = torch.arange(min(8, self.config.vocab_size), device=self.device)[None]
-        given = {"position_ids": torch.arange(ids.shape[1], device=self.device)[None]} if self._positional else {}
+        given = (
+            {"position_ids": torch.arange(ids.shape[1], device=self.device)[None]} if self._positional else {}
+        )
         whole = self.model(input_ids=ids, use_cache=False, return_dict=True, **given).logits
         self.model.set_output_embeddings(self._stand_in)
         try:
@@ -228,7 +241,11 @@ class TransformersModel:
             self.model.set_output_embeddings(self.head)
             self._stand_in.hidden = None
         ours = None if hidden is None else self.logits(hidden)
-        if ours is None or ours.shape != whole.shape or not torch.allclose(ours, whole.to(ours), rtol=1e-3, atol=1e-4):
+        if (
+            ours is None
+            or ours.shape != whole.shape
+            or not torch.allclose(ours, whole.to(ours), rtol=1e-3, atol=1e-4)
+        ):
             raise DataError(
                 "this target's logits are not its LM head's, a scale and a softcap",
                 got=type(self.model).__name__,
@@ -257,7 +274,11 @@ def _mask_keys(model: Any, text: Any) -> list[str] | None:
     weight = model.get_input_embeddings().weight
     embeds = torch.zeros(1, 2, text.hidden_size, dtype=weight.dtype, device=weight.device)
     probe = make(
-        config=model.config, inputs_embeds=embeds, attention_mask=None, past_key_values=None, position_ids=None
+        config=model.config,
+        inputs_embeds=embeds,
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=None,
     )
     return list(probe) if isinstance(probe, dict) else None
 

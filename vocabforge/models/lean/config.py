@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ...core.errors import DataError
+from ...core.errors import DataError, UnsupportedError
 from ...core.files import read_json
 from ..rope import RopeSettings, parse_rope
 
@@ -93,7 +93,7 @@ def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, 
         for name, traits in FAMILIES.items():
             if traits.model_type == model_type:
                 return name, traits
-    raise DataError(
+    raise UnsupportedError(
         "the lean decoder does not support this model architecture",
         got=", ".join(named) or f"no architectures, model_type {model_type!r}",
         expected=", ".join(FAMILIES),
@@ -191,7 +191,7 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | None) -> None:
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
-        raise DataError(
+        raise UnsupportedError(
             "the lean decoder reads plain floating-point checkpoints only",
             got=f"quantization_config with quant_method {method!r}",
             expected="no quantization_config",
@@ -201,7 +201,7 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | None) -> None:
         )
     for key in _SOFTCAPS:
         if config.get(key) is not None:
-            raise DataError(
+            raise UnsupportedError(
                 "the lean decoder does not compute logit soft-capping",
                 got=f"{key} {config[key]}",
                 expected=f"{key} null or absent",
@@ -226,10 +226,11 @@ def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
     layers = read.size("num_hidden_layers")
     activation = values.get("hidden_act") or family.hidden_act
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise read.error(
+        raise UnsupportedError(
             "the lean decoder does not compute this activation",
-            f"hidden_act {activation}",
-            ", ".join(ACTIVATIONS),
+            got=f"hidden_act {activation}",
+            expected=", ".join(ACTIVATIONS),
+            source=read.source,
         )
     eps = values.get("rms_norm_eps", family.rms_norm_eps)
     if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import DataError, MismatchError
+from ...core.errors import MismatchError, UnsupportedError
 from .. import checkpoint
 from ..checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
 from ..kv_cache import KVCache, Sight
@@ -224,7 +224,7 @@ def share_target(target: HFTarget) -> LeanModel:
     One layer at a time is held twice while it is made. The target gives the same results afterwards.
 
     Raises:
-        DataError: the lean decoder does not compute this architecture, or the target's weights are spread over
+        UnsupportedError: the lean decoder does not compute this architecture, or the target's weights are spread over
             processes or devices, or of several dtypes.
         MismatchError: the target's tensors are not those of its configuration.
     """
@@ -277,7 +277,7 @@ def _check_whole(parameters: Mapping[str, Tensor], source: object) -> None:
     elif len(dtypes) > 1:
         problem = f"weights in {', '.join(dtypes)}"
     if problem is not None:
-        raise DataError(
+        raise UnsupportedError(
             "the lean decoder needs the whole target on one device, in one dtype",
             got=problem,
             source=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -52,7 +53,18 @@ class Target(Protocol):
     @property
     def device(self) -> torch.device: ...
     @property
-    def lm_head_weight(self) -> Tensor: ...
+    def embedding(self) -> Tensor:
+        """(V, H) raw input rows."""
+        ...
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """(V, H)."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """All weights."""
+        ...
 
     def new_cache(self, capacity: int, batch: int = 1) -> Any:
         """A cache of ``batch`` rows of ``capacity`` slots."""

@@ -25,7 +25,7 @@ from ...decode.accelerate.graphs import GraphCapture
 from ...decode.proposers.registry import FITTING
 from ...evaluate.run.environment import describe_environment
 from ...models.heads.registry import DraftHead
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ...models.target.load import dtype_name
 from ..types import TreeSetting
 from .graphs import captured_parts
@@ -57,7 +57,7 @@ class LatencyInputs:
         graphs: cycles are captured; None: on a CUDA device.
     """
 
-    model: LeanModel
+    model: Target
     drafter: Any
     heads: Sequence[DraftHead]
     trees: Sequence[TreeSetting]
@@ -309,7 +309,7 @@ def _with_rest(
     return table.model_copy(update={"checks": tuple(checks)})
 
 
-def shapes_of_target(model: LeanModel, fingerprint: str = "") -> Shapes:
+def shapes_of_target(model: Target, fingerprint: str = "") -> Shapes:
     """The sizes of a target that its times depend on."""
     config = model.config
     return Shapes(

@@ -21,7 +21,7 @@ from ...decode.request import Generation, Request
 from ...decode.tree import DraftTree
 from ...models.heads.interface import PreparesSteps
 from ...models.heads.registry import DraftHead, DraftState
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ..types import CycleSetting, TreeSetting, setting_of
 from .records import PartKey, place_of
 from .table import head_family
@@ -161,7 +161,7 @@ class CycleRunner:
 
     def __init__(
         self,
-        model: LeanModel,
+        model: Target,
         drafter: Any,
         name: str,
         heads: Sequence[DraftHead],

@@ -20,7 +20,7 @@ from ...evaluate.acceptance.meter import AcceptanceMeter
 from ...evaluate.acceptance.prompts import LivePrompts
 from ...evaluate.results.intervals import estimate, ratio
 from ...evaluate.results.schema import Figure
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -120,7 +120,7 @@ class AcceptanceSource:
 
     def __init__(
         self,
-        model: LeanModel,
+        model: Target,
         prompts: LivePrompts,
         new: int,
         store: AcceptanceStore,
