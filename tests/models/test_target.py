@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM
 
+from tests.models.architectures import ARCHITECTURES, make_architecture
 from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.target.documents import document_mask
@@ -99,26 +100,21 @@ def test_the_target_is_frozen(folder: Path) -> None:
     assert (target.num_layers, target.vocab_size, target.hidden_size) == (5, 61, 32)
 
 
-def gemma2(folder: Path, **changes: Any) -> Path:
-    config = Gemma2Config(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        **changes,
-    )
-    torch.manual_seed(0)
-    Gemma2ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-def test_a_softcap_is_refused_though_small_logits_hardly_show_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="changes its logits after the LM head"):
-        HFTarget.load(gemma2(tmp_path / "capped", final_logit_softcapping=30.0))
-    HFTarget.load(gemma2(tmp_path / "plain", final_logit_softcapping=None))
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_gives_states_of_packed_rows(name: str) -> None:
+    """Its logits, softcap and scale included, are the model's own of each document, windows or not."""
+    model = make_architecture(name)
+    target = HFTarget(model)
+    torch.manual_seed(1)
+    ids = torch.randint(2, 90, (1, 30))
+    document = torch.tensor([[1] * 19 + [2] * 11])
+    position = torch.tensor([[*range(19), *range(11)]])
+    states = target.capture(ids, position, document)
+    assert states.features.shape == (1, 30, len(target.aux_layers) * target.hidden_size)
+    with torch.no_grad():
+        alone = [model(input_ids=part).logits for part in ids.split([19, 11], 1)]
+    expected = torch.cat(alone, 1)
+    assert (target.logits(states.hidden) - expected).abs().max() < 1e-4 * expected.std()
 
 
 def test_a_scale_that_no_setting_names_is_refused(folder: Path) -> None:
@@ -133,12 +129,6 @@ def test_a_scale_that_no_setting_names_is_refused(folder: Path) -> None:
     model.forward = scaled
     with pytest.raises(DataError, match="changes its logits"):
         HFTarget(model)
-
-
-def test_models_without_a_list_of_layers_are_refused() -> None:
-    config = GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2)
-    with pytest.raises(DataError, match="no decoder layers"):
-        HFTarget(GPT2LMHeadModel(config))
 
 
 def test_unloadable_folders_are_refused(folder: Path, tmp_path: Path) -> None:

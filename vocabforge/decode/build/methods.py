@@ -111,7 +111,7 @@ def build_method(
         return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
     with _named(name):
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
-        spec = spec.on(models.model.device.type)
+        spec = spec.on(models.model.device.type, chains=models.model.config.recurrent)
         proposer, drafter, built, way = _parts(models, spec, name, sampled)
         head = None if built is None else built.head
         bridge = None if way is None else way.bridge

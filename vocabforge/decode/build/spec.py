@@ -186,14 +186,17 @@ class MethodSpec(StrictModel):
             or (value == 0 and type(value) is int)
         }
 
-    def on(self, device: str) -> MethodSpec:
-        """The same with the tree that suits a device, if that was left to it.
+    def on(self, device: str, *, chains: bool = False) -> MethodSpec:
+        """The same with the tree that suits a device and a target, if that was left to them.
 
         A CPU computes every node of a tree one after the other, a GPU many at the price of one.
 
         Args:
             device: its type, such as ``cpu``.
+            chains: the target has recurrent layers, so that trees cannot be verified.
         """
+        if chains and self.tree in (None, "auto") and self.drafter is not None:
+            return self.without("topk", "total_nodes").model_copy(update={"tree": "chain"})
         if self.tree != "auto":
             return self
         if device == "cuda":

@@ -19,8 +19,8 @@ from ...core.errors import DataError, UsageError
 from ..target.interface import TargetOutput
 from ..target.load import Placement, load_causal_lm
 from ..target.logits import LogitTransform
+from ..target.stack import find_stack
 from .cache import RowOfSlots, SlotCache, rows_of
-from .layers import find_layers
 from .replay import Replay
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -91,7 +91,7 @@ class TransformersModel:
                 source=source,
             )
         self.transform = LogitTransform.of(text)
-        self._layers = find_layers(model, source)
+        self._layers = find_stack(model, source).layers
         names = inspect.signature(type(model).forward).parameters
         self._cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
         self._positional = "position_ids" in names
@@ -304,7 +304,7 @@ def _sizes(
         architecture=type(model).__name__,
         vocab_size=int(head.weight.shape[0]),
         hidden_size=int(head.weight.shape[1]),
-        num_layers=len(find_layers(model, source)),
+        num_layers=len(find_stack(model, source).layers),
         max_positions=int(limit),
         sliding_window=None if chunk else window,
         chunk=chunk,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..drafters.io import load_target_tensors
-from .hf import default_aux_layers, refuse_logit_settings
+from .hf import default_aux_layers
 from .load import read_target_config
+from .logits import LogitTransform
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,13 @@ class TargetHead:
         embedding: (V, H).
         head_weight: (V, H) LM head.
         aux_layers: decoder layers (0-based outputs) that the cached features are of.
+        transform: what the target does to its logits behind the LM head.
     """
 
     embedding: Tensor
     head_weight: Tensor
     aux_layers: tuple[int, ...]
+    transform: LogitTransform = field(default_factory=LogitTransform)
 
     @classmethod
     def load(
@@ -40,16 +44,15 @@ class TargetHead:
         """Load two tensors of a Hugging Face folder; a 70B target costs as much as its vocabulary.
 
         Raises:
-            DataError: unreadable weights, or a configuration that changes logits after the LM head.
+            DataError: unreadable weights.
         """
         config = read_target_config(path)
-        refuse_logit_settings(config, str(config.get("architectures")), path)
         tensors = load_target_tensors(path, dtype)
         tied = tensors.head is tensors.embedding or torch.equal(tensors.head, tensors.embedding)
         head = tensors.head.to(device)
         embedding = head if tied else tensors.embedding.to(device)
         layers = aux_layers or default_aux_layers(int(config["num_hidden_layers"]))
-        return cls(embedding, head, tuple(layers))
+        return cls(embedding, head, tuple(layers), LogitTransform.of(SimpleNamespace(**config)))
 
     @property
     def hidden_size(self) -> int:
@@ -69,5 +72,5 @@ class TargetHead:
         return self.head_weight.device
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V)."""
-        return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)
+        """(..., H) -> (..., V), with the model's own scale and softcap."""
+        return self.transform(F.linear(hidden.to(self.head_weight.dtype), self.head_weight))

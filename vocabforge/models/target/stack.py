@@ -1,16 +1,23 @@
-"""Where a model of Transformers keeps its decoder layers."""
+"""Where a model of Transformers keeps its decoder: the stack of layers, alone or inside a multimodal model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from ...core.errors import DataError
 
 
-def find_layers(model: Any, source: object = None) -> nn.ModuleList:
-    """The decoder layers: the list of that length in the innermost module that owns the input embedding.
+class Stack(NamedTuple):
+    """``decoder``: called with ``input_ids``, it gives what the LM head reads; ``layers`` are its own."""
+
+    decoder: nn.Module
+    layers: nn.ModuleList
+
+
+def find_stack(model: Any, source: object = None) -> Stack:
+    """The innermost module that owns the input embedding and a list of as many layers as the configuration says.
 
     Raises:
         DataError: there is none.
@@ -23,12 +30,12 @@ def find_layers(model: Any, source: object = None) -> nn.ModuleList:
         if any(child is embedding for child in children):
             for child in children:
                 if isinstance(child, nn.ModuleList) and len(child) == count:
-                    found = child
+                    found = Stack(module, child)
     if found is None:
         raise DataError(
             "the target has no stack of decoder layers",
             got=type(model).__name__,
-            expected=f"a list of {count} layers beside the input embedding",
+            expected=f"{count} layers beside the input embedding",
             source=source,
         )
     return found
