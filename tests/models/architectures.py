@@ -199,13 +199,13 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def make_architecture(name: str) -> Any:
+def make_architecture(name: str, **changes: Any) -> Any:
     """A random model of that name, fp32, with weights large enough that attention matters."""
     import transformers
 
     row = ARCHITECTURES[name]
     sizes = {key: value for key, value in _SIZES.items() if key not in row.without}
-    config = getattr(transformers, row.config)(**{**sizes, **row.keys})
+    config = getattr(transformers, row.config)(**{**sizes, **row.keys, **changes})
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():

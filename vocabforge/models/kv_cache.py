@@ -47,6 +47,10 @@ class KVCache:
         self.v_layers = v.unbind(0)
         self.rows = torch.arange(k.shape[1], device=k.device)[:, None]  # (B, 1)
 
+    @property
+    def device(self) -> torch.device:
+        return self.k.device
+
     def row(self, index: int) -> KVCache:
         """One row as a cache of its own that shares this one's memory."""
         view = KVCache.__new__(KVCache)

@@ -172,7 +172,7 @@ class NgramProposer:
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Empty texts for B rows."""
-        self._device = cache.k.device
+        self._device = cache.device
         self._index = [NgramIndex(self.shortest, self.longest) for _ in range(rows)]
         self._unread = [0] * rows  # prompt positions not read yet
         self._busy = [False] * rows

@@ -192,14 +192,22 @@ class SlotCache(Cache):
         batch: B.
         capacity: S.
         replay: repairs recurrent layers after a rejection; None where the model has none.
+        device: where the decoder's own tensors are; layers keep theirs beside their weights.
 
     Raises:
         DataError: a layer that chooses by itself which keys it sees (an indexer).
     """
 
-    def __init__(self, config: Any, batch: int, capacity: int, replay: Replay | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        batch: int,
+        capacity: int,
+        replay: Replay | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.place = Place(batch, capacity)
-        self.capacity, self.replay = capacity, replay
+        self.capacity, self.replay, self.device = capacity, replay, device
         self.saved: list[Tensor] = []
         self._filled = [False] * batch
         self._tried = 1  # tokens a row of the pass that is to be settled

@@ -141,7 +141,7 @@ class TransformersModel:
                 expected="1 row",
                 remedy="leave --batch out",
             )
-        return SlotCache(self._text, batch, capacity, self._replay)
+        return SlotCache(self._text, batch, capacity, self._replay, self.device)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) what the LM head reads -> (..., V), with the model's own softcap or scale."""
