@@ -78,7 +78,7 @@ class ModelProposer:
             self.backend.share(cache)
         self.backend.allocate(rows, positions, self.policy.scratch)
         if self.head.context_size:
-            self._context = ContextTokens(rows, self.head.context_size, cache.k.device)
+            self._context = ContextTokens(rows, self.head.context_size, cache.device)
         self._pending = []
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
