@@ -1,4 +1,4 @@
-"""What k-means is made of: unit rows, first centroids, the choice of a backend."""
+"""What k-means is made of: unit rows and first centroids."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 
 from tests.vocab.kmeans_support import ArrayRows, groups, units
-from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.vocab.clusters import backends as kmeans_backends
-from vocabforge.vocab.clusters.backends import choose_backend
-from vocabforge.vocab.clusters.kmeans import start_centroids
+from vocabforge.core.errors import DataError
+from vocabforge.vocab.clusters.kmeans import plus_plus
 from vocabforge.vocab.clusters.rows import unit_rows
 
 
-def test_plus_plus_spreads_and_sample_does_not():
+def test_plus_plus_spreads():
     """50 rows of one direction and one each of seven others: k-means++ takes all eight directions."""
     rows = units(np.eye(8)[[0] * 50 + list(range(1, 8))])
     for seed in range(5):
-        start = start_centroids(rows, 8, "kmeans++", np.random.default_rng(seed))
+        start = plus_plus(rows, 8, np.random.default_rng(seed))
         assert len({tuple(row) for row in start.tolist()}) == 8
-    start = start_centroids(rows, 8, "sample", np.random.default_rng(0))
-    assert len({tuple(row) for row in start.tolist()}) < 8
 
 
 def test_plus_plus_draws_by_distance():
@@ -30,7 +26,7 @@ def test_plus_plus_draws_by_distance():
     matrix = np.array([[1, 0], [0.9, np.sqrt(1 - 0.81)], [0.1, -np.sqrt(0.99)]])
     rows, seen = units(matrix), np.zeros(3)
     for seed in range(600):
-        start = start_centroids(rows, 2, "kmeans++", np.random.default_rng(seed))
+        start = plus_plus(rows, 2, np.random.default_rng(seed))
         pair = [int(np.abs(matrix - row).sum(1).argmin()) for row in start]
         if pair[0] == 0:
             seen[pair[1]] += 1
@@ -65,20 +61,3 @@ def test_rows_that_are_not_finite_are_named(bad):
     matrix[7, 3] = bad
     with pytest.raises(DataError, match="row 7"):
         units(matrix)
-
-
-def test_the_choice_of_a_backend(monkeypatch):
-    with pytest.raises(UsageError, match="no such backend"):
-        choose_backend("fais")
-    monkeypatch.setattr(kmeans_backends, "absent", lambda module, package: f"{package} is not installed")
-    chosen, reasons = choose_backend("auto")
-    assert (chosen.name, reasons) == (
-        "torch",
-        ["faiss-gpu: faiss with CUDA is not installed", "faiss: faiss is not installed"],
-    )
-    for name in ("faiss", "faiss-gpu"):
-        with pytest.raises(VocabForgeError, match="not installed") as caught:
-            choose_backend(name)
-        assert "pip install" in str(caught.value)
-    monkeypatch.setattr(kmeans_backends, "absent", lambda *_: None)
-    assert choose_backend("faiss")[0].name == "faiss"

@@ -23,8 +23,6 @@ _CONTENTS = {
     "tool_list": "with a tool list",
     "tool_calls": "with tool calls",
     "marked": "masked by generation tags",
-    "marks_with_header": "whose generation tags include the header of the turn",
-    "marks_without_end": "whose generation tags leave out the end of the turn",
     "thinking_turns_left_out": "turns whose thinking the template leaves out",
     "empty_thinking_blocks": "empty thinking blocks of the template, not learnt",
     "thinking_only_turns": "answers of thinking alone, dropped and not learnt",

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ...core.errors import DataError, UsageError
 from ..tokenizer.tokenizer import TextTokenizer
 from .conversation import Message, parse_conversation, read_tools
-from .template import template_facts
 from .thinking import (
     Thought,
     behind_empty_block,
@@ -27,7 +26,6 @@ from .turns import (
     Rendering,
     answer_start,
     assistant_turns,
-    check_marks,
     cut_end,
     marked_spans,
     roles_of,
@@ -84,9 +82,8 @@ class RenderedChat:
         spans: (start, end) in characters, in order, of what is learnt.
         facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
             ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
-            the spans come from generation tags), ``marks_with_header`` and ``marks_without_end`` (see
-            :func:`~vocabforge.corpus.chat.turns.check_marks`), ``empty_thinking_blocks`` (turns with a block that
-            the template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
+            the spans come from generation tags), ``empty_thinking_blocks`` (turns with a block that the
+            template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
             (answers that were cut, whose end is not learnt).
     """
 
@@ -104,10 +101,9 @@ def render_with_mask(
 ) -> tuple[list[int], list[int]]:
     """Token ids of a rendered conversation and l_t: 1 where the assistant wrote the token.
 
-    Where the template has ``{% generation %}`` tags, they decide. Else the assistant's text is found by
-    rendering prefixes of the conversation, and others, and comparing: it starts after the header that the
-    template gives a turn to be generated and ends with the end-of-turn token; what the template puts between
-    turns (a newline, mostly) is nobody's. A token counts when it starts inside.
+    The template's ``{% generation %}`` tags decide if it has them. Else the assistant's text is found by
+    rendering other conversations and comparing: it starts after the header of a turn to be generated and ends
+    with the end-of-turn token. A token counts when it starts inside.
 
     Args:
         tools: the row's tool list, as :func:`~vocabforge.corpus.chat.conversation.read_tools` takes it.
@@ -178,8 +174,8 @@ def render_chats(
         )
     if tokenizer.chat_template is None:
         tokenizer.render(messages)  # raises
-    names = template_facts(tokenizer.chat_template or "")
-    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in names.attributes:
+    template = tokenizer.chat_template or ""
+    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
         raise DataError(
             "the chat template does not write tool calls",
             got=roles_of(messages),
@@ -188,7 +184,7 @@ def render_chats(
         )
     variables: dict[str, Any] = {"tools": listed} if listed else {}
     opened, closed = options.thinking_tags
-    known = closed in (tokenizer.chat_template or "") or has_thinking(messages, opened)
+    known = closed in template or has_thinking(messages, opened)
 
     def expects(at: int) -> bool:
         """A closing tag alone is thinking where the prompt opens it, the template parts it, or others think."""
@@ -204,7 +200,7 @@ def render_chats(
     if options.thinking == "drop":
         alone = {at for at, thought in thoughts.items() if is_thinking_alone(messages[at], thought)}
         messages = [without_thinking(message, thoughts.get(at)) for at, message in enumerate(messages)]
-        variables |= {name: False for name in _THINKING_SWITCHES if name in names.names}
+        variables |= dict.fromkeys(_THINKING_SWITCHES, False)
     variables |= options.variables
     for stop, first in _parts(messages, options.answers):
         rendering = Rendering(tokenizer, messages[:stop], variables)
@@ -263,7 +259,6 @@ def _rendered(
     marked = marked_spans(rendering)
     if marked is not None:
         facts["marked"] = 1
-        facts.update(check_marks(rendering, marked))
         plain = options.thinking == "keep" and first == 0
         plain = plain and not any(may_hold_empty_block(rendering.whole[a:b], tags) for a, b in marked)
         if plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from ...core.artifact import open_artifact, write_artifact
 from ...core.errors import MismatchError, UsageError
 from ...core.files import form_errors
-from .backends import Backend
 from .kmeans import KMeansOptions, spherical_kmeans
 from .rows import Ids, Rows, UnitRows
 
@@ -27,7 +26,7 @@ _FORMS = {
     "centroids": np.float32,
     "cosine": np.float32,
 }
-_QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
+_QUANTILES = {"min": 0.0, "median": 0.5, "max": 1.0}
 _LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
 
 
@@ -49,7 +48,7 @@ class Clusters:
         zero_cluster: the cluster of the zero rows, None without any.
         head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
             ``name``, ``tied``.
-        origin: how: options, backend, ``objective``, ``history`` and so on.
+        origin: how: options, ``objective``, ``history`` and so on.
     """
 
     permutation: Ids
@@ -114,7 +113,7 @@ def check_count(clusters: int, vocab_size: int) -> None:
 
 
 def make_clusters(
-    rows: UnitRows, options: KMeansOptions, backend: Backend, *, fingerprint: str, head: Mapping[str, Any]
+    rows: UnitRows, options: KMeansOptions, *, fingerprint: str, head: Mapping[str, Any]
 ) -> Clusters:
     """Cluster the rows of an LM head into ``options.clusters``, one of them for the zero rows if there are any.
 
@@ -123,7 +122,7 @@ def make_clusters(
     """
     check_count(options.clusters, rows.count)
     zero = len(rows.zero_ids) > 0
-    result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero), backend)
+    result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero))
     assignment = np.full(rows.count, options.clusters - 1, dtype=np.int64)
     assignment[rows.ids] = result.assignment
     centroids = np.zeros((options.clusters, rows.width), dtype=np.float32)
@@ -132,14 +131,9 @@ def make_clusters(
     cosine[: len(result.cosine)] = result.cosine
     origin = {
         "seed": options.seed,
-        "init": options.init,
         "iterations": options.iterations,
-        "restarts": options.restarts,
-        "backend": backend.name,
         "objective": result.objective,
         "history": list(result.history),
-        "objectives": list(result.objectives),
-        "run": result.run,
         "converged": result.converged,
         "refilled": result.refilled,
     }
@@ -259,50 +253,18 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
 def cluster_figures(clusters: Clusters) -> dict[str, Any]:
     """What is reported of clusters, ready for JSON.
 
-    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``variation`` their standard deviation
-    over their mean. ``mean_cosine`` is over all rows with a direction, ``cluster_cosine`` has quantiles over
-    clusters of their rows' mean cosine. ``share_of_largest_10`` is a share of the vocabulary.
+    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``mean_cosine`` that of all rows with a
+    direction to their centroid.
     """
     sizes = clusters.sizes
     share = sizes / sizes.sum()
     directed = np.arange(len(clusters)) != (-1 if clusters.zero_cluster is None else clusters.zero_cluster)
-    cosine = clusters.cosine[directed].astype(np.float64)
     return {
         "clusters": len(clusters),
         "vocab_size": clusters.vocab_size,
         "sizes": {name: float(np.quantile(sizes, at)) for name, at in _QUANTILES.items()},
-        "mean_size": float(sizes.mean()),
-        "share_of_largest_10": float(np.sort(share)[::-1][:10].sum()),
-        "singletons": int((sizes == 1).sum()),
         "balance": float(-(share * np.log(share)).sum() / np.log(len(clusters))),
-        "variation": float(sizes.std() / sizes.mean()),
-        "mean_cosine": float((cosine * sizes[directed]).sum() / sizes[directed].sum()),
-        "cluster_cosine": {name: float(np.quantile(cosine, at)) for name, at in _QUANTILES.items()},
+        "mean_cosine": float((clusters.cosine.astype(np.float64) * sizes).sum() / sizes[directed].sum()),
         "zero_rows": 0 if clusters.zero_cluster is None else int(sizes[clusters.zero_cluster]),
         "padded_rows": int(clusters.head["padded"]),
     }
-
-
-def examples(clusters: Clusters, text_of: Callable[[int], str], *, tokens: int = 12) -> list[dict[str, Any]]:
-    """A few clusters with their lowest ids, as text: by size the largest, median and smallest; by cohesion the
-    tightest, median and loosest of those with at least 4 ids; each once."""
-    by_size = np.lexsort((np.arange(len(clusters)), -clusters.sizes))
-    fair = np.flatnonzero(clusters.sizes >= min(4, int(clusters.sizes.max())))
-    by_cosine = fair[np.lexsort((fair, -clusters.cosine[fair]))]
-    chosen: dict[int, str] = {}
-    for order, names in (
-        (by_size, ("largest", "of median size", "smallest")),
-        (by_cosine, ("tightest", "of median cosine", "loosest")),
-    ):
-        for name, at in zip(names, (0, len(order) // 2, len(order) - 1), strict=True):
-            chosen.setdefault(int(order[at]), name)
-    return [
-        {
-            "cluster": cluster,
-            "why": why,
-            "size": int(clusters.sizes[cluster]),
-            "cosine": float(clusters.cosine[cluster]),
-            "tokens": [text_of(int(token)) for token in clusters.members(cluster)[:tokens]],
-        }
-        for cluster, why in chosen.items()
-    ]

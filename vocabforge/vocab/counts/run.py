@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.console import ProgressBar, human_rate, say
 from ...core.distributed import Group, joined
-from ...core.errors import DataError, UsageError
+from ...core.errors import DataError
 from ...corpus.sources.shards import Shard
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import SpecialTokens
@@ -71,20 +71,18 @@ def count_corpus(
 
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
-        UsageError: options that exclude each other.
         MismatchError: the launched processes do not see the same input.
     """
     if options.mode == "assistant" and tokenizer.chat_template is None:
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
     with joined() as group:
-        _check_limit(options, group)
         plan = make_plan(tokenizer, inputs, options, domains or {})
         check_same_plan(group, plan.shards, options, tokenizer)
         partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-        resumed = 0 if options.max_tokens is not None else _resumed(partials, plan.units)
+        resumed = _resumed(partials, plan.units)
         start = time.monotonic()
-        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options, plan.stamps)
+        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
         results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
         tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
         run = CountRun(
@@ -94,7 +92,7 @@ def count_corpus(
             problems=problems,
             start_s=start - began,
             seconds=time.monotonic() - start,
-            stored_bytes=plan.stored_bytes,
+            stored_bytes=stored(plan.shards),
             units=len(plan.units),
             resumed=resumed,
         )
@@ -121,15 +119,6 @@ def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
     return resumed
 
 
-def _check_limit(options: CountOptions, group: Group) -> None:
-    if options.max_tokens is not None and (group.size > 1 or options.workers > 1):
-        raise UsageError(
-            "a token limit is counted in order, by one process",
-            got=f"{group.size} launched processes, {options.workers} workers",
-            expected="--max-tokens with one process and --workers 1",
-        )
-
-
 def _count(
     counter: ShardCounter, mine: Sequence[Unit], partials: PartialResults, total: int, group: Group
 ) -> dict[Unit, UnitResult]:
@@ -142,8 +131,7 @@ def _count(
 
         def progress(read: int, tokens: int) -> None:
             nonlocal counted
-            if tokens:  # bytes are reported by the thread that reads, tokens by the one that counts
-                counted += tokens
+            counted += tokens
             rate = human_rate(counted / max(time.monotonic() - start, 1e-9), "tokens")
             bar.update(read, note=f"{counted:,} tokens, {rate}")
 
@@ -212,9 +200,8 @@ def _table(
 
 
 def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object]:
-    facts = {key: value for key, value in options.deciding(tokenizer).items() if value is not None}
-    del facts["fingerprint"]
-    return facts | ({"max_tokens": options.max_tokens} if options.max_tokens is not None else {})
+    facts = options.deciding(tokenizer)
+    return {key: value for key, value in facts.items() if value is not None and key != "fingerprint"}
 
 
 def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
