@@ -14,8 +14,9 @@ from ..sources.document import SourceOptions
 from ..sources.sources import iter_documents
 from .local import LocalTarget, Prompt
 from .log import AnswerLog
-from .pool import PoolOptions, Server, ServerPool
+from .pool import PoolOptions, ServerPool
 from .rows import ChatCompletion, GenerationSettings, Policy, PromptConversation, Walk, conversation_of
+from .server import ChatServer
 
 _SHOWN = 5
 _ALL_REFUSED = 20
@@ -86,7 +87,7 @@ Backend = Callable[[RegenerateJob, RegenerateRun], None]
 """Answers every request of the work that the log lacks, and adds the answers to it."""
 
 
-def server_backend(servers: Sequence[Server], options: PoolOptions) -> Backend:
+def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backend:
     """Ask servers; see :class:`~vocabforge.corpus.regenerate.pool.ServerPool`."""
 
     def run(work: RegenerateJob, run: RegenerateRun) -> None:
