@@ -315,13 +315,6 @@ def test_a_line_longer_than_may_be_held(tmp_path, monkeypatch):
     problems = Problems()
     assert [d.text for d in whole([file], problems=problems)] == ["a", "c"]
     assert problems.first == [f"{file}:{line}: the line is longer than 0 MiB" for line in (2, 4)]
-    text = write(tmp_path, "a.txt", b"a\n\n" + b"bb\n" * 50 + b"\nc")
-    problems = Problems()
-    documents = whole([text], SourceOptions(text_unit="paragraph"), problems)
-    assert [d.text for d in documents] == ["a", "c"]
-    assert problems.first == [f"{text}:3: the document is too long to be held"]
-    documents = whole([text], SourceOptions(separator="\nc"), problems)
-    assert (len(documents), problems.total) == (0, 2)
 
 
 def test_memory_is_bounded(tmp_path):

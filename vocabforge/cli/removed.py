@@ -26,6 +26,11 @@ REMOVED: dict[str, dict[str, str]] = {
         "--init": "k-means always starts by k-means++; leave it out",
         "--restarts": "run again with another `--seed` and keep the output with the larger mean cosine",
     },
+    "regenerate": {
+        "--truncated": "rows with a cut answer are kept and marked `cut`, and its end is not learnt; to leave "
+        "them out, filter the rows of `responses.jsonl` by `generation.answers[].finish_reason`",
+        "--empty": "rows with an empty answer are left out; leave it out",
+    },
     "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",

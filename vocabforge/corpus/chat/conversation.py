@@ -14,10 +14,10 @@ DEEPEST = 100
 
 
 def check_nesting(value: Any, what: str) -> None:
-    """Look at every level of a value, without recursion.
+    """Refuse a value of more than ``DEEPEST`` levels; looks without recursion.
 
     Raises:
-        DataError: more than ``DEEPEST`` levels; ``what`` names the value.
+        DataError: ``what``, the value's name, is nested too deeply.
     """
     level, depth = [value], 0
     while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
@@ -30,12 +30,7 @@ def check_nesting(value: Any, what: str) -> None:
 
 
 def load_nested(text: str, what: str) -> Any:
-    """``json.loads`` of a text that may nest without end.
-
-    Raises:
-        ValueError: it is no JSON.
-        DataError: it nests more than ``DEEPEST`` levels.
-    """
+    """``json.loads``, with the DataError of :func:`check_nesting` for a text that nests too deeply."""
     try:
         value = json.loads(text)
     except RecursionError as error:
@@ -82,10 +77,8 @@ _PAIRS = (
 def parse_conversation(row: Mapping[str, Any]) -> list[Message] | None:
     """The conversation of a JSON row, or None when the row holds none (a plain text).
 
-    Read are ShareGPT (``conversations`` with ``from``/``value``), OpenAI (``messages`` with ``role`` and
-    ``content``, as text or as a list of parts), Alpaca (``instruction``, ``input``, and ``output`` or
-    ``response``) and pairs (``prompt`` and ``response`` or ``completion``, ``question`` and ``answer``,
-    ``query`` and ``response`` or ``answer``).
+    Reads ShareGPT (``conversations`` with ``from``/``value``), OpenAI (``messages`` with ``role`` and ``content``, as
+    text or parts), Alpaca (``instruction``, ``input``, ``output``) and pairs (:data:`_PAIRS`).
 
     Raises:
         DataError: the row looks like a conversation and is malformed.
@@ -233,11 +226,7 @@ def _is_zero(weight: Any) -> bool:
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """The tool list of a row in the form that serving engines hand to chat templates, None without one.
-
-    Args:
-        value: what stands under ``tools``: a list, the JSON text of one, or nothing. A bare function becomes
-            ``{"type": "function", "function": ...}``.
+    """The tool list of a row (a list, or its JSON text) as serving engines hand it to chat templates, or None.
 
     Raises:
         DataError: neither a list nor the JSON of one, or an entry that is no function.

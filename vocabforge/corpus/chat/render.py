@@ -49,15 +49,12 @@ class ChatOptions:
     """What a conversation's rendering holds, and which of it is learnt.
 
     Attributes:
-        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt (an empty
-            block that the template alone writes is not). ``mask``:
-            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think
-            (``enable_thinking=False``), and what it writes in their place not learnt.
-        tools: ``keep``: tool lists, calls and results are rendered, calls are learnt. ``skip``: a
-            conversation with any of them is left out.
-        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns
-            behind the last question. ``each``: one rendering for each question, cut behind its answer, which
-            alone is learnt: exactly what a served target sees, at the price of repeated contexts.
+        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt. ``mask``:
+            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think.
+        tools: ``skip`` leaves out conversations with a tool list, a call or a result.
+        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns behind
+            the last question. ``each``: one rendering for each question, cut behind its answer, which alone is
+            learnt: exactly what a served target sees.
         thinking_tags: what opens and closes a thinking block within a content.
         variables: further names for the template (``date_string``, ``reasoning_effort``, ...).
     """
@@ -78,13 +75,10 @@ class RenderedChat:
     """A rendered conversation.
 
     Attributes:
-        text: as the template writes it.
         spans: (start, end) in characters, in order, of what is learnt.
-        facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
-            ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
-            the spans come from generation tags), ``empty_thinking_blocks`` (turns with a block that the
-            template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
-            (answers that were cut, whose end is not learnt).
+        facts: 1 or a number of turns: ``thinking``, ``tool_list``, ``tool_calls``, ``marked`` (spans from generation
+            tags), ``thinking_turns_left_out`` (by the template), ``empty_thinking_blocks`` (the template's, not
+            learnt), ``thinking_only_turns`` (dropped), ``cut_turns`` (whose end is not learnt).
     """
 
     text: str
@@ -99,21 +93,14 @@ def render_with_mask(
     *,
     tools: Any = None,
 ) -> tuple[list[int], list[int]]:
-    """Token ids of a rendered conversation and l_t: 1 where the assistant wrote the token.
+    """(ids, l_t) of a rendered conversation, of equal length; l_t is 1 where the assistant wrote the token.
 
-    The template's ``{% generation %}`` tags decide if it has them. Else the assistant's text is found by
-    rendering other conversations and comparing: it starts after the header of a turn to be generated and ends
-    with the end-of-turn token. A token counts when it starts inside.
-
-    Args:
-        tools: the row's tool list, as :func:`~vocabforge.corpus.chat.conversation.read_tools` takes it.
-
-    Returns:
-        (ids, mask), both of the same length, without BOS or EOS beyond the template's own.
+    The template's ``{% generation %}`` tags decide if it has them. Else the assistant's text is found by rendering
+    other conversations and comparing: it starts after the header of a turn to be generated and ends with the
+    end-of-turn token. A token counts when it starts inside.
 
     Raises:
-        DataError: no chat template, no assistant turn, a mask of only zeros or only ones, or a template whose
-            rendering of earlier turns cannot be found again in the whole.
+        DataError: no chat template, no assistant turn, a mask of only zeros or ones, or an unstable template.
         UsageError: ``options.answers`` is ``each``, which makes several: use :func:`render_chats`.
     """
     options = options or ChatOptions()
@@ -161,8 +148,8 @@ def render_chats(
     """The renderings of a conversation: one, or with ``answers: each`` one for each question.
 
     Raises:
-        DataError: see :func:`render_with_mask`; also for a conversation that ``options.tools`` leaves out,
-            and for tool calls that the template does not write.
+        DataError: see :func:`render_with_mask`; a conversation that ``options.tools`` leaves out; calls that the
+            template does not write.
     """
     called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
     listed = read_tools(tools)

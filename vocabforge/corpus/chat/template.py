@@ -138,15 +138,12 @@ def generation_spans(
     variables: Mapping[str, Any],
     source: object,
 ) -> list[tuple[int, int]] | None:
-    """(start, end) in characters of ``text`` of all that stands between generation tags.
+    """(start, end) in characters of ``text`` of all that stands between generation tags, in order.
 
-    The conversation is rendered again with private characters for the tags; without them it must be ``text``
-    (as :func:`render_template` renders it without a generation prompt) to the last character. So the places
-    are exact, whatever loops, macros and filters the tags stand in. Where a filter trims the marked text, the
-    marks move to its first and last visible character. Nested tags count as the outermost.
-
-    Returns:
-        the spans in order; None if the template measures, cuts or sorts the marked text.
+    The conversation is rendered again with private characters for the tags; without them it must be ``text``, so
+    the places are exact, whatever loops, macros and filters the tags stand in. Where a filter trims the marked text,
+    the marks move to its first and last visible character. Nested tags count as the outermost. None if the template
+    measures, cuts or sorts the marked text.
     """
     pair = next((pair for pair in _MARK_PAIRS if not any(mark in text for mark in pair)), None)
     if pair is None:
@@ -188,11 +185,7 @@ def render_template(
     variables: Mapping[str, Any],
     source: object,
 ) -> str:
-    """Render a conversation.
-
-    Args:
-        add_generation_prompt: end with the header of the assistant's next turn.
-        variables: further names that the template sees (``bos_token``, ``tools``, ``enable_thinking``, ...).
+    """Render a conversation; ``variables`` are further names that the template sees.
 
     Raises:
         DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.

@@ -1,9 +1,8 @@
 """Where the assistant's turns stand in a rendered conversation, found by rendering others and comparing.
 
-Nothing is known of a chat template but what it renders. A turn starts behind the header that the template
-gives a turn to be generated, and ends with its end-of-turn token. Where the template writes a turn differently
-once others follow (Qwen3 drops earlier turns' thinking), the place is found by rendering the whole with two
-other contents of that turn: what stands before and behind is what both have in common.
+A turn starts behind the header that the template gives a turn to be generated, and ends with its end-of-turn
+token. Where the template writes a turn differently once others follow (Qwen3 drops earlier turns' thinking), the
+place is found by rendering the whole with two other contents of that turn and taking what both have in common.
 """
 
 from __future__ import annotations
@@ -66,12 +65,8 @@ class Rendering:
 
 @dataclass(frozen=True)
 class AssistantTurn:
-    """An assistant turn in the rendered conversation, in characters.
-
-    Attributes:
-        index: the message's place in the conversation.
-        start: behind the header of a turn to be generated.
-        end: behind the end-of-turn token, or the turn's last character without one.
+    """An assistant turn in characters of the rendered conversation: from behind the header of a turn to be
+    generated to behind the end-of-turn token, or the turn's last character without one.
     """
 
     index: int
@@ -109,11 +104,10 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Assis
 def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str, str] | None) -> int:
     """Where a turn's answer begins, behind its thinking and what the template writes around that.
 
-    Args:
-        thinking: (thinking block, answer) of a content that holds both, None otherwise.
+    ``thinking`` is (thinking block, answer) of a content that holds both.
 
     Raises:
-        DataError: the template writes the turn so that the two cannot be told apart.
+        DataError: the two cannot be told apart.
     """
     message = rendering.messages[turn.index]
     before, answer = thinking or ("", str(message["content"]))
@@ -130,12 +124,10 @@ def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str,
 
 
 def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
-    """Where the text of a cut answer ends: the target wrote nothing of what the template puts behind it.
-
-    Calls of a cut answer are not counted to it: the template writes them anew and closes them.
+    """Where the text of a cut answer ends: behind it the target wrote nothing, calls included.
 
     Raises:
-        DataError: the template writes the turn so that text and end cannot be told apart.
+        DataError: text and end cannot be told apart.
     """
     message = rendering.messages[turn.index]
     name = next(
@@ -154,7 +146,7 @@ def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
 
 
 def _start_by_substitution(rendering: Rendering, index: int, head: str) -> int:
-    """Start of a turn before which the template wrote something else while the turn was the next one."""
+    """Start of a turn before which the template writes something else once it is there."""
     base = rendering.upto(index)
     header = head[len(base) :]
     found = _common_prefix(*rendering.probed(index))
@@ -190,10 +182,7 @@ def _content_place(rendering: Rendering, index: int) -> int:
 
 
 def _end_by_substitution(rendering: Rendering, index: int) -> int:
-    """End of a turn that the template writes differently once others follow.
-
-    What follows the turn's text is found in the whole, and as the end of the turn in the prefix.
-    """
+    """End of a turn that the template writes differently once others follow."""
     after = _common_suffix(*rendering.probed(index))
     tail = _common_suffix(*rendering.probed(index, index + 1))
     if not rendering.whole.endswith(after) or not after.startswith(tail):

@@ -24,9 +24,8 @@ class SourceOptions:
         text_unit: a text file is one document, or one a line, or one a paragraph (blank lines part them).
         separator: documents of a text file are parted by this literal instead, newlines around it dropped.
         strict: the first unreadable line is an error instead of being counted and skipped.
-        sample: each document is kept with this probability, None for all.
-        seed: draws the sample. The draw depends on nothing but the seed, the file's name and size and the
-            document's place in it: not on shards, order, workers or machine.
+        sample: each document is kept with this probability, None for all. The draw depends on nothing but ``seed``,
+            the file's name and size and the document's place in it.
     """
 
     text_field: str | None = None
@@ -55,10 +54,9 @@ class Document:
 
     Attributes:
         text: the text, or a piece of it.
-        source: the file, or the Hub data set as written.
         line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
         begins: False for a piece that continues the document before it, behind a safe cut.
-        tools: the row's tool list as it stands there; see :func:`~vocabforge.corpus.chat.conversation.read_tools`.
+        tools: the row's tool list as it stands there.
     """
 
     text: str | None
@@ -88,11 +86,8 @@ class Cutter(Protocol):
 
 @dataclass(frozen=True)
 class ReadContext:
-    """What every reader is given beside the file.
-
-    Attributes:
-        cut: lets a text file that is one document be read in pieces; None reads it whole.
-        whole_limit: largest text in bytes that is read whole, None for any.
+    """What every reader is given beside the file: ``cut`` lets a text file that is one document be read in pieces;
+    without it texts above ``whole_limit`` bytes are refused.
     """
 
     options: SourceOptions
@@ -103,12 +98,7 @@ class ReadContext:
 
 
 class Sampler:
-    """Draws documents of one source by a hash of seed, source and place.
-
-    Args:
-        name: file name without folders, or the Hub data set's name.
-        size: stored bytes, which tells files of one name apart; 0 where unknown.
-    """
+    """Draws documents of one source by a hash of seed, source (name and stored bytes) and place."""
 
     def __init__(self, options: SourceOptions, name: str, size: int) -> None:
         self._share = options.sample

@@ -18,8 +18,7 @@ LONG_LINE = 16 << 20  # bytes
 def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
     """The document of a text file, or of a part of it that begins and ends at a safe cut.
 
-    With ``context.cut`` it comes as pieces of about ``PIECE_CHARACTERS``; joined they are the text exactly.
-    A file of nothing but white space has no document.
+    With ``context.cut`` it comes as pieces of about ``PIECE_CHARACTERS``. A blank file has no document.
 
     Raises:
         DataError: the text is too long to be read whole and gives no place to cut it.

@@ -20,14 +20,12 @@ from .sources import documents_between
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of one source.
+    """A part [start, stop) of one source: bytes (``text``, ``lines``), row groups (``parquet``) or shards (``hub``).
 
     Attributes:
-        source: path as given, or the Hub data set as written.
-        start: first byte (``text``, ``lines``), row group (``parquet``) or shard (``hub``).
-        stop: the one behind the last, None for the source's end.
+        stop: None for the source's end.
         domain: name of its domain, ``""`` without.
-        stored_bytes: stored bytes, 0 where unknown (``hub``).
+        stored_bytes: 0 where unknown (``hub``).
     """
 
     source: str
@@ -46,17 +44,11 @@ def plan_shards(
     cut: Cutter | None,
     shard_bytes: int,
 ) -> list[Shard]:
-    """Divide inputs, in their order, then the files that only domains name.
+    """Divide inputs, in their order, then the files that only domains name; each file is read once.
 
-    A file that several name is read once: under the first domain that names it, else without a domain.
-    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes``, at an exact byte
-    found there; Parquet files into runs of row groups; Hub data sets into their own shards. Compressed and
-    ``.json`` files, and text files parted by a separator, stay whole.
-
-    Args:
-        options: how documents are cut: it decides where a text file may be divided.
-        cut: where a text that is one document may be cut; None divides no such text.
-        shard_bytes: stored bytes of a shard, roughly (a shard ends at the first certain place behind them).
+    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes``, at an exact byte found there
+    (text that is one document where ``cut`` allows it); Parquet files into runs of row groups; Hub data sets into their
+    own shards. Compressed and ``.json`` files, and text files parted by a separator, stay whole.
 
     Raises:
         DataError: an input is missing, unsupported or unreadable.
@@ -130,15 +122,13 @@ def read_shard(
     problems: Problems | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
-    """Documents of a shard, in bounded memory.
+    """Documents of a shard, in bounded memory; over all shards they are those of
+    :func:`~vocabforge.corpus.sources.sources.iter_documents`.
 
-    A text file that is one document comes as consecutive pieces, ``begins`` False from the second on (over
-    all shards of the file); joined they are its text exactly. Over all shards, documents are those of
-    :func:`~vocabforge.corpus.sources.sources.iter_documents`. Hub data sets report no bytes.
+    A text file that is one document comes as pieces, ``begins`` False from the second on; joined they are its text.
 
     Raises:
-        DataError: see :func:`~vocabforge.corpus.sources.sources.iter_documents`; also a text of more than
-            ``reading.DOCUMENT_LIMIT`` bytes without a place to cut it.
+        DataError: see there; also a text of more than ``reading.DOCUMENT_LIMIT`` bytes without a place to cut it.
     """
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes, cut, reading.DOCUMENT_LIMIT)
@@ -240,10 +230,9 @@ def _blank(line: bytes) -> bool:
 
 
 def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | None:
-    """The first place behind ``at`` where the text may be cut, seen in a window that grows.
+    """The first place behind ``at`` where the text may be cut, in whole valid lines, seen in a window that grows.
 
-    The place lies in whole valid lines, so that no line is left out on one side only. None when the window
-    shows none: the part becomes longer, not wrong.
+    None when the window shows none: the part becomes longer, not wrong.
     """
     window = _WINDOW
     while window <= reading.DOCUMENT_LIMIT:

@@ -197,9 +197,5 @@ def added_tokens(backend: Tokenizer) -> list[tuple[int, Any]]:
 
 
 def read_side_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """The JSON files beside a tokenizer by name, ``{}`` for one that is absent.
-
-    Raises:
-        DataError: one is not JSON, or not an object.
-    """
+    """The JSON objects beside a tokenizer by name, ``{}`` for one that is absent."""
     return {name: _read_side_file(folder / name) for name in _SIDE_FILES}

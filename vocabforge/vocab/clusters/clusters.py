@@ -34,10 +34,9 @@ _LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
 class Clusters:
     """The V token ids of a tokenizer in M clusters, none of them empty.
 
-    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside
-    a cluster ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of
-    the head (those from V on) are in no cluster: no token is theirs, so a drafter must never propose them.
-    Rows that are zero have no direction and share one cluster (``zero_cluster``), whose centroid is 0.
+    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside a cluster
+    ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of the head are in no
+    cluster. Zero rows share one (``zero_cluster``), whose centroid is 0.
 
     Attributes:
         permutation: (V,) int64 target ids; cluster m owns ``permutation[offsets[m]:offsets[m + 1]]``.
@@ -45,9 +44,7 @@ class Clusters:
         assignment: (V,) int32 cluster of each id.
         centroids: (M, d) float32 unit vectors.
         cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
-        zero_cluster: the cluster of the zero rows, None without any.
-        head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
-            ``name``, ``tied``.
+        head: which rows were clustered: ``digest``, ``rows``, ``padded``, ``width`` (d), ``dtype``, ``name``, ``tied``.
         origin: how: options, ``objective``, ``history`` and so on.
     """
 

@@ -31,12 +31,7 @@ Search = Callable[[Rows], tuple[Ids, Rows]]
 
 @dataclass(frozen=True)
 class KMeansOptions:
-    """How to cluster.
-
-    Attributes:
-        clusters: M.
-        iterations: at most so many; fewer where nothing changes any more.
-    """
+    """How to cluster: M, at most so many iterations, and the seed."""
 
     clusters: int
     iterations: int = 25
@@ -57,7 +52,7 @@ class KMeansResult:
         centroids: (M, d) float32, the normalised sum of each cluster's unit rows.
         cosine: (M,) float64 mean cosine of each cluster's rows to its centroid.
         history: the objective, which is the mean cosine of all rows, after each iteration.
-        refilled: clusters that had died and were given a row, over all iterations.
+        refilled: clusters that had died and were given a row.
         converged: it stopped because nothing changed.
     """
 
@@ -192,10 +187,9 @@ def _normalised(sums: Reals, former: Rows) -> tuple[Rows, Reals]:
 def plus_plus(
     rows: UnitRows, clusters: int, rng: np.random.Generator, step: Callable[[int], None] = lambda _: None
 ) -> Rows:
-    """k-means++ (Arthur and Vassilvitskii 2007) on the sphere, over a pool of 8 M rows drawn at random.
+    """k-means++ (Arthur and Vassilvitskii 2007) on the sphere: (M, d) rows out of a pool of 8 M drawn at random.
 
-    The next row is drawn with probability proportional to 1 - (its cosine to the nearest chosen row), half
-    its squared distance.
+    The next row is drawn with probability proportional to 1 - (its cosine to the nearest chosen row).
     """
     size = min(len(rows), _POOL * clusters)
     pool = rows.pick(np.sort(rng.choice(len(rows), size=size, replace=False)))  # (P, d)
@@ -226,12 +220,8 @@ def _draw(weights: np.ndarray, chosen: list[int], rng: np.random.Generator) -> i
 def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
     """Move into each empty cluster the row farthest from its own centroid; the number of rows moved.
 
-    A cluster's last row is never taken, and while others are left, no two clusters get the same direction
-    (rows of unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|.
-
-    Args:
-        centroids: (M, d) that the sweep measured with.
-        sweep: changed in place; afterwards no cluster is empty, if there are at least M rows.
+    A cluster's last row is never taken, and while others are left, no two clusters get the same direction (rows of
+    unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|. ``sweep`` changes in place.
     """
     dead = np.flatnonzero(sweep.sizes == 0)
     if not len(dead):

@@ -30,12 +30,8 @@ Unit = tuple[Shard, ...]
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What is to be counted, and by what.
-
-    Attributes:
-        units: the shards put together; every process has the same.
-        cut: where long texts are cut while they are read, None for nowhere.
-        reasons: why no faster engine was taken.
+    """What is to be counted, and by what: shards, units of shards (every process has the same), the engine, and the
+    rule by which long texts are cut while they are read.
     """
 
     shards: Sequence[Shard]

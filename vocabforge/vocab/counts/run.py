@@ -33,9 +33,7 @@ class CountRun:
     Attributes:
         reasons: why no faster engine was taken, and what else is worth saying.
         start_s: seconds of planning, and of choosing and checking the engine.
-        stored_bytes: bytes of the input as stored.
-        units: number of parts that are kept apart until the run is whole.
-        resumed: parts whose result was taken over from an interrupted run.
+        units: number of parts; ``resumed`` of them were taken over from an interrupted run.
     """
 
     table: FrequencyTable
@@ -65,9 +63,8 @@ def count_corpus(
 ) -> CountRun:
     """Count inputs, with a progress bar; under a launcher every process calls this and gets the whole result.
 
-    Args:
-        domains: name -> inputs that are counted apart.
-        keep: saves the result (called on rank 0); the partial results are removed when it has.
+    ``domains`` are name -> inputs that are counted apart. ``keep`` saves the result on rank 0, then the partial results
+    are removed.
 
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.

@@ -43,13 +43,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class UnitResult:
-    """What counting one unit gave.
-
-    Attributes:
-        tally: its counts, documents and bytes.
-        digests: of the stored bytes that were read, one a shard.
-        problems: how many lines or rows were skipped, by reason.
-    """
+    """Counts, documents and bytes of one unit, a digest for each shard, and lines skipped by reason."""
 
     tally: Tally
     digests: tuple[str, ...]
@@ -57,10 +51,8 @@ class UnitResult:
 
 
 class PartialResults:
-    """The folder of a run's partial results.
-
-    A result is found again by a key over everything that decides it (shards, options, tokenizer) and believed only
-    if its own checksum holds and its sources still have the digests that were counted.
+    """The folder of a run's partial results, found again by a key over everything that decides them and believed only
+    if their own checksum holds and their sources still have the digests that were counted.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], vocab_size: int) -> None:

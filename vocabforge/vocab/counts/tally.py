@@ -25,13 +25,8 @@ SHARD_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class CountOptions:
-    """How a corpus is counted.
-
-    Attributes:
-        mode: see :class:`~vocabforge.vocab.counts.table.FrequencyTable`; ``mixture`` cannot be counted.
-        sources: how files are cut into documents and which are kept.
-        engine: an engine by name, None for the fastest that is proved equal.
-        shard_bytes: stored bytes of a shard, the unit of resuming and of division.
+    """How a corpus is counted: ``engine`` None is the fastest that is proved equal; ``shard_bytes`` is the unit of
+    resuming and of division.
     """
 
     mode: CountMode = "corpus"

@@ -36,9 +36,8 @@ class BridgeSide:
 
     Attributes:
         forms: bytes of every row of the model's LM head; None for special tokens and padded rows.
-        speller: spells bytes with its tokens.
-        eos: its end tokens, but for those that are text as well; first the one that is paired with the other side's.
-        start: what stands before a text (its BOS, mostly); never empty: a model needs a token to begin with.
+        eos: its end tokens, but for those that are text as well; first the one paired with the other side's.
+        start: what stands before a text (its BOS, mostly); never empty.
         opening: bytes that its tokenizer puts before a text (the space of most SentencePiece vocabularies).
     """
 
@@ -79,11 +78,8 @@ class BridgeSide:
 
 @dataclass(frozen=True, eq=False)
 class Bridge:
-    """Two vocabularies, and what they share.
-
-    Attributes:
-        pairs: (n, 2) int64, ids of target and drafter with the same bytes, one to one, ascending in the target's.
-        eos: end token of the target and of the drafter that stand for each other; None where a side has none.
+    """Two vocabularies; ``pairs`` (n, 2) int64 are ids of target and drafter with the same bytes, one to one, ascending
+    in the target's; ``eos`` is an end token of each that stand for each other.
     """
 
     target: BridgeSide
@@ -108,11 +104,9 @@ def make_bridge(
     *,
     overlap: Overlap | None = None,
 ) -> Bridge:
-    """Compare two tokenizers, or take what was found before.
+    """Compare two tokenizers, or take a saved overlap (``vocabforge compare-vocab --output``).
 
-    Args:
-        rows: of the LM heads of target and drafter; ids beyond them do not exist for the models.
-        overlap: ``compare(target, drafter)`` saved earlier (``vocabforge compare-vocab --output``).
+    ``rows`` are those of the LM heads of target and drafter; ids beyond them do not exist for the models.
 
     Raises:
         MismatchError: the overlap is one of other tokenizers.

@@ -28,12 +28,10 @@ class VocabSubset:
     Attributes:
         ids: (R,) int64, ascending; row j of a draft head stands for target id ``ids[j]``.
         ranked: (R,) int64, the same ids in rank order (the FR-Spec list).
-        vocab_size: V of the tokenizer; a target's head may have more, padded rows.
         forced: ids that are inside whatever their counts, ascending.
         coverage: share of the counted tokens whose id is inside, None when nothing was counted.
         filled: how many ids have neither a count nor a reason to be forced.
-        schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all
-            of them at every step.
+        schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all.
     """
 
     ids: Ids
@@ -106,7 +104,7 @@ class VocabSubset:
         return hashlib.sha256(head + self.ids.astype("<i8").tobytes()).hexdigest()
 
     def check_tokenizer(self, tokenizer: TextTokenizer, *, source: object) -> None:
-        """Refuse a tokenizer that this draft vocabulary was not made for; ``source`` is where it stands.
+        """Refuse a tokenizer that this draft vocabulary (of ``source``) was not made for.
 
         Raises:
             MismatchError: the fingerprints differ.
@@ -173,12 +171,7 @@ def save_subset(
     overwrite: bool = False,
     exports: Iterable[Callable[[Path], object]] = (),
 ) -> None:
-    """Write the artefact (kind ``subset``).
-
-    Args:
-        parents: content hashes by role.
-        exports: each is called with the folder and writes a further file into it, listed in the manifest.
-    """
+    """Write the artefact (kind ``subset``); each of ``exports`` is called with the folder and writes a further file."""
     meta = {
         "size": len(subset),
         "vocab_size": subset.vocab_size,
