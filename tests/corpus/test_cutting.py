@@ -180,13 +180,6 @@ def test_the_start_of_a_text_is_treated_apart_only_there() -> None:
     assert rule_of("qwen2").interior is built("qwen2").backend
 
 
-def test_no_cut_at_the_ends_of_a_text() -> None:
-    rule = rule_of("gpt2")
-    for text in ("", " ", "a", "a ", " a"):
-        assert all(0 < place < len(text) for place in places(rule, text))
-    assert rule.first("ab cd ef", 3) == 5
-
-
 def test_plain_characters_stay_letters_under_every_normal_form() -> None:
     plain = re.compile(f"[{PLAIN}]")
     hidden = re.compile(f"[{NOT_VISIBLE}]")

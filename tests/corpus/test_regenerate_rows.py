@@ -154,14 +154,6 @@ def test_a_request_depends_on_content_and_settings_alone():
     assert 0 <= first.seed < 2**31
 
 
-def test_thinking_is_kept_in_the_row_and_sent_only_on_request():
-    for send in (False, True):
-        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send))
-        walk.add(told(reasoning_content="hm"))
-        assert ("reasoning_content" in walk.request().messages[1]) is send
-        assert walk.messages[1]["reasoning_content"] == "hm"
-
-
 def test_bodies_and_rows():
     generation = replace(
         GENERATION, template_arguments={"enable_thinking": False}, body={"top_p": None, "k": 1}

@@ -285,18 +285,6 @@ def test_the_sample_is_of_documents_and_moves_with_the_file(tmp_path):
             SourceOptions(sample=share)
 
 
-def test_a_document_in_several_shards_is_drawn_as_one(tmp_path, small):
-    text = b"one two three four five six seven eight nine\n" * 9
-    seen = set()
-    for seed in range(12):
-        groups, shards = in_shards(
-            [write(tmp_path, "a.txt", text)], SourceOptions(sample=0.5, seed=seed), shard_bytes=90
-        )
-        assert len(shards) > 3
-        seen.add("".join(d.text for d in flat(groups)))
-    assert seen == {"", text.decode()}
-
-
 def test_texts_that_cannot_be_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "DOCUMENT_LIMIT", 1 << 21)
     file = write(tmp_path, "a.txt", b"x" * (3 << 20))

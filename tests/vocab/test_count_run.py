@@ -130,19 +130,6 @@ def test_partial_results_of_other_input_or_options_are_not_taken(folder, tokeniz
     assert count_corpus(tokenizer, [tmp_path / "a.txt"], other, tmp_path / "p").resumed == 0
 
 
-def test_results_are_kept_before_the_folder_is_removed(folder, tokenizer, tmp_path):
-    seen = []
-    count_corpus(
-        tokenizer,
-        [folder / "in"],
-        CountOptions(),
-        tmp_path / "p",
-        keep=lambda run: seen.append((tmp_path / "p").is_dir() and run.table.tokens),
-    )
-    assert seen[0] > 0
-    assert not (tmp_path / "p").exists()
-
-
 def test_a_sample_does_not_depend_on_shards(folder, tokenizer, tmp_path):
     tables = []
     for shard_bytes in (2000, 1 << 20):
@@ -154,15 +141,6 @@ def test_a_sample_does_not_depend_on_shards(folder, tokenizer, tmp_path):
     other = CountOptions(sources=SourceOptions(sample=0.5, seed=8))
     run = count_corpus(tokenizer, [folder / "in" / "rows.jsonl"], other, tmp_path / "o")
     assert not np.array_equal(run.table.counts, tables[0].counts)
-
-
-def test_foreign_files_beside_partial_results_stay(folder, tokenizer, tmp_path):
-    partial = tmp_path / "p"
-    (partial / "mine").mkdir(parents=True)
-    (partial / "mine" / "notes.txt").write_text("keep", "utf-8")
-    (partial / ".shard-0.safetensors.tmp-1").write_bytes(b"left by a killed run")
-    count_corpus(tokenizer, [folder / "in" / "de"], CountOptions(), partial, keep=lambda run: None)
-    assert [file.name for file in partial.rglob("*")] == ["mine", "notes.txt"]
 
 
 def test_nothing_to_count(tokenizer, tmp_path):

@@ -1,4 +1,4 @@
-"""Spherical k-means against brute force, its invariants, and agreement of thread counts."""
+"""Spherical k-means against brute force, its parts and invariants, and agreement of thread counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.vocab.kmeans_support import groups, units
+from tests.vocab.kmeans_support import ArrayRows, groups, units
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.vocab.clusters import kmeans
 from vocabforge.vocab.clusters import rows as kmeans_rows
@@ -149,27 +149,51 @@ def test_mistakes():
             KMeansOptions(**{"clusters": 2, **changes})
 
 
-def test_memory_stays_below_the_matrix():
-    """Rows come from a source that is never whole in memory; no array of ours is as large as it."""
-    import tracemalloc
+def test_plus_plus_spreads():
+    """50 rows of one direction and one each of seven others: k-means++ takes all eight directions."""
+    rows = units(np.eye(8)[[0] * 50 + list(range(1, 8))])
+    for seed in range(5):
+        start = plus_plus(rows, 8, np.random.default_rng(seed))
+        assert len({tuple(row) for row in start.tolist()}) == 8
 
-    count, width = 60_000, 128  # 30.7 MB in float32
 
-    class Made:
-        shape = (count, width)
+def test_plus_plus_draws_by_distance():
+    """With one row at cosine 0.9 and one at 0.1 to the first, they are second in the ratio 0.1 : 0.9."""
+    matrix = np.array([[1, 0], [0.9, np.sqrt(1 - 0.81)], [0.1, -np.sqrt(0.99)]])
+    rows, seen = units(matrix), np.zeros(3)
+    for seed in range(600):
+        start = plus_plus(rows, 2, np.random.default_rng(seed))
+        pair = [int(np.abs(matrix - row).sum(1).argmin()) for row in start]
+        if pair[0] == 0:
+            seen[pair[1]] += 1
+    assert seen[0] == 0
+    assert seen[1] / seen.sum() == pytest.approx(0.1, abs=0.06)
 
-        def at(self, ids):
-            return np.sin(ids[:, None] * np.arange(1, width + 1)[None]).astype(np.float32)
 
-        def rows(self, start, stop):
-            return self.at(np.arange(start, stop))
+def test_zero_rows_are_left_out():
+    matrix, _ = groups(50)
+    matrix[[3, 17]] = 0.0
+    matrix[20] = 1e-35  # too small for float32 to have a direction
+    rows = units(matrix)
+    assert rows.zero_ids.tolist() == [3, 17, 20]
+    assert len(rows) == 47
+    np.testing.assert_allclose(np.linalg.norm(rows.block(0, 47), axis=1), 1.0, atol=1e-6)
+    np.testing.assert_array_equal(rows.block(2, 5), rows.pick(np.array([2, 3, 4])))
+    np.testing.assert_allclose(rows.block(3, 4)[0], matrix[4] / np.linalg.norm(matrix[4]), atol=1e-6)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    tracemalloc.start()
-    rows = unit_rows(Made(), count, name="made")
-    spherical_kmeans(rows, KMeansOptions(16, 1))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    torch.set_num_threads(threads)
-    assert peak < count * width * 4 / 2
+
+def test_rows_beyond_the_count_are_never_read():
+    matrix, _ = groups(20)
+    padded = np.concatenate([matrix, np.full((4, matrix.shape[1]), np.nan, dtype=np.float32)])
+    digests = [hashlib.sha256(), hashlib.sha256()]
+    unit_rows(ArrayRows(padded), 20, name="x", digest=digests[0])
+    unit_rows(ArrayRows(matrix), 20, name="x", digest=digests[1])
+    assert digests[0].hexdigest() == digests[1].hexdigest() == hashlib.sha256(matrix.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_named(bad):
+    matrix, _ = groups(50)
+    matrix[7, 3] = bad
+    with pytest.raises(DataError, match="row 7"):
+        units(matrix)

@@ -73,15 +73,6 @@ def test_exports_stand_in_the_manifest(tokenizer, tmp_path):
         open_artifact(tmp_path / "s", "subset")
 
 
-def test_equal_subsets_give_equal_files(tokenizer, tmp_path):
-    what = inputs(tokenizer, np.ones(261, dtype=np.int64), 9)
-    hashes = []
-    for name in ("a", "b"):
-        save_subset(what.subset, tmp_path / name, exports=exporters(EXPORTS, what))
-        hashes.append(open_artifact(tmp_path / name).content_hash)
-    assert hashes[0] == hashes[1]
-
-
 def test_what_an_export_lacks(tokenizer):
     subset = VocabSubset.from_ranked(np.arange(261), vocab_size=261, fingerprint=tokenizer.fingerprint)
     with pytest.raises(UsageError, match="did you mean fr-spec"):

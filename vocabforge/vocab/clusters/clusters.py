@@ -228,20 +228,14 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
         array = getattr(clusters, name)
         if array.shape != shape or array.dtype != _FORMS[name]:
             return f"{name} is {array.dtype} {array.shape}, not {np.dtype(_FORMS[name])} {shape}"
-    permutation, offsets = clusters.permutation, clusters.offsets
-    if not np.array_equal(np.sort(permutation), np.arange(vocab_size)):
-        return "the permutation does not hold every id once"
-    if offsets[0] != 0 or offsets[-1] != vocab_size or bool((np.diff(offsets) <= 0).any()):
-        return f"the offsets do not ascend from 0 to {vocab_size:,}"
-    if not np.array_equal(clusters.assignment[permutation], np.repeat(np.arange(count), clusters.sizes)):
-        return "the assignment is not that of the permutation"
-    _, expected, _ = canonical(clusters.assignment.astype(np.int64), count)
-    if not np.array_equal(expected, permutation):
-        return "the clusters are not in their canonical order"
-    if not np.isfinite(clusters.centroids).all():
-        return "a centroid is not finite"
-    if not np.isfinite(clusters.cosine).all():
-        return "a cosine is not finite"
+    assignment = clusters.assignment.astype(np.int64)
+    if not np.array_equal(np.unique(assignment), np.arange(count)):
+        return f"the assignment is not to {count} clusters, all in use"
+    _, permutation, offsets = canonical(assignment, count)
+    if not np.array_equal(permutation, clusters.permutation) or not np.array_equal(offsets, clusters.offsets):
+        return "the clusters are not in the canonical order of their assignment"
+    if not (np.isfinite(clusters.centroids).all() and np.isfinite(clusters.cosine).all()):
+        return "a centroid or a cosine is not finite"
     if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
         return f"there is no cluster {clusters.zero_cluster}"
     return None

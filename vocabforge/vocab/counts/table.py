@@ -143,14 +143,7 @@ def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
             return f"{counts.dtype} {counts.shape}"
     if table.mode not in get_args(CountMode):
         return f"mode {table.mode}"
-    if (
-        min(
-            table.documents,
-            table.bytes,
-            *(min(part.documents, part.bytes) for part in table.domains.values()),
-        )
-        < 0
-    ):
+    if min(min(part.documents, part.bytes) for part in (table, *table.domains.values())) < 0:
         return "less than no documents or bytes"
     special = table.special
     ids = (*special.eos, *special.control, *special.tools, *special.bytes, *special.others)

@@ -118,12 +118,9 @@ def read_fr_spec(path: Path) -> Ids:
             source=path,
         ) from error
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
-        kinds = sorted({type(token).__name__ for token in value}) if isinstance(value, list) else []
         raise DataError(
             "the file holds no list of token ids",
-            got=f"a list of {', '.join(kinds) or 'nothing'}"
-            if kinds or value == []
-            else type(value).__name__,
+            got=f"{type(value).__name__}: {str(value)[:60]}",
             expected="a plain list of whole numbers, in rank order",
             source=path,
         )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
-from ...core.errors import ArtifactError, DataError, UsageError
+from ...core.errors import DataError, UsageError
+from ...core.files import form_errors
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint
 from .select import Fill, Ids, select
 
@@ -196,32 +196,26 @@ def load_subset(path: Path) -> VocabSubset:
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
-    try:
-        arrays, size = load_file(artifact.file(_FILE)), meta["size"]
-        subset = VocabSubset(
-            ids=arrays["ids"],
-            ranked=arrays["ranked"],
-            vocab_size=int(meta["vocab_size"]),
-            fingerprint=str(meta["fingerprint"]),
-            forced=tuple(int(token) for token in meta["forced"]),
-            coverage=meta["coverage"],
-            filled=int(meta["filled"]),
-            schedule=tuple(int(size) for size in meta.get("schedule", ())),
-        )
-        if not isinstance(meta["fingerprint"], str):
-            raise ValueError(f"fingerprint {meta['fingerprint']!r}")
-        if subset.coverage is not None and not (
-            type(subset.coverage) in (int, float) and 0 <= subset.coverage <= 1
-        ):
-            raise ValueError(f"coverage {subset.coverage!r}")
-        if len(subset) != size:
-            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({size})")
-    except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
-        got = error.got if isinstance(error, DataError) else error
-        raise ArtifactError(
-            "the draft vocabulary cannot be read",
-            got=got,
-            source=path,
-            remedy="make it again with select-vocab",
-        ) from error
+    with form_errors("the draft vocabulary cannot be read", path, remedy="make it again with select-vocab"):
+        arrays = load_file(artifact.file(_FILE))
+        try:
+            subset = VocabSubset(
+                ids=arrays["ids"],
+                ranked=arrays["ranked"],
+                vocab_size=int(meta["vocab_size"]),
+                fingerprint=meta["fingerprint"],
+                forced=tuple(int(token) for token in meta["forced"]),
+                coverage=meta["coverage"],
+                filled=int(meta["filled"]),
+                schedule=tuple(int(size) for size in meta.get("schedule", ())),
+            )
+        except DataError as error:
+            raise ValueError(error.got) from error
+        if not isinstance(subset.fingerprint, str):
+            raise ValueError(f"fingerprint {subset.fingerprint!r}")
+        share = subset.coverage
+        if share is not None and not (type(share) in (int, float) and 0 <= share <= 1):
+            raise ValueError(f"coverage {share!r}")
+        if len(subset) != meta["size"]:
+            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({meta['size']})")
     return subset
