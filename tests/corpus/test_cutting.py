@@ -165,14 +165,6 @@ def test_tokens_over_a_space_forbid_the_cut() -> None:
     assert CROSSING.keys() == {"crossing", "no_space"}
 
 
-def test_pieces_are_joined_only_if_they_come_apart_again() -> None:
-    rule = rule_of("qwen2")
-    assert rule.joined([" a", " b", "\nc"]) == " a b\nc"
-    assert rule.joined([" a.", "\nb"]) is None
-    assert rule.closed(" a.")
-    assert not rule.closed(" a\n")
-
-
 def test_the_start_of_a_text_is_treated_apart_only_there() -> None:
     rule = rule_of("sp_stripped")
     assert rule.interior is not rule.backend

@@ -85,7 +85,6 @@ def test_chat_template_file_stands_before_the_config(tmp_path):
     [
         ({}, "holds no tokenizer.json"),
         ({"tokenizer.model": "x"}, "save_pretrained"),
-        ({"tokenizer.json.xz": "x"}, "unpack tokenizer.json.xz"),
         ({"tokenizer.json": '{"model": '}, "not valid JSON"),
         ({"tokenizer.json": "[]"}, "not a tokenizer"),
         ({"tokenizer.json": '{"model": {"type": "Nonsense"}}'}, "refuses this tokenizer.json"),

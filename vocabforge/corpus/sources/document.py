@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.errors import UsageError
 from ..chat.conversation import Message
 from .bytes import Problems, file_size
+
+if TYPE_CHECKING:
+    from ..tokenizer.cuts import CutRule
 
 TextUnit = Literal["file", "line", "paragraph"]
 
@@ -73,17 +76,6 @@ class Document:
         return "\n".join(str(message["content"]) for message in self.messages or ())
 
 
-class Cutter(Protocol):
-    """Where a text may be cut without changing a token; decided by the characters around the place alone."""
-
-    @property
-    def margin(self) -> int:
-        """Characters on each side of a place that decide."""
-
-    def first(self, text: str, start: int = 0) -> int | None:
-        """The smallest allowed place p with start <= p and 0 < p < len(text), None when there is none."""
-
-
 @dataclass(frozen=True)
 class ReadContext:
     """What every reader is given beside the file: ``cut`` lets a text file that is one document be read in pieces;
@@ -93,7 +85,7 @@ class ReadContext:
     options: SourceOptions
     problems: Problems
     on_bytes: Callable[[int], None] | None = None
-    cut: Cutter | None = None
+    cut: CutRule | None = None
     whole_limit: int | None = None
 
 

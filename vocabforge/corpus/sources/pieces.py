@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...core.errors import DataError
 from . import bytes as reading
 from .bytes import ByteSpan, OnBytes, Problems, decode_line
-from .document import Cutter, Document, ReadContext, Sampler
+from .document import Document, ReadContext, Sampler
+
+if TYPE_CHECKING:
+    from ..tokenizer.cuts import CutRule
 
 PIECE_CHARACTERS = 1 << 20
 _STEP = 8 << 20
@@ -58,7 +62,7 @@ def _whole(texts: Iterator[str], path: Path, limit: int | None) -> str:
     return "".join(held)
 
 
-def _pieces(texts: Iterator[str], cut: Cutter, path: Path) -> Iterator[str]:
+def _pieces(texts: Iterator[str], cut: CutRule, path: Path) -> Iterator[str]:
     """Pieces that end at the first allowed place behind ``PIECE_CHARACTERS``, or at the text's end.
 
     A place counts only with ``cut.margin`` characters read behind it: what follows decides too.

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ...core.errors import UsageError
 from . import bytes as reading
 from .bytes import ByteSpan, Problems, file_size, unreadable
-from .document import Cutter, Document, ReadContext, SourceOptions
+from .document import Document, ReadContext, SourceOptions
 from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
 from .pieces import is_blank
 from .sources import documents_between
+
+if TYPE_CHECKING:
+    from ..tokenizer.cuts import CutRule
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def plan_shards(
     options: SourceOptions,
     *,
     domains: Mapping[str, Sequence[str]] | None = None,
-    cut: Cutter | None,
+    cut: CutRule | None,
     shard_bytes: int,
 ) -> list[Shard]:
     """Divide inputs, in their order, then the files that only domains name; each file is read once.
@@ -76,7 +79,7 @@ def _identity(path: Path) -> str:
 
 
 def _divide(
-    path: Path, options: SourceOptions, domain: str, cut: Cutter | None, shard_bytes: int
+    path: Path, options: SourceOptions, domain: str, cut: CutRule | None, shard_bytes: int
 ) -> list[Shard]:
     kind = kind_of(path)
     if kind == "hub":
@@ -118,7 +121,7 @@ def read_shard(
     shard: Shard,
     options: SourceOptions,
     *,
-    cut: Cutter | None,
+    cut: CutRule | None,
     problems: Problems | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
@@ -186,7 +189,7 @@ def split_points(path: Path, every: int, find: Finder) -> list[int]:
     return points
 
 
-def text_points(path: Path, every: int, options: SourceOptions, cut: Cutter | None) -> list[int]:
+def text_points(path: Path, every: int, options: SourceOptions, cut: CutRule | None) -> list[int]:
     """:func:`split_points` of a text file, by its unit; none where no place is certain."""
     if options.separator is not None or file_size(path) <= every:
         return []
@@ -229,7 +232,7 @@ def _blank(line: bytes) -> bool:
         return False
 
 
-def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | None:
+def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: CutRule) -> int | None:
     """The first place behind ``at`` where the text may be cut, in whole valid lines, seen in a window that grows.
 
     None when the window shows none: the part becomes longer, not wrong.
@@ -248,7 +251,7 @@ def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | Non
     return None
 
 
-def _cut_within(text: str, cut: Cutter) -> int | None:
+def _cut_within(text: str, cut: CutRule) -> int | None:
     """Bytes before the first allowed place with ``cut.margin`` characters of the text on both sides."""
     place = cut.first(text, max(1, cut.margin))
     if place is None or place + cut.margin > len(text):

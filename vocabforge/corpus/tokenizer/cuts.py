@@ -71,15 +71,6 @@ class CutRule:
         """The text in pieces, cut at all places before a space or newline; joined they are the text."""
         return self._piece.findall(text)
 
-    def joined(self, pieces: Sequence[str]) -> str | None:
-        """The text made of pieces that stand behind a cut, if it is cut into the same again; else None."""
-        text = "".join(pieces)
-        return text if self.pieces(text) == pieces else None
-
-    def closed(self, piece: str) -> bool:
-        """Whether a piece may be followed by any other that begins with a space and a letter."""
-        return self._cut.match(piece + " aa", len(piece)) is not None
-
     def parts(self, text: str, size: int) -> list[str]:
         """The text in parts of about ``size`` characters, longer where nothing may be cut for a while."""
         parts, start = [], 0

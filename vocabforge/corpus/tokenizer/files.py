@@ -41,18 +41,14 @@ def find_tokenizer_json(path: Path) -> Path:
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             return path / "tokenizer.json"
-        models = sorted(file.name for file in path.glob("*.model"))
-        packed = sorted(file.name for file in path.glob("tokenizer.json.*"))
-        remedy = "check the path; the target's own folder is the right one"
-        if packed:
-            remedy = f"unpack {packed[0]} first"
-        elif models or (path / "vocab.json").is_file():
-            remedy = _CONVERT
+        found = sorted(
+            file.name for file in path.iterdir() if file.suffix == ".model" or "vocab" in file.name
+        )
         raise DataError(
             "the folder holds no tokenizer.json",
-            got=", ".join(models + packed) or "no tokenizer file",
+            got=", ".join(found) or "no tokenizer file",
             expected=path / "tokenizer.json",
-            remedy=remedy,
+            remedy=_CONVERT if found else "check the path; the target's own folder is the right one",
         )
     if not path.is_file():
         raise DataError("the tokenizer is missing", expected=path, remedy=model_remedy(path))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...corpus.tokenizer.cuts import CutRule, NoCut
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .engines import PART, NotSuited, PlainEngine, count_rows, groups
+from .engines import NotSuited, PlainEngine, groups
 from .table import Counts
 
 MAX_PIECES = 400_000  # remembered; about 40 MB of text and slots
@@ -36,8 +36,6 @@ class Remembered:
     def __init__(self, rule: CutRule, begins: bool) -> None:
         self._rule = rule
         self._begins = begins
-        # At the start of a text pieces are not what they are behind each other.
-        self._apart = begins and rule.interior is not rule.backend
         self._forget()
 
     def _forget(self) -> None:
@@ -48,19 +46,15 @@ class Remembered:
     def cost(self, pieces: Mapping[str, int]) -> int:
         """Characters of plain text that encoding the unknown ones among ``pieces`` is worth."""
         new = [piece for piece in pieces if piece not in self._slots]
-        again = sum(1 for piece in new if pieces[piece] > 1)
-        return sum(map(len, new)) + CALL_COST * again
+        return sum(map(len, new)) + CALL_COST * len(new)
 
     def count(self, pieces: Mapping[str, int], vocab_size: int) -> Counts:
         """Counts of pieces with their multiplicity: (V,)."""
         counts = np.zeros(vocab_size, np.int64)
-        apart = [piece for piece, times in pieces.items() if times == 1 and piece not in self._slots]
-        long = [piece for piece, times in pieces.items() if times > 1 and len(piece) > LONG_PIECE]
-        counts += count_rows(self._once(apart), vocab_size)
+        long = [piece for piece in pieces if len(piece) > LONG_PIECE]
         for piece, row in zip(long, self._rule.encode(long, self._begins)):
             np.add.at(counts, row, pieces[piece])
-        left_out = {*apart, *long}
-        rest = {piece: times for piece, times in pieces.items() if piece not in left_out}
+        rest = {piece: times for piece, times in pieces.items() if len(piece) <= LONG_PIECE}
         if not rest:
             return counts
         ids, lengths = self._gather(rest)
@@ -68,21 +62,6 @@ class Remembered:
         # Sums of whole numbers below 2**53 are exact in the float64 of bincount.
         weights = np.repeat(times, lengths)  # (ids,)
         return counts + np.bincount(ids, weights=weights, minlength=vocab_size).astype(np.int64)
-
-    def _once(self, pieces: list[str]) -> list[list[int]]:
-        """Ids of new pieces that come once: joined again where that is a text cut into the same pieces."""
-        rule = self._rule
-        texts, chunk, size = [], [], 0
-        for piece in pieces:
-            if self._apart or piece[0] != " " or not rule.closed(piece):
-                texts.append(piece)
-                continue
-            chunk.append(piece)
-            size += len(piece)
-            if size >= PART:
-                texts += _together(rule, chunk)
-                chunk, size = [], 0
-        return rule.encode([*texts, *_together(rule, chunk)], self._begins)
 
     def ids(self, pieces: Sequence[str]) -> list[int]:
         """Ids of pieces one after the other."""
@@ -110,12 +89,6 @@ class Remembered:
         ends = self._starts[-1] + np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
         self._starts = np.concatenate([self._starts, ends])
         self._pool = np.concatenate([self._pool, fresh])
-
-
-def _together(rule: CutRule, pieces: list[str]) -> list[str]:
-    """One text of the pieces where it is cut into the same again, else the pieces."""
-    text = rule.joined(pieces)
-    return pieces if text is None else [text]
 
 
 class PiecesEngine:

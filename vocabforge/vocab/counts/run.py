@@ -93,12 +93,14 @@ def count_corpus(
             units=len(plan.units),
             resumed=resumed,
         )
-        _say_problems(problems)
+        skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
+        if skipped:
+            say(f"Skipped {skipped}")
         _say_special(tokenizer, run.table)
         if not run.table.tokens:
             group.wait()
             partials.remove()  # of nothing there is nothing to go on from
-        _check_counted(run.table, problems, inputs)
+        _check_counted(run.table, skipped, inputs)
         if keep is not None:
             if group.rank == 0:
                 keep(run)
@@ -213,11 +215,6 @@ def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> di
     }
 
 
-def _say_problems(problems: Mapping[str, int]) -> None:
-    if problems:
-        say("Skipped " + "; ".join(f"{count:,} x {kind}" for kind, count in problems.items()))
-
-
 def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
     """Special tokens that stood in the text, such as ends of documents: they may be meant as separators."""
     if table.mode != "corpus":
@@ -231,10 +228,9 @@ def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
             )
 
 
-def _check_counted(table: FrequencyTable, problems: Mapping[str, int], inputs: Sequence[str | Path]) -> None:
+def _check_counted(table: FrequencyTable, skipped: str, inputs: Sequence[str | Path]) -> None:
     if table.tokens:
         return
-    skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
     raise DataError(
         f"there is nothing to count: the input has no {'token' if table.documents else 'document'}",
         got=skipped or "only empty files or blank lines",
