@@ -120,7 +120,7 @@ class SplitFigures:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SplitFigures:
         """What the manifest holds."""
-        known = {name: values[name] for name in cls.__dataclass_fields__}  # former ones counted lengths, too
+        known = {name: value for name, value in values.items() if name != "lengths"}  # former ones had it
         return cls(**{**known, "overlong": OverlongTally(**values["overlong"])})
 
 
