@@ -234,6 +234,8 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
     _, permutation, offsets = canonical(assignment, count)
     if not np.array_equal(permutation, clusters.permutation) or not np.array_equal(offsets, clusters.offsets):
         return "the clusters are not in the canonical order of their assignment"
+    if not np.array_equal(assignment[permutation], np.repeat(np.arange(count), np.diff(offsets))):
+        return "the assignment does not number the clusters in their canonical order"
     if not (np.isfinite(clusters.centroids).all() and np.isfinite(clusters.cosine).all()):
         return "a centroid or a cosine is not finite"
     if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
