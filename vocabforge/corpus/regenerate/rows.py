@@ -273,9 +273,9 @@ def check_message(message: Any) -> None:
     check_nesting(calls, "a tool call of its answer")
     for call in calls if isinstance(calls, list) else [None]:
         function = call.get("function") if isinstance(call, Mapping) else None
-        named = isinstance(function, Mapping) and isinstance(function.get("name"), str)
-        arguments = function.get("arguments") if named else None
-        if not named or not isinstance(arguments, (str, Mapping, type(None))):
+        function = function if isinstance(function, Mapping) else {}
+        arguments = function.get("arguments")
+        if not isinstance(function.get("name"), str) or not isinstance(arguments, (str, Mapping, type(None))):
             raise DataError(
                 "its answer holds malformed tool calls",
                 got=repr(call)[:80],
