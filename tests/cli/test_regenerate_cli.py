@@ -213,13 +213,11 @@ def test_truncated_and_empty_answers(rows, tmp_path):
         return 200, reply
 
     with FakeServer(short) as server:
-        ok(ask(rows, tmp_path / "kept", server, empty="keep"))
-        ok(ask(rows, tmp_path / "dropped", server, truncated="drop"))
-    kept, dropped = meta(tmp_path / "kept"), meta(tmp_path / "dropped")
-    assert (kept["rows_written"], kept["answers_truncated"], kept["answers_empty"]) == (14, 3, 2)
-    assert kept["finish_reasons"] == {"length": 3, "stop": 24}
-    counted = [dropped[f"rows_dropped_{name}"] for name in ("truncated", "empty")]
-    assert (dropped["rows_written"], counted) == (12, [1, 1])
+        ok(ask(rows, tmp_path / "out", server))
+        removed = ask(rows, tmp_path / "other", server, truncated="drop")
+    found = meta(tmp_path / "out")
+    assert (found["rows_written"], found["rows_dropped_empty"], found["answers_truncated"]) == (13, 1, 3)
+    assert_user_error(removed, 2, "--truncated was removed")
 
 
 def test_mistakes(rows, tmp_path):

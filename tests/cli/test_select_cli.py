@@ -90,9 +90,9 @@ def bytes_of(folder, ids):
 
 def test_exports_and_import(run, tmp_path):
     line = "select-vocab --counts @a --size 5 --tokenizer @t --output @s --json"
-    facts = facts_of(run(line + " --export fr-spec --export text --export d2t --export counts-text"))
+    facts = facts_of(run(line + " --export fr-spec --export d2t --export counts-text"))
     files = set(facts["subsets"][0]["files"])
-    assert files == {"subset.safetensors", "freq_5.pt", "tokens.tsv", "d2t.safetensors", "counts.txt"}
+    assert files == {"subset.safetensors", "freq_5.pt", "d2t.safetensors", "counts.txt"}
     subset = load_subset(tmp_path / "s")
     assert torch.load(tmp_path / "s" / "freq_5.pt", weights_only=True) == subset.ranked.tolist()
 

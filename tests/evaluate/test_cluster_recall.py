@@ -25,7 +25,6 @@ from vocabforge.evaluate.acceptance.cluster_recall import (
     text_windows,
 )
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.vocab.clusters.backends import choose_backend
 from vocabforge.vocab.clusters.clusters import Clusters, make_clusters
 from vocabforge.vocab.clusters.kmeans import KMeansOptions
 from vocabforge.vocab.clusters.rows import unit_rows
@@ -41,9 +40,7 @@ def case() -> tuple[np.ndarray, np.ndarray, Clusters]:
     head[V:] *= 100.0
     hidden = (2.0 * rng.standard_normal((N, D))).astype(np.float32)
     rows = unit_rows(ArrayRows(head), V, name="head")
-    clusters = make_clusters(
-        rows, KMeansOptions(M, 5), choose_backend("torch")[0], fingerprint="f", head={"width": D, "padded": 2}
-    )
+    clusters = make_clusters(rows, KMeansOptions(M, 5), fingerprint="f", head={"width": D, "padded": 2})
     return head, hidden, clusters
 
 

@@ -40,7 +40,6 @@ from vocabforge.train.heads.states import (
     router_loss,
 )
 from vocabforge.train.ttt import shift_left, unroll
-from vocabforge.vocab.clusters.backends import choose_backend
 from vocabforge.vocab.clusters.clusters import make_clusters, save_clusters
 from vocabforge.vocab.clusters.kmeans import KMeansOptions
 from vocabforge.vocab.clusters.rows import unit_rows
@@ -62,10 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     head = open_head(place / "target")
     rows = unit_rows(head, tokenizer.vocab_size, name="head")
     facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.shape[1]}
-    backend = choose_backend("torch")[0]
-    made = make_clusters(
-        rows, KMeansOptions(16, 10, 1, 0, "sample"), backend, fingerprint=tokenizer.fingerprint, head=facts
-    )
+    made = make_clusters(rows, KMeansOptions(16, 10), fingerprint=tokenizer.fingerprint, head=facts)
     save_clusters(made, place / "clusters")
     return place
 

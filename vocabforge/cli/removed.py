@@ -21,6 +21,17 @@ REMOVED: dict[str, dict[str, str]] = {
     },
     "train-router": {"--data": "use `--input`, as in the other commands that read texts"},
     "compare-vocab": {"--save": "use `--output`"},
+    "cluster-vocab": {
+        "--backend": "torch finds the nearest centroids, as every backend did; leave it out",
+        "--init": "k-means always starts by k-means++; leave it out",
+        "--restarts": "run again with another `--seed` and keep the output with the larger mean cosine",
+    },
+    "regenerate": {
+        "--truncated": "rows with a cut answer are kept and marked `cut`, and its end is not learnt; to leave "
+        "them out, filter the rows of `responses.jsonl` by `generation.answers[].finish_reason`",
+        "--empty": "rows with an empty answer are left out; leave it out",
+    },
+    "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",
         "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",

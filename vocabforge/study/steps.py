@@ -36,7 +36,6 @@ from ..train.heads.router_setup import build_router_trainer
 from ..train.loop import train
 from ..train.setup import build_trainer, identity_of
 from ..train.trainer import Trainer
-from ..vocab.clusters.backends import AUTO, choose_backend
 from ..vocab.clusters.clusters import make_clusters, save_clusters
 from ..vocab.clusters.kmeans import KMeansOptions
 from ..vocab.clusters.rows import unit_rows
@@ -334,9 +333,7 @@ def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path
             "name": head.name,
             "tied": head.tied,
         }
-        options = KMeansOptions(count, 25, 1, 0, "kmeans++")
-        backend = choose_backend(AUTO)[0]
-        made = make_clusters(rows, options, backend, fingerprint=tokenizer.fingerprint, head=facts)
+        made = make_clusters(rows, KMeansOptions(count), fingerprint=tokenizer.fingerprint, head=facts)
         save_clusters(made, path, overwrite=True)
         return {"path": str(path), "contents": content_hashes([path]), "clusters": len(made)}
 

@@ -42,7 +42,6 @@ def regenerate(
     from ...core.console import say
     from ...corpus.regenerate.backends import RegenerateJob
     from ...corpus.regenerate.log import RESPONSES
-    from ...corpus.regenerate.rows import Policy
     from ...corpus.regenerate.run import regenerate as run
     from ...corpus.sources import document
     from .regenerate_setup import choose_side
@@ -52,8 +51,7 @@ def regenerate(
     reading = document.SourceOptions(
         text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
     )
-    policy = Policy(asked.first_turn_only, asked.truncated, asked.empty)
-    task = RegenerateJob(inputs, reading, generation, policy, asked.drop_failed)
+    task = RegenerateJob(inputs, reading, generation, asked.first_turn_only, asked.drop_failed)
     meta = run(task, backend, output, overwrite=result.overwrite, fresh=asked.fresh)
     if result.as_json:
         print_json({"responses": str(output / RESPONSES), **meta})
@@ -69,7 +67,6 @@ def summary(meta: dict[str, Any]) -> list[str]:
     told = {
         "rows_without_prompt": "rows hold no prompt",
         "rows_failed": "rows left out, since a request found no answer",
-        "rows_dropped_truncated": "rows left out, since --max-tokens cut an answer",
         "rows_dropped_empty": "rows left out, since an answer was empty",
         "rows_ended_by_tools": "rows end early: the target calls other tools than the data set's results answer",
         "answers_truncated": "answers were cut by --max-tokens",

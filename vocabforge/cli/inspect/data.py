@@ -1,4 +1,4 @@
-"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, lengths, shards."""
+"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, shards."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _CONTENTS = {
     "tool_list": "with a tool list",
     "tool_calls": "with tool calls",
     "marked": "masked by generation tags",
-    "marks_with_header": "whose generation tags include the header of the turn",
-    "marks_without_end": "whose generation tags leave out the end of the turn",
     "thinking_turns_left_out": "turns whose thinking the template leaves out",
     "empty_thinking_blocks": "empty thinking blocks of the template, not learnt",
     "thinking_only_turns": "answers of thinking alone, dropped and not learnt",
@@ -33,7 +31,7 @@ _CONTENTS = {
 
 
 def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Splits, contents, what was left out, lengths."""
+    """Splits, contents, what was left out."""
     prepared = load_prepared(artifact.path, verify=False)
     options = artifact.meta["options"]
     chat = options["sequences"]["chat"]
@@ -77,10 +75,6 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
         "parts with nothing to learn": over["unlearnt"],
         **dict(sorted(figures["skipped"].items(), key=lambda item: -item[1])),
     }
-    lengths: dict[int, int] = {}
-    for split in _SPLITS:
-        for top, number in figures[split]["lengths"].items():
-            lengths[int(top)] = lengths.get(int(top), 0) + number
     shown: list[RenderableType] = [rows_table("Rows", rows)]
     contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
     shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
@@ -90,8 +84,7 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
                 "Left out", [{"why": why, "number": count} for why, count in left_out.items() if count]
             )
         )
-    by_length = [{"tokens up to": top, "documents": number} for top, number in sorted(lengths.items())]
-    return [*shown, rows_table("Documents by length", by_length, bars="documents")]
+    return shown
 
 
 def capture_view(artifact: Artifact, request: ViewRequest) -> View:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,22 +19,6 @@ if TYPE_CHECKING:
     from ...models.target.head_rows import HeadRows
     from ...vocab.clusters.clusters import Clusters
     from ...vocab.clusters.kmeans import KMeansOptions
-
-
-class Init(str, Enum):
-    """How k-means starts."""
-
-    plus_plus = "kmeans++"
-    sample = "sample"
-
-
-class BackendName(str, Enum):
-    """What finds the nearest centroids."""
-
-    auto = "auto"
-    faiss_gpu = "faiss-gpu"
-    faiss = "faiss"
-    torch = "torch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,24 +40,9 @@ class KMeansChoice:
             metavar="N", min=1, help="At most so many iterations; fewer where nothing changes any more."
         ),
     ] = 25
-    restarts: Annotated[
-        int,
-        typer.Option("--restarts", metavar="N", min=1, help="Runs from different starts; the best is kept."),
-    ] = 1
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Start of the random streams.")
     ] = 0
-    init: Annotated[Init, typer.Option(help="First centroids: k-means++, or rows drawn at random.")] = (
-        Init.plus_plus
-    )
-    backend: Annotated[
-        BackendName,
-        typer.Option(
-            metavar="NAME",
-            help="What finds the nearest centroids: **faiss-gpu**, **faiss** or **torch**; **auto** "
-            "takes the first of them that is there. All give the same clusters.",
-        ),
-    ] = BackendName.auto
 
     def options(self, vocab_size: int) -> KMeansOptions:
         """The same for a vocabulary.
@@ -88,7 +55,7 @@ class KMeansChoice:
 
         count = default_clusters(vocab_size) if self.clusters is None else self.clusters
         check_count(count, vocab_size)
-        return KMeansOptions(count, self.iterations, self.restarts, self.seed, self.init.value)
+        return KMeansOptions(count, self.iterations, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +109,7 @@ def cluster_vocab(
     from ...core.console import say
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...models.target.head_rows import check_head_fits, open_head
-    from ...vocab.clusters.clusters import cluster_figures, examples, save_clusters
+    from ...vocab.clusters.clusters import cluster_figures, save_clusters
 
     check_output(output, overwrite=ending.overwrite)
     head = open_head(target)
@@ -152,7 +119,7 @@ def cluster_vocab(
     if padded:
         say(f"{padded:,} padded rows of the head are left out")
     hidden = _capture(target, loaded, on_text) if on_text.text else None
-    made, run = _cluster(head, loaded, options, kmeans.backend.value)
+    made, run = _cluster(head, loaded, options)
     recall = None if hidden is None else _recall(hidden, head, made)
     facts: dict[str, Any] = {
         "output": str(output),
@@ -163,7 +130,6 @@ def cluster_vocab(
         "run": run,
     }
     save_clusters(made, output, config=facts, overwrite=ending.overwrite)
-    facts["examples"] = examples(made, _shower(loaded))
     _report(facts, as_json=ending.as_json)
 
 
@@ -177,21 +143,17 @@ def _report(facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _cluster(
-    head: HeadRows, tokenizer: TextTokenizer, options: KMeansOptions, backend: str
+    head: HeadRows, tokenizer: TextTokenizer, options: KMeansOptions
 ) -> tuple[Clusters, dict[str, Any]]:
     import time
 
     from ...core.console import say
     from ...core.provenance import peak_memory
     from ...models.target.head_rows import digest_start
-    from ...vocab.clusters.backends import AUTO, choose_backend
     from ...vocab.clusters.clusters import make_clusters
     from ...vocab.clusters.rows import unit_rows
 
     begun = time.monotonic()
-    chosen, reasons = choose_backend(backend)
-    if backend == AUTO:
-        say(f"k-means backend: {chosen.name}" + (f" ({'; '.join(reasons)})" if reasons else ""))
     digest = digest_start(tokenizer.vocab_size, head.shape[1])
     rows = unit_rows(head, tokenizer.vocab_size, name=head.source, digest=digest)
     if len(rows.zero_ids):
@@ -205,7 +167,7 @@ def _cluster(
         "name": head.name,
         "tied": head.tied,
     }
-    made = make_clusters(rows, options, chosen, fingerprint=tokenizer.fingerprint, head=facts)
+    made = make_clusters(rows, options, fingerprint=tokenizer.fingerprint, head=facts)
     return made, {"seconds": round(time.monotonic() - begun, 1), "peak_rss_bytes": peak_memory()}
 
 
@@ -241,20 +203,3 @@ def _recall(hidden: npt.NDArray[np.float32], head: HeadRows, made: Clusters) -> 
 
     rows = cluster_recall(hidden, head, made)
     return {"contexts": len(hidden), "rows": [asdict(row) for row in rows]}
-
-
-def _shower(tokenizer: TextTokenizer) -> Callable[[int], str]:
-    """Token id -> its text on one line."""
-    from ...core.errors import DataError
-    from ...vocab.overlap.token_bytes import readable, token_bytes
-
-    try:
-        forms = token_bytes(tokenizer)
-    except DataError:  # a decoder whose bytes are not known: the tokenizer's own spelling will do
-        forms = [None] * tokenizer.vocab_size
-
-    def show(token: int) -> str:
-        form = forms[token]
-        return readable(form if form is not None else tokenizer.backend.id_to_token(token) or f"<{token}>")
-
-    return show

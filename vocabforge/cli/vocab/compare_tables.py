@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.console import DataTable, percent
 from ...vocab.overlap.token_bytes import readable
@@ -11,7 +10,7 @@ from ...vocab.overlap.token_bytes import readable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...vocab.overlap.overlap import ComparedVocabulary, Overlap, VocabularySide
+    from ...vocab.overlap.overlap import ComparedVocabulary, Overlap
 
 Vocabularies = tuple["ComparedVocabulary", "ComparedVocabulary"]
 _NUMBERS = {
@@ -31,8 +30,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     Args:
         sides: what was compared, for token texts and lengths; an artefact does not hold them.
     """
-    from rich.text import Text
-
     a, b = overlap.a, overlap.b
     heads = ["<", *(f"{letter}: {side.name}" for letter, side in (("A", a), ("B", b)))]
     sizes = [
@@ -59,14 +56,9 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     rows = [
         ["tokens", *(f"{one['tokens']:,}" for one in both)],
         ["bytes per token", *(f"{one['bytes_per_token'] or 0:.3f}" for one in both)],
-        [
-            "boundaries that are the other's too",
-            *(_share(corpus["boundaries_shared"], one["boundaries"]) for one in both),
-        ],
         ["documents given back unchanged", *(_share(one["exact"], corpus["documents"]) for one in both)],
     ]
-    lines = [line for side, one in zip((a, b), both, strict=True) for line in _failures(side, one)]
-    return [*shown, DataTable(title, heads, rows), *map(Text, lines)]
+    return [*shown, DataTable(title, heads, rows)]
 
 
 def _mean_bytes(one: ComparedVocabulary) -> float:
@@ -122,16 +114,6 @@ def _needed(overlap: Overlap) -> DataTable:
     return DataTable(
         "Tokens of the other side that a token needs", ["", *(name for name, _ in columns)], rows
     )
-
-
-def _failures(side: VocabularySide, figures: Mapping[str, Any]) -> list[str]:
-    if not figures["failures"]:
-        return []
-    lines = [f"{side.name} changes texts. The first:"]
-    for failure in figures["failures"]:
-        lines.append(f"  {failure['place']}")
-        lines += [f"    {name + ':':<9}{readable(failure[name])}" for name in ("text", "decoded")]
-    return lines
 
 
 def _share(part: int, whole: int) -> str:

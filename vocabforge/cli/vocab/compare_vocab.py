@@ -79,8 +79,8 @@ def compare_vocab(
 ) -> None:
     """Compare two tokenizers byte by byte: sizes, shared tokens, tokens that need several of the other.
 
-    With --input also on a corpus: shared tokens in use, bytes per token, common token boundaries, and texts
-    that encoding and decoding do not give back.
+    With --input also on a corpus: shared tokens in use, bytes per token, and how many texts encoding and
+    decoding give back unchanged.
 
     Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --output overlap/`
     """

@@ -67,10 +67,6 @@ class ExtentOptions:
         typer.Option(metavar="SHARE", help="Count each document with this probability, decided by --seed."),
     ] = None
     seed: Annotated[int, typer.Option(help="Seed of --sample.")] = 0
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Stop behind the document with which N tokens are counted."),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +165,6 @@ def _options(inputs: CountInputOptions, extent: ExtentOptions, engine: EngineOpt
         engine=engine.engine,
         workers=engine.workers,
         shard_bytes=engine.shard_mb << 20,
-        max_tokens=extent.max_tokens,
     )
 
 

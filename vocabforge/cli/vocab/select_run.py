@@ -93,7 +93,6 @@ def run(inputs: SelectInputs, choice: SizeOptions, forcing: Forcing, output: Out
     plan = choice.plan(table.counts, forced)
     places = [output.path] if len(plan) == 1 else [output.path / f"r{size}" for size, _ in plan]
     _check_places(output, places)
-    tokenizer = tokenizer or _spelling(options.target, output.exports)
     if tokenizer is not None:
         check_fingerprint(
             table.fingerprint,
@@ -115,7 +114,7 @@ def run(inputs: SelectInputs, choice: SizeOptions, forcing: Forcing, output: Out
             fill=forcing.fill.value,
             schedule=schedule,
         )
-        made[place] = WrittenSubset(place, asked, subset, ExportInputs(subset, table.counts, tokenizer, rows))
+        made[place] = WrittenSubset(place, asked, subset, ExportInputs(subset, table.counts, rows))
     _save(made.values(), source.parents, output)
     return Result(source.given, list(made.values()), rows)
 
@@ -136,7 +135,7 @@ def _import_list(file: Path, tokenizer: TextTokenizer, options: ForceOptions, ou
             "an end of turn. Select from a frequency table to have them inside."
         )
     digest = sha256_file(file)
-    made = WrittenSubset(output.path, f"list {file}", subset, ExportInputs(subset, None, tokenizer, rows))
+    made = WrittenSubset(output.path, f"list {file}", subset, ExportInputs(subset, None, rows))
     _save([made], {"list": digest}, output)
     return Result([{"path": str(file), "sha256": digest}], [made], rows, missing)
 
@@ -158,13 +157,6 @@ def _check_places(output: Output, places: Sequence[Path]) -> None:
         )
     for place in places:
         check_output(place, overwrite=output.result.overwrite)
-
-
-def _spelling(target: Path | None, exports: Sequence[str]) -> TextTokenizer | None:
-    """The target's tokenizer, where an export spells tokens and none was given."""
-    if "text" not in exports or target is None or not _has_tokenizer(target):
-        return None
-    return load_tokenizer(target)
 
 
 def _has_tokenizer(target: Path | None) -> bool:

@@ -54,7 +54,7 @@ class SelectInputs:
     ] = None
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Tokenizer of an imported file, and for `--export text`."),
+        typer.Option(metavar="PATH", help="Tokenizer of an imported file."),
     ] = None
     domains: Annotated[
         list[str] | None,
@@ -258,8 +258,8 @@ class Output:
         typer.Option(
             "--export",
             metavar="FORMAT",
-            help="Also write, inside the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), `text` "
-            "(tokens.tsv, for people), `counts-text` (counts.txt, one count a line); may be repeated.",
+            help="Also write, inside the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), "
+            "`counts-text` (counts.txt, one count a line); may be repeated.",
         ),
     ] = None
     result: ResultOptions
