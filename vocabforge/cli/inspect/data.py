@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ...capture.cache import cache_key, read_index
 from ...corpus.prepared.artifact import load_prepared
-from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
+from .parts import View, ViewRequest, facts_table, rows_table, scalars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,8 +46,10 @@ def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
         "key": prepared.key,
         "digest": prepared.digest(),
     }
-    body = {**json_names(facts), **prepared.figures, "options": options}
-    return View(body, [facts_table(facts), *data_tables(prepared)])
+    body = {name.replace(" ", "_"): value for name, value in facts.items()}
+    return View(
+        {**body, **prepared.figures, "options": options}, [facts_table(facts), *data_tables(prepared)]
+    )
 
 
 def data_tables(prepared: PreparedData) -> list[RenderableType]:
@@ -91,7 +94,7 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
             )
         )
     by_length = [{"tokens up to": top, "documents": number} for top, number in sorted(lengths.items())]
-    return [*shown, rows_table("Documents by length", by_length, bars="documents")]
+    return [*shown, rows_table("Documents by length", by_length)]
 
 
 def capture_view(artifact: Artifact, request: ViewRequest) -> View:
@@ -112,16 +115,6 @@ def capture_view(artifact: Artifact, request: ViewRequest) -> View:
                 for name, entry in artifact.meta["rows"].items()
             },
             "shard_count": len(shards),
-            "shards": [
-                {
-                    "file": one.file,
-                    "split": one.split,
-                    "first_row": one.first,
-                    "rows": one.rows,
-                    "tokens": one.tokens,
-                    "bytes": files[one.file]["bytes"],
-                }
-                for one in shards[: request.top]
-            ],
+            "shards": [{**asdict(one), "bytes": files[one.file]["bytes"]} for one in shards[: request.top]],
         }
     )

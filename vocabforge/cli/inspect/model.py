@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ArtifactError
 from ...core.files import read_json
-from .parts import View, ViewRequest, flat, json_names, scalars
+from .parts import View, ViewRequest, scalars
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
@@ -60,18 +60,9 @@ def head_view(artifact: Artifact, request: ViewRequest) -> View:
         )
     tensors = _tensors(artifact, "head.safetensors")
     own = {name: one for name, one in tensors.items() if name != "assignment"}
-    facts = flat({"parameters": _parameters(own), **artifact.meta})
+    given = {name: value for name, value in sizes.items() if value is not None}
     return View(
-        {
-            # Figures by draft step, lists of mappings, are in the JSON of the run.
-            **{
-                name: value
-                for name, value in facts.items()
-                if not (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
-            },
-            "sizes": {name: value for name, value in sizes.items() if value is not None},
-            "tensors": tensors,
-        }
+        {"parameters": _parameters(own), **scalars(artifact.meta), "sizes": given, "tensors": tensors}
     )
 
 
@@ -80,7 +71,7 @@ def target_view(artifact: Artifact, request: ViewRequest) -> View:
     config = _json(artifact, "config.json")
     names = [name for name in artifact.manifest["files"] if name.endswith(".safetensors")]
     tensors = {name: one for file in names for name, one in _tensors(artifact, file).items()}
-    facts = json_names({**scalars(artifact.meta), "parameters stored": _parameters(tensors)})
+    facts = {**scalars(artifact.meta), "parameters_stored": _parameters(tensors)}
     return View({**facts, "config": config, "tensors": tensors})
 
 
