@@ -62,28 +62,6 @@ def test_a_target_made_here_drafts_like_any_model(place: Path, tmp_path: Path) -
     assert_user_error(invoke("generate", *line), 1)
 
 
-def test_generate_chooses_and_says_why(place: Path) -> None:
-    line = [
-        "generate",
-        "--target",
-        place / "t",
-        "--drafter",
-        place / "d",
-        "--prompt",
-        "abc",
-        "--device",
-        "cpu",
-    ]
-    greedy = invoke(*line, "--max-new-tokens", 4)
-    assert greedy.exit_code == 0, greedy.output
-    assert "d: slem, chosen because the drafter has 53% of the target's tokens only" in greedy.stderr
-    assert "greedy" in greedy.stderr
-    sampled = invoke(*line, "--max-new-tokens", 12, "--temperature", 1)
-    assert sampled.exit_code == 0, sampled.output
-    assert "d: slrs, chosen because" in sampled.stderr
-    assert "contexts per psi" in sampled.stderr
-
-
 def test_slrs_takes_its_options_and_tells_its_cost(place: Path) -> None:
     words = ["--drafter", place / "d", "--proposer", "slrs", "--temperature", 1, "--seed", 3]
     facts = generated(place, *words, "--look-ahead", 2, "--single-token")
@@ -157,16 +135,7 @@ def test_options_are_refused_where_they_mean_nothing(place: Path, tmp_path: Path
     assert_user_error(invoke(*drafted, "--overlap", tmp_path), 1, "manifest")
 
 
-def test_options_of_slrs_are_taken_where_it_is_chosen(place: Path) -> None:
-    words = ["--drafter", place / "d", "--temperature", 1, "--look-ahead", 0, "--single-token"]
-    facts = generated(place, *words)
-    assert "SLRS" in facts["description"]
-    assert max(facts["accept_lengths"]) <= 2
-
-
-def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
-
+def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path) -> None:
     def rows_of(drafter: Path) -> dict[str, dict[str, Any]]:
         done = invoke("doctor", "--target", place / "t", "--drafter", drafter, "--json")
         rows = json.loads(done.stdout)["checks"]
@@ -208,13 +177,6 @@ def test_tables_tell_what_the_choice_reads(place: Path, tmp_path: Path) -> None:
     seen = invoke("inspect", tmp_path / "o").stdout
     assert "pair of end tokens" in seen
     assert "</s>" not in seen  # an artefact holds ids
-
-
-def test_an_end_token_by_its_id_is_no_digit(tmp_path: Path) -> None:
-    merging_tokenizer(tmp_path, "12", ())
-    done = invoke("compare-vocab", tmp_path, tmp_path, "--eos", "1:1", "--json")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["eos_pair"] == [EOS, EOS]
 
 
 def test_the_pair_of_end_tokens_can_be_named(place: Path, tmp_path: Path) -> None:

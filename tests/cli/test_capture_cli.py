@@ -77,14 +77,6 @@ def test_plan_says_what_it_takes_and_writes_no_shard(place: Path) -> None:
     assert not list(place.glob("planned*"))
 
 
-def test_nobody_agreed(place: Path) -> None:
-    done = invoke("capture", "-c", write_config(place, "run"), "-o", place / "unasked")
-    assert done.exit_code == 2
-    assert "nobody is here to agree" in done.output
-    assert "MB to write" in done.output
-    assert not (place / "unasked").exists()
-
-
 def test_a_full_disk_is_refused_beforehand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vocabforge.capture import writer as cache_write
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.cli.cli_support import assert_user_error, edit_json, invoke
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
-from tests.worlds import ROWS, World, make_drafter, make_target, make_vocab
+from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.export.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
@@ -235,13 +235,6 @@ def test_the_figures_of_the_exported_vocabulary_are_taken(
     assert "Not all of these figures" not in (tmp_path / "a" / "README.md").read_text("utf-8")
 
 
-def test_an_export_of_an_export_keeps_the_figures(pristine: World, evaluated: Path, tmp_path: Path) -> None:
-    base = ["--format", "sglang-eagle3", "--target", pristine.target]
-    export("--drafter", pristine.drafter, *base, "--output", tmp_path / "a")
-    exported("--drafter", tmp_path / "a", *base, "--eval", evaluated, "--output", tmp_path / "b")
-    assert len(measured(tmp_path / "b" / "README.md")) == 1
-
-
 def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: Path, tmp_path: Path) -> None:
     other = make_drafter(tmp_path / "other", pristine.target, seed=5)
     base = ["--format", "sglang-eagle3", "--output", tmp_path / "out"]
@@ -266,7 +259,6 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
         (("--format", "native", "--server", "vllm"), ("not written for one server", "leave --server out")),
         (("--format", "fr-spec", "--server", "vllm"), ("--server sglang",)),
         (("--format", "native", "--prompts", "p.jsonl"), ("--prompts", "--head DIR beside it")),
-        (("--format", "native", "--vocab", "a", "--vocab", "b"), ("2 times --vocab",)),
         (("--format", "eagle3"), ("sglang-eagle3",)),
     ],
 )
@@ -283,18 +275,6 @@ def test_the_folder_around_a_drafter_is_answered_with_the_drafter(pristine: Worl
     shutil.copytree(pristine.drafter, tmp_path / "run" / "drafter")
     result = export("--drafter", tmp_path / "run", "--format", "native", "--output", tmp_path / "out")
     assert_user_error(result, 1, "there is no drafter here", f"give {tmp_path / 'run' / 'drafter'}")
-
-
-def test_the_targets_own_dtype_is_named(tmp_path: Path) -> None:
-    target = make_target(tmp_path / "t")
-    edit_json(target / "config.json", dtype="bfloat16", torch_dtype="bfloat16")
-    drafter = make_drafter(tmp_path / "d", target)
-    done = export("--drafter", drafter, "--format", "native", "--output", tmp_path / "a")
-    assert "--dtype bfloat16 writes the drafter in it" in " ".join(done.output.split())
-    done = exported(
-        "--drafter", drafter, "--format", "native", "--dtype", "bfloat16", "--output", tmp_path / "b"
-    )
-    assert "writes the drafter in it" not in done.output
 
 
 def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(

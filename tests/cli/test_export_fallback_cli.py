@@ -156,24 +156,6 @@ def test_the_dynamic_head_beside_it_is_bound_to_its_drafter(place: Path, made: d
     assert json.loads(done.stdout)["token_ids"] == plain["token_ids"]
 
 
-def test_in_bf16_the_head_is_bound_to_the_rounded_drafter(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export_fallback, "NEW_TOKENS", 3)
-    done = run(
-        place,
-        "--format sglang-eagle3 --head @h --fallback-size 24 --prompts @p.jsonl --dtype bfloat16 --output @half",
-    )
-    assert done.exit_code == 0, done.output
-    assert "of the dynamic head's accepted length" in done.output
-    assert open_artifact(place / "half").meta["fallback"]["dtype"] == "float32", "as it was measured"
-    folder = place / "half" / "dynamic"
-    tensors = load_file(folder / "drafter" / "drafter.safetensors")
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    made_for = load_head(folder / "head").artifact.meta["drafter_digest"]
-    assert made_for == drafter_digest(folder / "drafter") != drafter_digest(place / "d")
-
-
 def other(place: Path, name: str, drafter: Any, kind: str = "ranker") -> None:
     """Another drafter, with a head of its own."""
     target, tokenizer = place / "target", load_tokenizer(place / "target")
@@ -233,26 +215,6 @@ def test_what_the_layout_cannot_hold_is_refused_before_anything_is_measured(
     assert not (place / "y").exists()
 
 
-def test_a_drafter_made_elsewhere_and_the_speculators_layout(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export_fallback, "NEW_TOKENS", 3)
-    assert run(place, "--format sglang-eagle3 --output @s").exit_code == 0
-    for name in ("manifest.json", "README.md"):
-        (place / "s" / name).unlink()
-    tokenizer, digest = load_tokenizer(place / "target"), drafter_digest(place / "s")
-    owner = HeadOwner(digest, target_fingerprint(place / "target"), tokenizer.fingerprint)
-    save_head(place / "s-head", "ranker", LowRankScorer(32, VOCAB, 2), owner, {"shortlist": 12})
-    line = "--format speculators-eagle3 --fallback-size 24 --prompts @p.jsonl --head @s-head --output @sp"
-    done = invoke("export", "--drafter", place / "s", "--target", place / "target", *split(place, line))
-    assert done.exit_code == 0, done.output
-    tensors = load_file(place / "sp" / "model.safetensors")
-    subset = load_subset(place / "sp" / "dynamic" / "vocab")
-    assert (torch.arange(SIZE) + tensors["d2t"]).tolist() == subset.ids.tolist()
-    made_for = load_head(place / "sp" / "dynamic" / "head").artifact.meta["drafter_digest"]
-    assert made_for == drafter_digest(place / "sp" / "dynamic" / "drafter") != digest
-
-
 REFUSED = ("belongs to another drafter", "another kind", "nothing.jsonl")  # inputs, not the command line
 
 
@@ -261,7 +223,6 @@ REFUSED = ("belongs to another drafter", "another kind", "nothing.jsonl")  # inp
     [
         ("--format sglang-eagle3 --head @h --output @x", "--prompts FILE"),
         ("--format native --head @h --prompts @p.jsonl --output @x", "holds no static draft vocabulary"),
-        ("--format sglang-eagle3 --head @h --prompts @p.jsonl --vocab @v --vocab @v --output @x", "2 times"),
         ("--format sglang-eagle3 --fallback-size 24 --output @x", "no draft head"),
         ("--format sglang-eagle3 --prompts @p.jsonl --output @x", "no draft head"),
         ("--format sglang-eagle3 --head @o --prompts @p.jsonl --output @x", "belongs to another drafter"),

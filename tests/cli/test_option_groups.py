@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.cli.options.groups import arguments, signature
+from vocabforge.cli.options.groups import signature
 from vocabforge.core.registry import load_attribute
 
 
@@ -110,15 +110,6 @@ def test_options_that_must_be_given_stand_first() -> None:
     assert shown == sorted(shown)
     assert "How large." in help_page
     assert "Paint something." in help_page
-
-
-def test_a_command_without_groups_stays_what_it_is() -> None:
-    def plain(seed: Annotated[int, typer.Option("--seed")] = 1, loud: bool = False) -> None:
-        seen.append((seed, loud))
-
-    assert list(signature(plain).parameters) == ["seed", "loud"]
-    plain(**arguments(plain, {"seed": 3, "loud": True}))
-    assert seen.pop() == (3, True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,16 +159,6 @@ def test_mistakes_are_told_before_anything_is_written(world: World, tmp_path: Pa
         assert not (tmp_path / "new").exists()
 
 
-def test_a_layout_that_cannot_hold_it_leaves_nothing_behind(world: World, own: Path, tmp_path: Path) -> None:
-    made = run(
-        world,
-        *("--vocab", world.vocab, "--output", tmp_path / "new", "--format", "fr-spec"),
-        drafter=own,
-    )
-    assert_user_error(made, 1, "d2t")
-    assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
-
-
 def test_what_is_read_is_not_replaced(world: World) -> None:
     for option, folder in (("--drafter", world.drafter), ("--vocab", world.vocab)):
         made = run(world, "--vocab", world.vocab, "--output", folder, "--overwrite")

@@ -8,10 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..app import ResultOptions, print_json
-from ..options.groups import FromModel
 from .regenerate_options import RegenerateOptions
-
-Asked = Annotated[RegenerateOptions, FromModel(RegenerateOptions, many=("server", "template_arg", "body"))]
 
 
 def regenerate(
@@ -26,7 +23,7 @@ def regenerate(
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Artefact; its rows are in `responses.jsonl`.")
     ],
-    asked: Asked,
+    asked: RegenerateOptions,
     result: ResultOptions,
 ) -> None:
     """Replace the answers of a data set by the target's own.

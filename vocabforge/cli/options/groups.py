@@ -1,9 +1,9 @@
 """Options in groups: a parameter of a command may be a group, whose fields are options of the program.
 
-A group is a dataclass (``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or
-groups again; a pydantic model, whose fields become options by their names, types and descriptions; or
-``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
-signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
+A group is a pydantic model, whose fields become options by their names, types and descriptions (:func:`option`);
+``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields; or a dataclass
+(``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or groups again. typer
+reads one flat signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
 """
 
 from __future__ import annotations
@@ -20,6 +20,31 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import typer
+from pydantic import BeforeValidator, Field
+
+from ...core.values import parse_size
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]  # 16384 or 16k
+
+
+def option(
+    default: Any,
+    text: str,
+    metavar: str | None = None,
+    *,
+    short: str | None = None,
+    many: bool = False,
+    positional: bool = False,
+) -> Any:
+    """A field of a model that is an option; ``...`` for a default makes it required.
+
+    Args:
+        short: a further name of one letter, such as ``-c``.
+        many: a ``tuple[T, ...]`` that may be given several times.
+        positional: such a tuple as arguments without a name.
+    """
+    extra = {"metavar": metavar, "short": short, "many": many or positional, "positional": positional}
+    return Field(default, description=text, json_schema_extra=extra)
 
 
 class _Text:
@@ -58,14 +83,18 @@ class FromModel:
 
     def _option(self, name: str, one: Any) -> Parameter:
         kind, optional, bounds = _kind_of(one.annotation, one.metadata)
-        flag, text = "--" + name.replace("_", "-"), one.description or ""
+        extra, text = one.json_schema_extra or {}, one.description or ""
+        flag = "--" + name.replace("_", "-")
+        many = name in self.many or extra.get("many")
+        if extra.get("many"):
+            kind, _, bounds = _kind_of(typing.get_args(kind)[0])
         if name in self.lists:
             kind, bounds = _Text, {}
             text = (
                 f"{text.partition(' [default:')[0].rstrip('.')}. Several: A,B [default: {self.lists[name]}]."
             )
         settings: dict[str, Any] = {**bounds, "rich_help_panel": self.panel}
-        settings["metavar"] = (one.json_schema_extra or {}).get("metavar")
+        settings["metavar"] = extra.get("metavar")
         default = Parameter.empty if one.is_required() else one.default
         if typing.get_origin(kind) is Literal:
             words = {word: word for word in typing.get_args(kind)}
@@ -77,13 +106,20 @@ class FromModel:
             kind = str  # the model reads it
             if isinstance(default, tuple):
                 default = ",".join(map(str, default)) or None
-        if name in self.many:
+        if many:
             if name in self.labelled:
                 kind, settings["metavar"] = str, "[LABEL=]DIR"
-            kind, default, text = types.GenericAlias(list, (kind,)), None, f"{text} Repeatable."
+            if not extra.get("positional"):
+                text = f"{text} Repeatable."
+            default = Parameter.empty if one.is_required() else None
+            kind = types.GenericAlias(list, (kind,))
         if optional or default is None:
             kind = Union[kind, None]  # noqa: UP007
-        annotation: Any = Annotated[kind, typer.Option(flag, help=text, **settings)]
+        names = [flag, *filter(None, [extra.get("short")])]
+        made = typer.Option(*names, help=text, **settings)
+        if extra.get("positional"):
+            made = typer.Argument(metavar=settings["metavar"], help=text, show_default=False)
+        annotation: Any = Annotated[kind, made]
         return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -106,19 +142,6 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
         kind, _, more = _kind_of(next(one for one in arguments if one is not type(None)))
         return kind, type(None) in arguments, {**bounds, **more}
     return annotation, False, bounds
-
-
-def one_size(text: str) -> int:
-    """A size of 1 or more, as the parser of an option."""
-    from ...core.values import parse_size
-
-    try:
-        size: int = parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if size < 1:
-        raise typer.BadParameter(f"{text} is not 1 or more")
-    return size
 
 
 def signature(command: Callable[..., None]) -> inspect.Signature:
@@ -173,7 +196,7 @@ def arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, 
     values = {}
     for one in _members(owner):
         if (model := _model_of(one.annotation)) is not None:
-            values[one.name] = _made(one.annotation, {name: given[name] for name in model.names})
+            values[one.name] = _made(one.annotation, model, {name: given[name] for name in model.names})
         elif _is_group(one.annotation):
             values[one.name] = one.annotation(**arguments(one.annotation, given))
         else:
@@ -181,7 +204,7 @@ def arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, 
     return values
 
 
-def _made(annotation: Any, values: dict[str, Any]) -> Any:
+def _made(annotation: Any, model: FromModel, values: dict[str, Any]) -> Any:
     """A model, or what stands for it, of the options' values.
 
     Raises:
@@ -189,6 +212,8 @@ def _made(annotation: Any, values: dict[str, Any]) -> Any:
     """
     make = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    if make is model.model:
+        values = {name: value for name, value in values.items() if value is not None}  # the model's defaults
     try:
         return make(**values)
     except ValueError as error:

@@ -34,7 +34,7 @@ _STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _KEPT_FACTS = ("target_fingerprint", "target_name", "tokenizer_fingerprint", "eos_ids", "run", "steps")
 
 
-def revocabularise(request: RevocabRequest) -> dict[str, Any]:
+def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any]:
     """Make the new drafter and write it.
 
     Returns:
@@ -43,7 +43,7 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
-    _check(request)
+    _check(request, overwrite=overwrite)
     target = request.target or trained_with(request.drafter)
     shared, config = load_target_tensors(target), read_target_config(target)
     tokenizer = _tokenizer(request.tokenizer, target)
@@ -65,7 +65,7 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
         "eos": end_tokens(drafter.target_ids, made.target_ids, eos),
     }
     dtype = request.dtype or stored_dtype(request.drafter)
-    written = {"format": request.format_name, "dtype": dtype}
+    written = {"format": request.format, "dtype": dtype}
     source = {"from": str(request.drafter), "vocab": request.vocab}
     recorded = None if artifact is None else artifact.manifest.get("config")
     export = Export(
@@ -83,10 +83,10 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
         parents=parents,
         config={**(recorded if isinstance(recorded, Mapping) else {}), "target": str(target)},
         ranked=None if subset is None else tuple(subset.ranked.tolist()),
-        overwrite=request.overwrite,
+        overwrite=overwrite,
     )
     layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout_of(request.format_name), request.output, export, layers)
+    write_checked(layout_of(request.format), request.output, export, layers)
     return {"output": str(request.output), **written, **record}
 
 
@@ -113,10 +113,10 @@ def print_made(made: Mapping[str, Any]) -> None:
     say(f"Wrote {made['output']} ({made['format']}, {head['after']:,} draft tokens, {made['dtype']})")
 
 
-def _check(request: RevocabRequest) -> None:
+def _check(request: RevocabRequest, *, overwrite: bool) -> None:
     """Refuse what needs no model to be refused."""
-    check_output(request.output, overwrite=request.overwrite)
-    layout_of(request.format_name)
+    check_output(request.output, overwrite=overwrite)
+    layout_of(request.format)
     if request.dtype is not None:
         check_known(request.dtype, DTYPES, "dtype", source="--dtype")
     read: list[tuple[str, Path | None]] = [

@@ -4,56 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ..app import JsonOption, OverwriteOption, print_json, stdout_console
-
-if TYPE_CHECKING:
-    from ...vocab.counts.table import FrequencyTable
-
-TablesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME=]DIR …",
-        help="Frequency tables made by count-freq with one tokenizer; named after their folder, or NAME.",
-        show_default=False,
-    ),
-]
-WeightOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--weight",
-        metavar="NAME=W",
-        help="Mix instead of adding: the weight of a table, by its name or its folder; once for each. "
-        "Without positional tables, `--weight DIR=W` names the table too.",
-    ),
-]
-DomainsOption = Annotated[
-    bool,
-    typer.Option(
-        "--domains",
-        help="Each table becomes a domain of the result, under its name, so that coverage can be told apart.",
-    ),
-]
-RepeatsOption = Annotated[
-    bool, typer.Option("--allow-repeats", help="Allow one text in two tables; its tokens count twice.")
-]
-OutputOption = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
-]
+from ...core.config import StrictModel
+from ...core.console import DataTable
+from ...core.errors import UsageError
+from ...core.values import labelled
+from ..app import ResultOptions, print_json, print_line, stdout_console
+from ..options.groups import option
+from ..options.tables import load_part, split_weight
 
 
-def merge_freq(
-    output: OutputOption,
-    tables: TablesArgument = None,
-    weight: WeightOption = None,
-    domains: DomainsOption = False,
-    allow_repeats: RepeatsOption = False,
-    as_json: JsonOption = False,
-    overwrite: OverwriteOption = False,
-) -> None:
+class MergeRequest(StrictModel):
+    """The tables, and how they are joined."""
+
+    tables: tuple[str, ...] = option(
+        (),
+        "Frequency tables made by count-freq with one tokenizer; named after their folder, or NAME.",
+        "[NAME=]DIR …",
+        positional=True,
+    )
+    output: Path = option(..., "Folder of the frequency table to write.", "DIR")
+    weight: tuple[str, ...] = option(
+        (),
+        "Mix instead of adding: the weight of a table, by its name or its folder; once for each. Without positional "
+        "tables, `--weight DIR=W` names the table too.",
+        "NAME=W",
+        many=True,
+    )
+    domains: bool = option(
+        False,
+        "Each table becomes a domain of the result, under its name, so that coverage can be told apart.",
+    )
+    allow_repeats: bool = option(False, "Allow one text in two tables; its tokens count twice.")
+
+
+def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     """Join frequency tables of one tokenizer: add their counts, or mix their frequencies by weight.
 
     Adding lets a table weigh as much as it has tokens. Mixing first brings each table to the same total, so that
@@ -65,21 +50,43 @@ def merge_freq(
     from ...core.artifact import check_output
     from ...vocab.counts.mixtures import merge_tables, mix_tables
     from ...vocab.counts.table import save_counts
-    from ..options.tables import load_part
 
-    named, weights = _parse(tables or [], weight or [])
-    check_output(output, overwrite=overwrite)
+    output = asked.output
+    named, weights = _parse(asked.tables, asked.weight)
+    check_output(output, overwrite=ending.overwrite)
     parts = [load_part(name, path, weights.get(name, 1.0)) for name, path in named]
     if weights:
-        table = mix_tables(parts, as_domains=domains)
+        table = mix_tables(parts, as_domains=asked.domains)
     else:
-        table = merge_tables(parts, as_domains=domains, allow_repeats=allow_repeats)
+        table = merge_tables(parts, as_domains=asked.domains, allow_repeats=asked.allow_repeats)
     parents = {f"counts {number}": str(part.content_hash) for number, part in enumerate(parts, start=1)}
-    save_counts(table, output, parents=parents, overwrite=overwrite)
-    if as_json:
-        print_json(_facts(table, output))
-    else:
-        _print(table, output)
+    save_counts(table, output, parents=parents, overwrite=ending.overwrite)
+    joined = table.origin["parts"]
+    if ending.as_json:
+        print_json(
+            {
+                "output": str(output),
+                "mode": table.mode,
+                "parts": list(joined),
+                "documents": table.documents,
+                "bytes": table.bytes,
+                "tokens": table.tokens,
+                "vocab_size": table.vocab_size,
+                "ids_with_count": table.seen,
+                "domains": {name: part.tokens for name, part in table.domains.items()},
+                "fingerprint": table.fingerprint,
+            }
+        )
+        return
+    mixed = table.mode == "mixture"
+    shares = [one["weight"] if mixed else one["tokens"] / max(table.tokens, 1) for one in joined]
+    rows = [[one["name"], one["tokens"], f"{share:.1%}"] for one, share in zip(joined, shares, strict=True)]
+    title = "Mixed frequency tables" if mixed else "Added frequency tables"
+    stdout_console().print(DataTable(title, ["table<", "tokens", "weight" if mixed else "share"], rows))
+    print_line(
+        f"{table.seen:,} of {table.vocab_size:,} ids have a count ({table.seen / table.vocab_size:.1%}). "
+        f"Written to {output}"
+    )
 
 
 def _parse(tables: Sequence[str], weight: Sequence[str]) -> tuple[list[tuple[str, Path]], dict[str, float]]:
@@ -88,10 +95,6 @@ def _parse(tables: Sequence[str], weight: Sequence[str]) -> tuple[list[tuple[str
     Raises:
         UsageError: no table, two of one name, a weight for no table or for some tables only.
     """
-    from ...core.errors import UsageError
-    from ...core.values import labelled
-    from ..options.tables import split_weight
-
     weighed = [split_weight(text, "--weight") for text in weight]
     named = [labelled(text) for text in tables or [name for name, _ in weighed]]
     if not named:
@@ -118,37 +121,3 @@ def _parse(tables: Sequence[str], weight: Sequence[str]) -> tuple[list[tuple[str
             expected="a weight for each, or for none",
         )
     return named, weights
-
-
-def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
-    return {
-        "output": str(output),
-        "mode": table.mode,
-        "parts": list(table.origin["parts"]),
-        "documents": table.documents,
-        "bytes": table.bytes,
-        "tokens": table.tokens,
-        "vocab_size": table.vocab_size,
-        "ids_with_count": table.seen,
-        "domains": {name: part.tokens for name, part in table.domains.items()},
-        "fingerprint": table.fingerprint,
-    }
-
-
-def _print(table: FrequencyTable, output: Path) -> None:
-    from ...core.console import DataTable
-
-    out = stdout_console()
-    mixed = table.mode == "mixture"
-    title = "Mixed frequency tables" if mixed else "Added frequency tables"
-    rows = []
-    for part in table.origin["parts"]:
-        share = part["weight"] if mixed else part["tokens"] / max(table.tokens, 1)
-        rows.append([part["name"], part["tokens"], f"{share:.1%}"])
-    out.print(DataTable(title, ["table<", "tokens", "weight" if mixed else "share"], rows))
-    out.print(
-        f"{table.seen:,} of {table.vocab_size:,} ids have a count ({table.seen / table.vocab_size:.1%}). "
-        f"Written to {output}",
-        soft_wrap=True,
-        markup=False,
-    )
