@@ -121,8 +121,6 @@ def test_options_are_refused_where_they_mean_nothing(place: Path, tmp_path: Path
     assert_user_error(invoke(*base, "--proposer", "slem"), 2, "--proposer slem without --drafter")
     assert_user_error(invoke(*drafted, "--look-ahead", 0), 2, "name it: --proposer slrs")
     assert_user_error(invoke(*base, "--depth", 0), 2, "--depth, and nothing drafts")
-    two = invoke(*drafted, "--proposer", "tli", "--proposer", "slem")
-    assert_user_error(two, 2, "--proposer is given 2 times")
     both = invoke(*drafted, "--proposer", "n-gram")
     assert_user_error(both, 2, "--proposer n-gram and --drafter")
     assert_user_error(

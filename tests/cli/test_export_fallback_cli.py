@@ -191,30 +191,6 @@ def test_fr_spec_gets_the_list_in_rank_order(place: Path, monkeypatch: pytest.Mo
     assert ranked != sorted(ranked)
 
 
-def test_what_the_layout_cannot_hold_is_refused_before_anything_is_measured(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "vocabforge.cli.ship.export_fallback.choose_fallback", lambda *_: pytest.fail("measured")
-    )
-    drafter = make_drafter("eagle1", place / "target", HFTarget.load(place / "target"), "own")
-    other(place, "own", drafter)
-    line = "--format fr-spec --fallback-size 24 --prompts @p.jsonl"
-    done = invoke(
-        "export",
-        "--drafter",
-        place / "own",
-        "--head",
-        place / "own-head",
-        "--output",
-        place / "y",
-        *split(place, line),
-    )
-    assert_user_error(done, 1, "head")
-    assert not list(place.glob("*y*.tmp*")) + list(place.glob(".y*"))
-    assert not (place / "y").exists()
-
-
 REFUSED = ("belongs to another drafter", "another kind", "nothing.jsonl")  # inputs, not the command line
 
 

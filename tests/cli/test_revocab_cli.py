@@ -146,7 +146,7 @@ def test_mistakes_are_told_before_anything_is_written(world: World, tmp_path: Pa
     line = ("--output", tmp_path / "new")
     cases: list[tuple[tuple[object, ...], int, str]] = [
         (("--vocab", other), 1, "different tokenizers"),
-        (("--vocab", tmp_path / "nowhere"), 2, "no draft vocabulary here"),
+        (("--vocab", tmp_path / "nowhere"), 1, "not a VocabForge artefact"),
         (("--vocab", "full", "--format", "onnx"), 2, "no export format"),
         (("--vocab", "full", "--dtype", "int4"), 2, "no dtype of this name"),
         (("--vocab", "full", "--heal", 3), 2, "train-drafter drafter.init"),

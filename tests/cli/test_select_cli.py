@@ -70,12 +70,8 @@ def test_schedule(run, tmp_path):
 
 
 def test_mixtures_and_domains(run, tmp_path):
-    facts = facts_of(run("select-vocab --counts @a=0.1 --counts @b=0.9 --size 7 --output @s --json"))
+    facts = facts_of(run("select-vocab --counts @d --coverage 0.5 --output @s --json"))
     forced = len(facts["subsets"][0]["forced"])
-    assert bytes_of(tmp_path, load_subset(tmp_path / "s").ranked)[forced:] == ["y", "z", "a", "b", "c"]
-    assert [entry["weight"] for entry in facts["counts"]] == [0.1, 0.9]
-    assert set(open_artifact(tmp_path / "s").manifest["parents"]) == {"counts 1", "counts 2"}
-
     facts_of(run(f"select-vocab --counts @d --domain code --size {forced + 2} --output @c --json"))
     assert bytes_of(tmp_path, load_subset(tmp_path / "c").ranked)[forced:] == ["(", ")"]
     line = f"select-vocab --counts @d --domain code=0.01 --domain prose=0.99 --size {forced + 1} --output @p --json"

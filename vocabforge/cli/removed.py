@@ -7,6 +7,10 @@ from collections.abc import Sequence
 _HEAL = "train the new drafter on with `vocabforge train-drafter drafter.init=OUTPUT ...`"
 _EVAL = "run `vocabforge eval` on the old and the new drafter, then `vocabforge report before=A after=B`"
 
+_RECALL = (
+    "the held-out report of `vocabforge train-router` compares budgets of clusters by recall and acceptance"
+)
+
 # command -> option -> what to do instead
 REMOVED: dict[str, dict[str, str]] = {
     "revocab": {
@@ -20,6 +24,7 @@ REMOVED: dict[str, dict[str, str]] = {
         "--counts": "run `vocabforge coverage --counts COUNTS --vocab old=DIR --vocab new=DIR`",
     },
     "train-router": {"--data": "use `--input`, as in the other commands that read texts"},
+    "cluster-vocab": dict.fromkeys(("--text", "--contexts", "--dtype", "--device"), _RECALL),
     "compare-vocab": {"--save": "use `--output`"},
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",

@@ -84,16 +84,12 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
     for split in _SPLITS:
         for top, number in figures[split]["lengths"].items():
             lengths[int(top)] = lengths.get(int(top), 0) + number
-    shown: list[RenderableType] = [rows_table("Rows", rows)]
     contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
-    shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
-    if any(left_out.values()):
-        shown.append(
-            rows_table(
-                "Left out", [{"why": why, "number": count} for why, count in left_out.items() if count]
-            )
-        )
+    why = [{"why": reason, "number": count} for reason, count in left_out.items() if count]
     by_length = [{"tokens up to": top, "documents": number} for top, number in sorted(lengths.items())]
+    shown: list[RenderableType] = [rows_table("Rows", rows)]
+    shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
+    shown += [rows_table("Left out", why)] if why else []
     return [*shown, rows_table("Documents by length", by_length)]
 
 

@@ -43,7 +43,7 @@ def option(
         many: a ``tuple[T, ...]`` that may be given several times.
         positional: such a tuple as arguments without a name.
     """
-    extra = {"metavar": metavar, "short": short, "many": many or positional, "positional": positional}
+    extra: Any = {"metavar": metavar, "short": short, "many": many or positional, "positional": positional}
     return Field(default, description=text, json_schema_extra=extra)
 
 

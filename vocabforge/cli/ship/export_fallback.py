@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,6 @@ from ...decode.build.spec import MethodSpec
 from ...decode.tree import TreeSettings
 from ...evaluate.acceptance.fallback import FallbackRequest, card_section, choose_fallback
 from ...evaluate.acceptance.prompts import read_prompts
-from ...export.layouts.interface import Export, Layout
 from ...export.revocab import prune_head
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
@@ -94,25 +92,6 @@ def check_fallback(request: ExportRequest, kind: str) -> None:
             expected="--prompts FILE with held-out prompts",
             remedy="train-drafter leaves some in OUTPUT/heldout_prompts.jsonl",
         )
-
-
-def try_layout(layout: type[Layout], output: Path, export: Export) -> None:
-    """Refuse, before anything is measured, a drafter that the layout cannot express over a static vocabulary.
-
-    Args:
-        output: the folder to be made; what is tried is written beside it, and removed.
-        export: with the drafter's own head.
-
-    Raises:
-        VocabForgeError: what the layout's writer raises.
-    """
-    drafter = export.drafter
-    few = drafter.target_ids[:2].cpu().numpy()
-    subset = VocabSubset.from_ranked(few, vocab_size=drafter.config.vocab_size, fingerprint="")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        tried = dataclasses.replace(export, drafter=prune_head(drafter, subset, source=output))
-        layout.write(Path(folder) / "tried", tried)
 
 
 def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:

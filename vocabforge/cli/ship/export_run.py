@@ -27,7 +27,7 @@ from ...models.target.load import DTYPES
 from ...vocab.subset.subset import load_subset
 from .export import ExportRequest
 from .export_card import digests_of, measured_in, recipe_of
-from .export_fallback import HeadParts, check_fallback, choose, try_layout
+from .export_fallback import HeadParts, check_fallback, choose
 
 
 def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[str, Any]:
@@ -49,10 +49,6 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
     check_fallback(request, loaded.kind)
-    if request.head is not None:
-        own = Export(loaded, config, shared, str(target), DTYPES[request.dtype], server=request.server)
-        try_layout(layout, request.output, own)
-    _figures(request, target, artifact, HeadParts(loaded))  # told before anything is measured
     parts = _parts(request, target, loaded, artifact)
     recipe = recipe_of(artifact)
     meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)

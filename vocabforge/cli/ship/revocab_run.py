@@ -10,7 +10,6 @@ import torch
 
 from ...core.artifact import Artifact, check_output, open_artifact
 from ...core.console import say
-from ...core.errors import MismatchError, UsageError
 from ...core.files import check_apart
 from ...core.registry import check_known
 from ...corpus.tokenizer.files import eos_ids_in, read_side_files
@@ -54,7 +53,7 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
         parents = {"drafter": artifact.content_hash}
     subset, ids = None, torch.arange(drafter.config.vocab_size)
     if request.vocab != FULL:
-        subset = _subset(Path(request.vocab), tokenizer, artifact, drafter.config.vocab_size)
+        subset = _subset(Path(request.vocab), tokenizer, artifact)
         ids = torch.from_numpy(subset.ids)
         parents["vocab"] = open_artifact(Path(request.vocab), "subset", verify=False).content_hash
     made = revocab_head(drafter, ids)
@@ -154,16 +153,7 @@ def _tokenizer(tokenizer: Path | None, target: Path) -> TextTokenizer | None:
     return load_tokenizer(tokenizer or target)
 
 
-def _subset(
-    path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None, vocab_size: int
-) -> VocabSubset:
-    if not path.is_dir():
-        raise UsageError(
-            "there is no draft vocabulary here",
-            got=path,
-            expected="a folder of select-vocab, or full",
-            source="--vocab",
-        )
+def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None) -> VocabSubset:
     subset = load_subset(path)
     if tokenizer is not None:
         known, known_from = tokenizer.fingerprint, f"the target's tokenizer {tokenizer.source}"
@@ -177,13 +167,6 @@ def _subset(
             expected_from=known_from,
             got_from=f"the draft vocabulary {path}",
             remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
-    if subset.vocab_size > vocab_size:
-        raise MismatchError(
-            "the draft vocabulary is of a larger vocabulary than the target's",
-            got=f"ids below {subset.vocab_size:,}",
-            expected=f"below {vocab_size:,}",
-            source=path,
         )
     return subset
 

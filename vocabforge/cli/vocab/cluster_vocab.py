@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,19 +12,14 @@ from ..app import ResultOptions, print_json
 from ..options.groups import Size, option
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ...models.target.head_rows import HeadRows
     from ...vocab.clusters.clusters import Clusters
     from ...vocab.clusters.kmeans import KMeansOptions
 
-_WINDOW = 512  # tokens of --text that the target reads at once
-
 
 class ClusterRequest(StrictModel):
-    """How the rows are clustered, and the text on which recall is measured."""
+    """How the rows of the LM head are clustered."""
 
     target: Path = option(..., "Target model folder (config.json, *.safetensors).", "DIR")
     output: Path = option(..., "Folder of the clusters to write.", "DIR")
@@ -46,23 +40,17 @@ class ClusterRequest(StrictModel):
         "that is there. All give the same clusters.",
         "NAME",
     )
-    text: tuple[Path, ...] = option(
-        (), "Text or conversations on which recall is measured; loads the whole target.", "PATH", many=True
-    )
-    contexts: Positive = option(2048, "Tokens of --text on which recall is measured.", "N")
     tokenizer: Path | None = option(None, "Tokenizer [default: the target's].", "PATH")
-    dtype: str = option("float32", "Of the target for --text: float32, bfloat16 or float16.")
-    device: str | None = option(None, "Of the target for --text: cpu, cuda, cuda:1 …")
 
 
 def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     """Cluster the vocabulary by the directions of the target's LM head rows (spherical k-means, DynaSpec).
 
-    The rows are read from the safetensors files block by block; the model itself is loaded only for --text.
+    The rows are read from the safetensors files block by block; the model itself is not loaded.
     The artefact at --output holds a permutation of the vocabulary in which every cluster is one contiguous
     slab. Padded rows of the head are left out.
 
-    Example: `vocabforge cluster-vocab --target model/ --output clusters/ --text held_out.txt`
+    Example: `vocabforge cluster-vocab --target model/ --output clusters/`
     """
     from ...core.artifact import check_output
     from ...core.console import say
@@ -87,14 +75,12 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     options = KMeansOptions(count, asked.iterations, asked.restarts, asked.seed, asked.init)
     if padded:
         say(f"{padded:,} padded rows of the head are left out")
-    hidden = _capture(loaded, asked) if asked.text else None
     made, run = _cluster(head, loaded, options, asked.backend)
     facts: dict[str, Any] = {
         "output": str(asked.output),
         "figures": cluster_figures(made),
         "head": dict(made.head),
         "origin": dict(made.origin),
-        "recall": None if hidden is None else _recall(hidden, head, made),
         "run": run,
     }
     save_clusters(made, asked.output, config=facts, overwrite=ending.overwrite)
@@ -138,35 +124,3 @@ def _cluster(
     }
     made = make_clusters(rows, options, chosen, fingerprint=tokenizer.fingerprint, head=facts)
     return made, {"seconds": round(time.monotonic() - begun, 1), "peak_rss_bytes": peak_memory()}
-
-
-def _capture(tokenizer: TextTokenizer, asked: ClusterRequest) -> npt.NDArray[np.float32]:
-    """Hidden states (N, d) of the target on a text, before the clustering, so that mistakes show at once."""
-    import numpy as np
-
-    from ...core.console import ProgressBar
-    from ...core.registry import check_known
-    from ...corpus.sources.sources import SourceOptions, iter_documents
-    from ...evaluate.acceptance.cluster_recall import hidden_states, text_windows
-    from ...models.device import choose_device
-    from ...models.target.hf import HFTarget
-    from ...models.target.load import DTYPES
-
-    check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
-    place = choose_device(asked.device)
-    read = iter_documents(asked.text, SourceOptions())
-    windows = text_windows(tokenizer, read, length=_WINDOW, limit=asked.contexts)
-    model = HFTarget.load(asked.target, dtype=DTYPES[asked.dtype], device=place)
-    states = []
-    with ProgressBar("target's hidden states", sum(map(len, windows)), "tokens") as bar:
-        for state in hidden_states(model, windows):
-            states.append(state)
-            bar.update(len(state))
-    return np.concatenate(states)
-
-
-def _recall(hidden: npt.NDArray[np.float32], head: HeadRows, made: Clusters) -> dict[str, Any]:
-    from ...evaluate.acceptance.cluster_recall import cluster_recall
-
-    rows = cluster_recall(hidden, head, made)
-    return {"contexts": len(hidden), "rows": [asdict(row) for row in rows]}

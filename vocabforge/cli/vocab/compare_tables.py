@@ -50,7 +50,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     shown: list[RenderableType] = [
         DataTable("Vocabularies", heads, [*sizes, ["end tokens", *ends]]),
         DataTable("Overlap", heads, _shared(overlap, named)),
-        _needed(overlap),
     ]
     if (corpus := overlap.corpus) is None:
         return shown
@@ -105,23 +104,6 @@ def _shared(
         ["· of the tokens of text", *(_share(pairs, side.text_tokens) for side in sides)],
         ["pair of end tokens", *ends],
     ]
-
-
-def _needed(overlap: Overlap) -> DataTable:
-    """Tokens by how many of the other side they need: per id and, with a corpus, per occurrence."""
-    columns = []
-    for letter, other, side in (("A", "B", overlap.a), ("B", "A", overlap.b)):
-        columns.append((f"{letter}→{other}: ids", side.needed))
-        if overlap.corpus is not None:
-            columns.append((f"{letter}→{other}: in use", overlap.corpus[letter.lower()]["needed"]))
-    last = len(overlap.a.needed) - 1
-    rows = [
-        [name, *(_share(counts[row], sum(counts)) for _, counts in columns)]
-        for row, name in enumerate(["none fits", *map(str, range(1, last)), f"{last} or more"])
-    ]
-    return DataTable(
-        "Tokens of the other side that a token needs", ["", *(name for name, _ in columns)], rows
-    )
 
 
 def _failures(side: VocabularySide, figures: Mapping[str, Any]) -> list[str]:

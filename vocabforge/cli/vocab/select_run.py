@@ -12,13 +12,15 @@ from ...core.errors import UsageError
 from ...core.files import sha256_file
 from ...core.values import sizes_in
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...vocab.counts.mixtures import choose_domains
+from ...vocab.counts.table import FrequencyTable, load_counts
 from ...vocab.subset.coverage import size_for_coverage
 from ...vocab.subset.forced import ForceOptions, forced_ids, target_rows
 from ...vocab.subset.maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.select import Ids
 from ...vocab.subset.subset import VocabSubset, make_subset, save_subset
-from ..options.tables import TableInput, load_table
+from ..options.tables import split_weight
 from .select_vocab import SelectRequest
 
 
@@ -44,8 +46,7 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
     schedule = (
         () if law is None or largest is None else schedule_sizes(law, largest, asked.k_min, asked.steps)
     )
-    source = _table(asked, tokenizer)
-    table = source.table
+    table, given, parents = _table(asked, tokenizer)
     forced = forced_ids(table, options)
     plan = _plan(asked, table.counts, forced)
     places = {size: output if len(plan) == 1 else output / f"r{size}" for size in plan}
@@ -73,8 +74,8 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
             table.counts, size, forced, fingerprint=table.fingerprint, fill=asked.fill, schedule=schedule
         )
     exports = {place: ExportInputs(one, table.counts, tokenizer, rows) for place, one in made.items()}
-    _save(exports, source.parents, asked, overwrite=overwrite)
-    return _facts(source.given, made, list(plan.values()), rows)
+    _save(exports, parents, asked, overwrite=overwrite)
+    return _facts([given], made, list(plan.values()), rows)
 
 
 def _check_source(asked: SelectRequest) -> None:
@@ -86,6 +87,13 @@ def _check_source(asked: SelectRequest) -> None:
             "a draft vocabulary is made from one source",
             got=" and ".join(given) or "none",
             expected=" or ".join(sources),
+        )
+    if len(asked.counts) > 1:
+        raise UsageError(
+            "a draft vocabulary is made from one frequency table",
+            got=f"{len(asked.counts)} times --counts",
+            expected="one",
+            remedy="mix them first: vocabforge merge-freq --weight DIR=0.7 --weight OTHER=0.3 --output MIXED",
         )
     if asked.domain and not asked.counts:
         raise UsageError(
@@ -174,12 +182,22 @@ def _import_list(
     return _facts(given, {asked.output: subset}, [f"list {file}"], rows, missing)
 
 
-def _table(asked: SelectRequest, tokenizer: TextTokenizer | None) -> TableInput:
+def _table(
+    asked: SelectRequest, tokenizer: TextTokenizer | None
+) -> tuple[FrequencyTable, dict[str, Any], dict[str, str]]:
+    """The table, where it is from for ``--json``, and the hash of that by role."""
     if asked.counts_text is not None and tokenizer is not None:
         table = read_counts_text(asked.counts_text, tokenizer)
         (digest,) = table.sources.values()
-        return TableInput(table, {"counts text": digest}, [{"path": str(asked.counts_text), "weight": None}])
-    return load_table(asked.counts, asked.domain)
+        return table, {"path": str(asked.counts_text)}, {"counts text": digest}
+    (path,) = asked.counts
+    table = load_counts(path)
+    if asked.domain:
+        table = choose_domains(
+            table, dict(split_weight(text, "--domain", list(table.domains)) for text in asked.domain)
+        )
+    digest = open_artifact(path, "counts", verify=False).content_hash
+    return table, {"path": str(path)}, {"counts": digest}
 
 
 def _has_tokenizer(target: Path | None) -> bool:
@@ -203,7 +221,7 @@ def _facts(
     rows: int | None,
     missing_eos: Sequence[int] = (),
 ) -> dict[str, Any]:
-    subsets = [
+    subsets: list[dict[str, Any]] = [
         {
             "output": str(place),
             "asked": words,

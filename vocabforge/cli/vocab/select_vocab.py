@@ -14,11 +14,8 @@ from ..options.groups import Size, option
 class SelectRequest(StrictModel):
     """Where the ids come from, how many, which are forced, and how the artefacts are written."""
 
-    counts: tuple[str, ...] = option(
-        (),
-        "Frequency table made by count-freq. Several, as DIR=WEIGHT each, are mixed by weight.",
-        "DIR",
-        many=True,
+    counts: tuple[Path, ...] = option(
+        (), "Frequency table made by count-freq or merge-freq.", "DIR", many=True
     )
     counts_text: Path | None = option(
         None, "Instead: a text file with one count a line for each token id. Needs --tokenizer.", "FILE"
