@@ -65,7 +65,6 @@ def test_tables_fit_80_columns(folder, monkeypatch):
         "WordPiece",
         "BPE with byte fallback",
         "changes texts",
-        "none fits",
     ):
         assert word in done.stdout
     assert "the␣[sea]␣shells" in done.stdout  # brackets are no markup

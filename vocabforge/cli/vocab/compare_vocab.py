@@ -50,7 +50,7 @@ def compare_vocab(
     asked: CompareRequest,
     ending: ResultOptions,
 ) -> None:
-    """Compare two tokenizers byte by byte: sizes, shared tokens, tokens that need several of the other.
+    """Compare two tokenizers byte by byte: sizes, shared tokens, end tokens.
 
     With --input also on a corpus: shared tokens in use, bytes per token, common token boundaries, and texts
     that encoding and decoding do not give back.
