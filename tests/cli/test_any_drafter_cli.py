@@ -166,7 +166,6 @@ def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path) -> None:
 def test_tables_tell_what_the_choice_reads(place: Path, tmp_path: Path) -> None:
     line = ["compare-vocab", place / "t", place / "d", "--output", tmp_path / "o"]
     lines = [row.split() for row in invoke(*line).stdout.splitlines()]
-    assert ["mean", "bytes", "of", "a", "token", "1.67", "1.00"] in lines
     at = next(place for place, row in enumerate(lines) if row[:2] == ["ids", "paired"])
     assert lines[at + 1] == ["·", "of", "the", "tokens", "of", "text", "53.33%", "100.00%"]
     assert ["pair", "of", "end", "tokens", str(EOS), "</s>", str(EOS), "</s>"] in lines

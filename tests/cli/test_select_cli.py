@@ -132,7 +132,7 @@ def test_merge_freq(run, tmp_path):
     mixed = load_counts(tmp_path / "w").counts
     expected = 0.75 * a.counts / 10 + 0.25 * b.counts / 4
     assert (mixed / mixed.sum()).tolist() == pytest.approx(expected.tolist())
-    facts_of(run("merge-freq one=@a two=@b --weight two=1 --weight one=3 --output @v --json"))
+    facts_of(run("merge-freq --weight two=@b=1 --weight one=@a=3 --output @v --json"))
     np.testing.assert_array_equal(load_counts(tmp_path / "v").counts, mixed)
     assert run("merge-freq @a @b --output @m").exit_code == 2
     done = run("merge-freq @a @b --output @m --overwrite")
@@ -147,14 +147,13 @@ def test_merge_freq(run, tmp_path):
         ("merge-freq --weight @a=1 --weight @x=1", 1, "different tokenizers"),
         ("merge-freq @a one=@a", 1, "counted twice"),
         ("merge-freq @a @a", 2, "two tables have one name"),
-        ("merge-freq @a @b --weight a=1", 2, "no weight for b"),
-        ("merge-freq @a @b --weight c=1", 2, "a weight names no table"),
+        ("merge-freq @a @b --weight a=1", 2, "give the tables once"),
+        ("merge-freq --weight @a", 2, "a table has no weight"),
         ("merge-freq --weight @a=much", 2, "the weight is no number"),
         ("merge-freq --weight @a=0", 2, "not positive"),
         ("merge-freq @a @nowhere", 1, "not a VocabForge artefact"),
-        ("merge-freq", 2, "no frequency table was given"),
-        ("select-vocab --counts @a --counts @b --size 5", 2, "need a weight each"),
-        ("select-vocab --counts @a=1 --counts @x=1 --size 5", 1, "different tokenizers"),
+        ("merge-freq --domains", 2, "give the tables once"),
+        ("select-vocab --counts @a --counts @b --size 5", 2, "merge-freq --weight"),
         ("select-vocab --counts @a --size 262", 2, "outside the vocabulary"),
         ("select-vocab --counts @a --coverage 0", 2, "no share of the tokens"),
         ("select-vocab --counts @a --coverage 1.2", 2, "no share of the tokens"),

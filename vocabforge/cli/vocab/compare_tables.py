@@ -40,8 +40,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
         *([label, *(f"{getattr(side, field):,}" for side in (a, b))] for label, field in _NUMBERS.items()),
         ["spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b))],
     ]
-    if sides is not None:
-        sizes.append(["mean bytes of a token", *(f"{_mean_bytes(one):.2f}" for one in sides)])
     named = sides or (None, None)
     ends = [
         ", ".join(_named(end, one) for end in side.eos) or "none"
@@ -66,13 +64,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     ]
     lines = [line for side, one in zip((a, b), both, strict=True) for line in _failures(side, one)]
     return [*shown, DataTable(title, heads, rows), *map(Text, lines)]
-
-
-def _mean_bytes(one: ComparedVocabulary) -> float:
-    """As the choice between proposers reads it."""
-    from ...vocab.overlap.bridge import BridgeSide
-
-    return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes
 
 
 def _named(token: int, one: ComparedVocabulary | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ...core.config import StrictModel
@@ -25,11 +24,7 @@ class MergeRequest(StrictModel):
     )
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
     weight: tuple[str, ...] = option(
-        (),
-        "Mix instead of adding: the weight of a table, by its name or its folder; once for each. Without positional "
-        "tables, `--weight DIR=W` names the table too.",
-        "NAME=W",
-        many=True,
+        (), "Instead, to mix: a table with its weight.", "[NAME=]DIR=W", many=True
     )
     domains: bool = option(
         False,
@@ -52,10 +47,10 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     from ...vocab.counts.table import save_counts
 
     output = asked.output
-    named, weights = _parse(asked.tables, asked.weight)
+    given = _given(asked)
     check_output(output, overwrite=ending.overwrite)
-    parts = [load_part(name, path, weights.get(name, 1.0)) for name, path in named]
-    if weights:
+    parts = [load_part(name, path, weight) for name, path, weight in given]
+    if asked.weight:
         table = mix_tables(parts, as_domains=asked.domains)
     else:
         table = merge_tables(parts, as_domains=asked.domains, allow_repeats=asked.allow_repeats)
@@ -89,35 +84,25 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     )
 
 
-def _parse(tables: Sequence[str], weight: Sequence[str]) -> tuple[list[tuple[str, Path]], dict[str, float]]:
-    """(name, folder) of each table, and weights by name (empty: add).
+def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
+    """Name, folder and weight of each table.
 
     Raises:
-        UsageError: no table, two of one name, a weight for no table or for some tables only.
+        UsageError: no table, two of one name, or tables beside weighted ones.
     """
-    weighed = [split_weight(text, "--weight") for text in weight]
-    named = [labelled(text) for text in tables or [name for name, _ in weighed]]
-    if not named:
-        raise UsageError("no frequency table was given", expected="vocabforge merge-freq A B --output C")
-    names = [name for name, _ in named]
+    if bool(asked.tables) == bool(asked.weight):
+        raise UsageError(
+            "give the tables once: alone to add them, with weights to mix them",
+            got="both" if asked.tables else "no table",
+            expected="merge-freq A B, or merge-freq --weight A=0.7 --weight B=0.3",
+        )
+    found = []
+    for text, weight in [split_weight(one, "--weight") for one in asked.weight]:
+        if weight is None:
+            raise UsageError("a table has no weight", got=text, expected=f"--weight {text}=0.7")
+        found.append((*labelled(text), weight))
+    found += [(*labelled(text), 1.0) for text in asked.tables]
+    names = [name for name, *_ in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError("two tables have one name", got=", ".join(twice), remedy="name them: NAME=DIR")
-    by_name = {name: name for name in names}
-    by_name |= {str(path): name for name, path in named} | dict(zip(tables or [w for w, _ in weighed], names))
-    weights: dict[str, float] = {}
-    for text, value in weighed:
-        if value is None or text not in by_name:
-            raise UsageError(
-                "a weight names no table" if value is not None else "a table of --weight has no weight",
-                got=text if value is None else f"{text}={value:g}",
-                expected=" or ".join(f"{name}=NUMBER" for name in names),
-            )
-        weights[by_name[text]] = value
-    if weights and len(weights) < len(names):
-        lacking = [name for name in names if name not in weights]
-        raise UsageError(
-            "some tables have a weight and some have none",
-            got=f"no weight for {', '.join(lacking)}",
-            expected="a weight for each, or for none",
-        )
-    return named, weights
+    return found
