@@ -14,6 +14,11 @@ from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
 from tests.worlds import World, byte_tokenizer, make_target, make_vocab
 
 
+@pytest.fixture(autouse=True)
+def _quick_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
+
+
 def examine(*arguments: object) -> tuple[int, dict[str, dict]]:
     """Exit code and the rows by "group: check"; every row of a failure has words."""
     result = invoke("doctor", *arguments, "--json")
@@ -34,7 +39,7 @@ def test_alone_it_examines_the_environment() -> None:
     code, rows = examine()
     assert code == 0
     names = {key.partition(": ")[2] for key in rows if key.startswith("environment")}
-    assert names >= {"Python", "torch", "CUDA", "memory", "disk"}
+    assert names >= {"Python", "torch", "CUDA", "nvcc", "faiss", "memory", "disk", "bf16 on the CPU"}
     assert not [key for key in rows if not key.startswith("environment")]
 
 

@@ -104,6 +104,35 @@ def test_cuda_driver_and_torch_build_are_compared(monkeypatch, driver, torch, st
     assert (finding.remedy is None) == (state == "ok")
 
 
+def fake_program(folder: Path, name: str, says: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_driver_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake_program(tmp_path, "nvidia-smi", "570.86.15")
+    assert environment._driver() == "driver 570.86.15"
+    fake_program(tmp_path, "nvidia-smi", "NVIDIA-SMI has failed")
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert environment._driver() is None
+
+
+def test_nvcc_is_optional_and_its_generation_matters(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment.check_nvcc(fake_torch(cuda=None)).state == "skipped"
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    fake_program(tmp_path / "bin", "nvcc", "Cuda compilation tools, release 12.8, V12.8.93")
+    assert environment.check_nvcc(fake_torch(cuda="12.6")).state == "ok"
+    other = environment.check_nvcc(fake_torch(cuda="13.0"))
+    assert (other.state, "CUDA 13 toolkit" in (other.remedy or "")) == ("warning", True)
+    assert "12.8" in environment.check_nvcc(fake_torch(cuda=None)).found
+
+
 def test_threads_are_held_against_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "usable_cores", lambda: 4.0)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -128,6 +157,12 @@ def test_little_memory_and_disk_are_warned_of(monkeypatch: pytest.MonkeyPatch, t
     assert environment.check_disk().state == "ok"
 
 
+def test_slow_bf16_is_a_warning() -> None:
+    slow = environment.judge_bf16(0.001, 0.1)
+    assert (slow.state, "100.0 times" in slow.found) == ("warning", True)
+    assert environment.judge_bf16(0.001, 0.0008).state == "ok"
+
+
 def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["transformers>=5.0,<6", "faiss-cpu>=1.9; extra == 'cpu'"]
     monkeypatch.setattr(environment, "requires", lambda _: asked)
@@ -142,6 +177,7 @@ def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(environment, "version", absent)
     assert environment.check_package("transformers").state == "failed"
+    assert environment.check_faiss().state == "skipped"
 
 
 def torch_with(device: tuple[int, int] | None) -> Any:

@@ -17,6 +17,8 @@ from .checks import Finding, Report
 GROUP = "environment"
 _GIB = 2**30
 _LITTLE_MEMORY, _LITTLE_DISK = 2 * _GIB, 5 * _GIB
+_BF16_BUDGET_S = 0.4
+_SLOW = 3.0
 
 
 def check_environment(report: Report) -> Any:
@@ -24,12 +26,15 @@ def check_environment(report: Report) -> Any:
     report.run(GROUP, "Python", check_python)
     torch = report.run(GROUP, "torch", check_torch)
     report.run(GROUP, "CUDA", check_cuda, torch)
+    report.run(GROUP, "nvcc", check_nvcc, torch)
     report.run(GROUP, "kernels", check_kernels, torch)
     for name in ("transformers", "tokenizers", "accelerate", "safetensors"):
         report.run(GROUP, name, check_package, name)
+    report.run(GROUP, "faiss", check_faiss)
     report.run(GROUP, "cores and threads", check_threads, torch)
     report.run(GROUP, "memory", check_memory)
     report.run(GROUP, "disk", check_disk)
+    report.run(GROUP, "bf16 on the CPU", check_bf16, torch)
     return torch
 
 
@@ -122,7 +127,42 @@ def _driver() -> str | None:
         told = program_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
         if told and re.match(r"\d+\.\d+", told):
             return f"driver {told.splitlines()[0]}"
-    return None
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text("utf-8")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return f"driver {found[1]}" if found else "driver of unknown version"
+
+
+def check_nvcc(torch: Any) -> Finding[None]:
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    places = [str(Path(folder, "bin")) for folder in folders if folder]
+    nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
+    if nvcc is None:
+        return Finding("not found (optional: only compiling CUDA kernels needs it)", "skipped")
+    told = program_output([nvcc, "--version"])
+    release = re.search(r"release (\d+)\.(\d+)", told or "")
+    if release is None:
+        return Finding(f"{nvcc} does not say its version", "warning", "check the CUDA toolkit")
+    found = f"{release[1]}.{release[2]} ({nvcc})"
+    built = torch.version.cuda
+    if built and built.split(".")[0] != release[1]:
+        return Finding(
+            f"{found}, but torch was built with CUDA {built}",
+            "warning",
+            f"kernels need a CUDA {built.split('.')[0]} toolkit: set CUDA_HOME to one",
+        )
+    return Finding(found)
+
+
+def check_faiss() -> Finding[None]:
+    for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
+        try:
+            return Finding(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return Finding("not installed (optional: extras gpu and cpu bring it)", "skipped")
 
 
 def check_threads(torch: Any) -> Finding[None]:
@@ -160,6 +200,26 @@ def check_disk() -> Finding[None]:
         return Finding(f"{found}, which is not writable", "warning", "give every --output elsewhere")
     if free < _LITTLE_DISK:
         return Finding(found, "warning", "free some space: exports and checkpoints may not fit")
+    return Finding(found)
+
+
+def check_bf16(torch: Any) -> Finding[None]:
+    """Products of 256 x 256 matrices; CPUs without bf16 instructions compute them far slower than fp32."""
+    from torch.utils.benchmark import Timer
+
+    seconds = []
+    for dtype in (torch.float32, torch.bfloat16):
+        given = {"a": torch.ones(256, 256, dtype=dtype)}
+        timer = Timer("a @ a", globals=given, num_threads=torch.get_num_threads())
+        seconds.append(timer.blocked_autorange(min_run_time=_BF16_BUDGET_S).median)
+    return judge_bf16(*seconds)
+
+
+def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
+    ratio = bf16_s / fp32_s
+    found = f"{ratio:.1f} times the time of fp32 ({bf16_s * 1e3:.2f} ms and {fp32_s * 1e3:.2f} ms a product)"
+    if ratio > _SLOW:
+        return Finding(found, "warning", "keep --dtype float32 and run.mixed_precision no on this CPU")
     return Finding(found)
 
 
