@@ -195,7 +195,6 @@ def export(world: World, folder: Path) -> Path:
 def test_an_export_is_examined_with_its_maps(pristine: World, tmp_path: Path) -> None:
     code, rows = examine("--target", pristine.target, "--drafter", export(pristine, tmp_path / "x"))
     assert code == 0
-    assert "d2t (offsets) and t2d agree" in rows["drafter: draft vocabulary"]["found"]
     assert rows["drafter: end tokens"]["state"] == "ok"
 
 
@@ -207,7 +206,7 @@ def test_an_export_made_elsewhere_is_a_warning(pristine: World, tmp_path: Path) 
     assert rows["drafter: drafting"]["state"] == "ok"
 
 
-@pytest.mark.parametrize("damage", ["t2d", "t2d shape", "no t2d", "d2t"])
+@pytest.mark.parametrize("damage", ["t2d", "t2d shape", "d2t"])
 def test_maps_that_disagree(pristine: World, tmp_path: Path, damage: str) -> None:
     folder = export(pristine, tmp_path / "x")
     (folder / "manifest.json").unlink()
@@ -216,8 +215,6 @@ def test_maps_that_disagree(pristine: World, tmp_path: Path, damage: str) -> Non
         tensors["t2d"] = tensors["t2d"].roll(1)
     elif damage == "t2d shape":
         tensors["t2d"] = tensors["t2d"][:-3].clone()
-    elif damage == "no t2d":
-        del tensors["t2d"]
     else:
         tensors["d2t"] = torch.arange(len(tensors["d2t"]))  # ids instead of offsets: beyond the vocabulary
         tensors["d2t"][-1] += 500
