@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.worlds import BOS, EOS, merging_tokenizer, tiny_target
-from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.bridge import make_bridge
 from vocabforge.vocab.overlap.overlap import load_overlap
@@ -48,18 +48,6 @@ def test_generate_gives_the_targets_own_text(place: Path, proposer: str) -> None
     assert facts["drafted"] > 0
     assert proposer.upper() in facts["description"]
     assert plain["counts"] == {}
-
-
-def test_a_target_made_here_drafts_like_any_model(place: Path, tmp_path: Path) -> None:
-    with write_artifact(tmp_path / "made", "target", {}) as folder:
-        shutil.copytree(place / "d", folder, dirs_exist_ok=True)
-    facts = generated(place, "--drafter", tmp_path / "made", "--proposer", "slem")
-    assert facts["token_ids"] == generated(place)["token_ids"]
-    assert facts["drafted"] > 0
-    manifest = tmp_path / "made" / "manifest.json"
-    manifest.write_text(manifest.read_text("utf-8").replace('"target"', '"counts"', 1), "utf-8")
-    line = ("--target", place / "t", "--drafter", tmp_path / "made", "--prompt", "a", "--device", "cpu")
-    assert_user_error(invoke("generate", *line), 1)
 
 
 def test_slrs_takes_its_options_and_tells_its_cost(place: Path) -> None:
@@ -161,19 +149,6 @@ def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path) -> None:
     assert (broken["weight files"]["state"], broken["loads"]["state"]) == ("failed", "skipped")
     assert broken["tokenizer"]["state"] == "failed"
     assert "--drafter-tokenizer" in broken["tokenizer"]["remedy"]
-
-
-def test_tables_tell_what_the_choice_reads(place: Path, tmp_path: Path) -> None:
-    line = ["compare-vocab", place / "t", place / "d", "--output", tmp_path / "o"]
-    lines = [row.split() for row in invoke(*line).stdout.splitlines()]
-    at = next(place for place, row in enumerate(lines) if row[:2] == ["ids", "paired"])
-    assert lines[at + 1] == ["·", "of", "the", "tokens", "of", "text", "53.33%", "100.00%"]
-    assert ["pair", "of", "end", "tokens", str(EOS), "</s>", str(EOS), "</s>"] in lines
-    assert ["end", "tokens", str(EOS), "</s>,"] in [row[:4] for row in lines]
-    assert_user_error(invoke(*line), 2, "choose another folder")
-    seen = invoke("inspect", tmp_path / "o").stdout
-    assert "pair of end tokens" in seen
-    assert "</s>" not in seen  # an artefact holds ids
 
 
 def test_the_pair_of_end_tokens_can_be_named(place: Path, tmp_path: Path) -> None:

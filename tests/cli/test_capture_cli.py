@@ -114,13 +114,6 @@ def test_launched_processes_share_the_shards(place: Path, monkeypatch: pytest.Mo
         assert json.loads(done.stdout)["finished"] is finished
 
 
-def test_without_a_place_or_with_rows_beyond_the_context(place: Path) -> None:
-    config = write_config(place, "run")
-    assert "no place for the cache" in invoke("capture", "-c", config).output
-    done = invoke("capture", "-c", config, "-o", place / "x", "data.sequence_length=512")
-    assert "longer than the target's context" in done.output
-
-
 def test_the_recipes_own_cache_is_the_default(place: Path) -> None:
     config = write_config(place, "run", capture={"cache": str(place / "own")})
     done = invoke("capture", "-c", config, "--yes")

@@ -290,11 +290,3 @@ def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(
     assert_user_error(invoke(*line, "--vocab", tmp_path / "foreign"), 1, "different tokenizers")
     assert not (tmp_path / "cut").exists()
     assert invoke(*line, "--vocab", pristine.vocab).exit_code == 0
-
-
-def test_what_is_exported_is_not_replaced(world: World) -> None:
-    line = ("export", "--drafter", world.drafter, "--vocab", world.vocab, "--format", "native", "--overwrite")
-    for option, folder in (("--drafter", world.drafter), ("--vocab", world.vocab)):
-        done = invoke(*line, "--output", folder)
-        assert_user_error(done, 2, "would replace what it is made from", f"and {option}")
-    assert [open_artifact(one).kind for one in (world.drafter, world.vocab)] == ["drafter", "subset"]
