@@ -142,7 +142,7 @@ class DataTable:
         cells, needs = self.cells, []
         for place, (name, text) in enumerate(self.headings):
             lines = [line for row in cells for line in (row[place].text, row[place].under)]
-            words = [*lines, *name.split()]
+            words = [*lines, *textwrap.wrap(name, 9)]
             if text and place == 0:  # folded, but a short name stays whole
                 words = [word[:22] for word in words]
             elif text:

@@ -112,7 +112,7 @@ def _check_source(asked: SelectRequest) -> None:
 def _check_sizes(asked: SelectRequest) -> None:
     """Sizes, coverages, or a schedule; nothing with a finished list."""
     options = {
-        "--size": asked.size,
+        "--size": sizes_in("--size", asked.size, least=1),
         "--coverage": asked.coverage,
         "--schedule": asked.schedule,
         "--k-max": asked.k_max,
