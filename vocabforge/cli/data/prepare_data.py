@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ...core.config import StrictModel
 from ...core.errors import UsageError
+from ...core.values import yaml_pairs
 from ...train.config import DataConfig
 from ..app import ResultOptions, echo, print_json, stdout_console
 from ..options.groups import FromModel, option
@@ -58,26 +59,6 @@ class PrepareRequest(StrictModel):
     show: Annotated[int, Field(ge=0)] = option(0, "Show N documents with what is learnt in colour.", "N")
 
 
-def _variables(given: tuple[str, ...]) -> dict[str, Any]:
-    """Variables of the chat template by name.
-
-    Raises:
-        UsageError: one that cannot be read, or whose name a template cannot use.
-    """
-    from ...core.values import yaml_pairs
-
-    found = yaml_pairs(given, "--template", "NAME=VALUE")
-    for name in found:
-        if not name.isidentifier():
-            raise UsageError(
-                "this is no name of a template's variable",
-                got=name,
-                expected="a name such as date_string",
-                source="--template",
-            )
-    return found
-
-
 def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOptions) -> None:
     """Render, tokenise, mask and pack texts and conversations into rows for drafter training.
 
@@ -103,7 +84,7 @@ def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOpti
         train=tuple(map(Path, inputs)),
         heldout=tuple(map(Path, asked.heldout)),
         sequence_length=asked.length,
-        template=_variables(asked.template),
+        template=yaml_pairs(asked.template, "--template", "NAME=VALUE"),
         **documents,
     )
     loaded, output = load_tokenizer(source), asked.output

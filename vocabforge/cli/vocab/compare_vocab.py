@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,7 +90,7 @@ def compare_vocab(
 
 
 def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple[int, int]:
-    """``A:B``; token texts may hold a colon themselves, so every one is tried.
+    """``A:B``, by text or id.
 
     Raises:
         UsageError: not of this form, or not two special tokens.
@@ -99,19 +98,15 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
     from ...core.errors import UsageError
     from ...vocab.overlap.overlap import end_token
 
-    colons = [at for at in range(1, len(named) - 1) if named[at] == ":"]
-    if not colons:
+    first, colon, second = named.partition(":")
+    if not first or not colon or not second:
         raise UsageError(
             "the pair of end tokens cannot be read",
             got=named,
             expected="A:B, two token texts or ids such as '</s>:<|endoftext|>'",
             source="--eos",
         )
-    for at in colons[:-1]:
-        with suppress(UsageError):
-            return end_token(a, named[:at]), end_token(b, named[at + 1 :])
-    at = colons[-1]
-    return end_token(a, named[:at]), end_token(b, named[at + 1 :])
+    return end_token(a, first), end_token(b, second)
 
 
 def _on_corpus(
