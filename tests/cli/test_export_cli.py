@@ -122,24 +122,12 @@ def test_the_rank_order_goes_through(small: Path, pristine: World, tmp_path: Pat
     exported(*again, "--output", tmp_path / "b")
     assert torch.load(tmp_path / "b" / f"freq_{SIZE}.pt", weights_only=True) == ranked
     export(
-        "--drafter",
-        tmp_path / "a",
-        "--format",
-        "native",
-        "--target",
-        pristine.target,
-        "--output",
-        tmp_path / "n",
+        *("--drafter", tmp_path / "a", "--format", "native", "--target", pristine.target),
+        *("--output", tmp_path / "n"),
     )
     lost = export(
-        "--drafter",
-        tmp_path / "n",
-        "--format",
-        "fr-spec",
-        "--target",
-        pristine.target,
-        "--output",
-        tmp_path / "c",
+        *("--drafter", tmp_path / "n", "--format", "fr-spec", "--target", pristine.target),
+        *("--output", tmp_path / "c"),
     )
     assert "rank is not known" in lost.output
     assert torch.load(tmp_path / "c" / f"freq_{SIZE}.pt", weights_only=True) == sorted(ranked)
@@ -184,14 +172,8 @@ def test_an_export_knows_its_target_and_keeps_what_was_recorded(pristine: World,
     assert "coverage" not in open_artifact(tmp_path / "c").meta, "that of another draft vocabulary"
     (tmp_path / "a" / MANIFEST).unlink()
     exported(
-        "--drafter",
-        tmp_path / "a",
-        "--format",
-        "native",
-        "--target",
-        pristine.target,
-        "--output",
-        tmp_path / "d",
+        *("--drafter", tmp_path / "a", "--format", "native", "--target", pristine.target),
+        *("--output", tmp_path / "d"),
     )
     meta = open_artifact(tmp_path / "d").meta
     assert meta["target_fingerprint"] == open_artifact(pristine.drafter).meta["target_fingerprint"]

@@ -140,15 +140,8 @@ def test_the_dynamic_head_beside_it_is_bound_to_its_drafter(place: Path, made: d
         assert torch.equal(tensor, head.module.state_dict()[name])
     line = [
         "generate",
-        "--target",
-        place / "target",
-        "--prompt",
-        "the cat",
-        "--max-new-tokens",
-        8,
-        "--json",
-        "--device",
-        "cpu",
+        *("--target", place / "target", "--prompt", "the cat", "--max-new-tokens", 8, "--json"),
+        *("--device", "cpu"),
     ]
     plain = json.loads(invoke(*line).stdout)
     done = invoke(*line, "--drafter", folder / "drafter", "--head", folder / "head")
@@ -177,12 +170,7 @@ def test_fr_spec_gets_the_list_in_rank_order(place: Path, monkeypatch: pytest.Mo
     line = "--format fr-spec --fallback-size 24 --prompts @p.jsonl"
     done = invoke(
         "export",
-        "--drafter",
-        place / "e1",
-        "--head",
-        place / "e1-head",
-        "--output",
-        place / "fr",
+        *("--drafter", place / "e1", "--head", place / "e1-head", "--output", place / "fr"),
         *split(place, line),
     )
     assert done.exit_code == 0, done.output
