@@ -16,6 +16,10 @@ Handling = Literal["keep", "drop"]
 class RegenerateOptions(StrictModel):
     """Every field is an option."""
 
+    input: tuple[str, ...] = option(
+        ..., "Conversations: files, folders, globs, `hub:NAME[:CONFIG[:SPLIT]]`.", "PATH", many=True
+    )
+    output: Path = option(..., "Artefact; its rows are in `responses.jsonl`.", "DIR")
     target: Path | None = option(None, "Target that answers in this process: a Hugging Face folder.", "DIR")
     server: tuple[str, ...] = option(
         (),
