@@ -11,7 +11,7 @@ from pydantic import Field
 from ...core.config import Positive, StrictModel
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions, print_json
-from ..options.benchmark import BenchmarkOptions
+from ..options.benchmark import BenchmarkOptions, DataOption, ListOption
 from ..options.decoding import (
     ManyMethods,
     PassOptions,
@@ -132,6 +132,8 @@ def evaluate(
     passes: PassOptions,
     outcome: OutcomeOptions,
     ending: ResultOptions,
+    data: DataOption = None,
+    list_benchmarks: ListOption = False,
 ) -> None:
     """Measure accepted length and speed-up over plain decoding, and check that the output is the same.
 
@@ -157,7 +159,7 @@ def evaluate(
     )
     assert target is not None
     check_output(outcome.output, overwrite=ending.overwrite)
-    benchmark = questions.load()
+    benchmark = questions.load(data)
     text_tokenizer = load_tokenizer(tokenizer or target)
     settings = runs.settings(benchmark, text_tokenizer, sampling)
     if outcome.allow_code_execution and benchmark.scorer == "human-eval":

@@ -1,14 +1,12 @@
 """Options in groups: a parameter of a command may be a group, whose fields are options of the program.
 
 A group is a pydantic model, whose fields become options by their names, types and descriptions (:func:`option`);
-``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields; or a dataclass
-(``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or groups again. typer
-reads one flat signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
+or ``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
+signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import types
 import typing
@@ -33,6 +31,7 @@ def option(
     metavar: str | None = None,
     *,
     short: str | None = None,
+    flag: str | None = None,
     many: bool = False,
     positional: bool = False,
 ) -> Any:
@@ -40,10 +39,17 @@ def option(
 
     Args:
         short: a further name of one letter, such as ``-c``.
+        flag: the name, if it is not the field's.
         many: a ``tuple[T, ...]`` that may be given several times.
         positional: such a tuple as arguments without a name.
     """
-    extra: Any = {"metavar": metavar, "short": short, "many": many or positional, "positional": positional}
+    extra: Any = {
+        "metavar": metavar,
+        "short": short,
+        "flag": flag,
+        "many": many or positional,
+        "positional": positional,
+    }
     return Field(default, description=text, json_schema_extra=extra)
 
 
@@ -84,7 +90,7 @@ class FromModel:
     def _option(self, name: str, one: Any) -> Parameter:
         kind, optional, bounds = _kind_of(one.annotation, one.metadata)
         extra, text = one.json_schema_extra or {}, one.description or ""
-        flag = "--" + name.replace("_", "-")
+        flag = extra.get("flag") or "--" + name.replace("_", "-")
         many = name in self.many or extra.get("many")
         if extra.get("many"):
             kind, _, bounds = _kind_of(typing.get_args(kind)[0])
@@ -150,22 +156,21 @@ def signature(command: Callable[..., None]) -> inspect.Signature:
     Raises:
         TypeError: two groups have an option of one name.
     """
-    options = sorted(_options(_members(command)), key=lambda one: one.default is not Parameter.empty)
+    found = [option for one in _members(command) for option in _options(one)]
+    options = sorted(found, key=lambda one: one.default is not Parameter.empty)
     names = [one.name for one in options]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise TypeError(f"{command.__name__} has these options in two groups: {', '.join(twice)}")
     return inspect.Signature(options)
 
 
-def _members(owner: Callable[..., Any]) -> list[Parameter]:
-    """Parameters of a command, or fields of a group, with their types resolved."""
-    if isinstance(owner, type):
-        hints = typing.get_type_hints(owner, include_extras=True)
-    else:  # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
-        hints = inspect.get_annotations(owner, eval_str=True)
+def _members(command: Callable[..., Any]) -> list[Parameter]:
+    """Parameters of a command with their types resolved."""
+    # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
+    hints = inspect.get_annotations(command, eval_str=True)
     return [
         one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(one.name, one.annotation))
-        for one in inspect.signature(owner).parameters.values()
+        for one in inspect.signature(command).parameters.values()
     ]
 
 
@@ -177,28 +182,17 @@ def _model_of(annotation: Any) -> FromModel | None:
     return next((one for one in extras if isinstance(one, FromModel)), None)
 
 
-def _options(members: Iterable[Parameter]) -> Iterator[Parameter]:
-    for one in members:
-        if (model := _model_of(one.annotation)) is not None:
-            yield from model.options()
-        elif _is_group(one.annotation):
-            yield from _options(_members(one.annotation))
-        else:
-            yield one
+def _options(one: Parameter) -> list[Parameter]:
+    model = _model_of(one.annotation)
+    return [one] if model is None else list(model.options())
 
 
-def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
-
-
-def arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``owner``, a command or a group, is called with: its own options, its groups put together."""
+def arguments(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command is called with: its own options, and its groups put together."""
     values = {}
-    for one in _members(owner):
+    for one in _members(command):
         if (model := _model_of(one.annotation)) is not None:
             values[one.name] = _made(one.annotation, model, {name: given[name] for name in model.names})
-        elif _is_group(one.annotation):
-            values[one.name] = one.annotation(**arguments(one.annotation, given))
         else:
             values[one.name] = given[one.name]
     return values
