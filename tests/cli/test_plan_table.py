@@ -58,22 +58,6 @@ def test_the_list_agrees_with_the_json(place: Path) -> None:
     assert not (place / "run").exists()
 
 
-def test_prepared_rows_and_the_warning_beside_the_list(place: Path) -> None:
-    made = invoke(
-        *("prepare-data", "--target", place / "target", "--input", place / "texts.jsonl", "--length", 64),
-        *("--heldout-documents", 6, "--output", place / "prepared"),
-    )
-    assert made.exit_code == 0, made.output
-    config = write_config(place, "over", data={"train": [], "prepared": str(place / "prepared")})
-    shown = invoke("train-drafter", "-c", config, "--plan", "optim.steps=10000")
-    facts = json.loads(invoke("train-drafter", "-c", config, "--plan", "--json", "optim.steps=10000").stdout)
-    assert "Warning: each of the" in shown.stderr
-    assert "Warning" not in shown.stdout
-    table = lines(shown.stdout)
-    assert f"rows {facts['data']['rows']:,}," in table["data"]
-    assert f"counted tokens {facts['data']['counted_tokens']:,}" in table["data"]
-
-
 def test_a_run_from_a_cache_holds_and_runs_no_layers(place: Path) -> None:
     config = write_config(place, "cached")
     changed = invoke("train-drafter", "-c", config, "--plan", "--json", f"capture.cache={place / 'cache'}")

@@ -70,12 +70,8 @@ def test_schedule(run, tmp_path):
 
 
 def test_mixtures_and_domains(run, tmp_path):
-    facts = facts_of(run("select-vocab --counts @a=0.1 --counts @b=0.9 --size 7 --output @s --json"))
+    facts = facts_of(run("select-vocab --counts @d --coverage 0.5 --output @s --json"))
     forced = len(facts["subsets"][0]["forced"])
-    assert bytes_of(tmp_path, load_subset(tmp_path / "s").ranked)[forced:] == ["y", "z", "a", "b", "c"]
-    assert [entry["weight"] for entry in facts["counts"]] == [0.1, 0.9]
-    assert set(open_artifact(tmp_path / "s").manifest["parents"]) == {"counts 1", "counts 2"}
-
     facts_of(run(f"select-vocab --counts @d --domain code --size {forced + 2} --output @c --json"))
     assert bytes_of(tmp_path, load_subset(tmp_path / "c").ranked)[forced:] == ["(", ")"]
     line = f"select-vocab --counts @d --domain code=0.01 --domain prose=0.99 --size {forced + 1} --output @p --json"
@@ -136,7 +132,7 @@ def test_merge_freq(run, tmp_path):
     mixed = load_counts(tmp_path / "w").counts
     expected = 0.75 * a.counts / 10 + 0.25 * b.counts / 4
     assert (mixed / mixed.sum()).tolist() == pytest.approx(expected.tolist())
-    facts_of(run("merge-freq one=@a two=@b --weight two=1 --weight one=3 --output @v --json"))
+    facts_of(run("merge-freq --weight two=@b=1 --weight one=@a=3 --output @v --json"))
     np.testing.assert_array_equal(load_counts(tmp_path / "v").counts, mixed)
     assert run("merge-freq @a @b --output @m").exit_code == 2
     done = run("merge-freq @a @b --output @m --overwrite")
@@ -151,14 +147,13 @@ def test_merge_freq(run, tmp_path):
         ("merge-freq --weight @a=1 --weight @x=1", 1, "different tokenizers"),
         ("merge-freq @a one=@a", 1, "counted twice"),
         ("merge-freq @a @a", 2, "two tables have one name"),
-        ("merge-freq @a @b --weight a=1", 2, "no weight for b"),
-        ("merge-freq @a @b --weight c=1", 2, "a weight names no table"),
+        ("merge-freq @a @b --weight a=1", 2, "give the tables once"),
+        ("merge-freq --weight @a", 2, "a table has no weight"),
         ("merge-freq --weight @a=much", 2, "the weight is no number"),
         ("merge-freq --weight @a=0", 2, "not positive"),
         ("merge-freq @a @nowhere", 1, "not a VocabForge artefact"),
-        ("merge-freq", 2, "no frequency table was given"),
-        ("select-vocab --counts @a --counts @b --size 5", 2, "need a weight each"),
-        ("select-vocab --counts @a=1 --counts @x=1 --size 5", 1, "different tokenizers"),
+        ("merge-freq --domains", 2, "give the tables once"),
+        ("select-vocab --counts @a --counts @b --size 5", 2, "merge-freq --weight"),
         ("select-vocab --counts @a --size 262", 2, "outside the vocabulary"),
         ("select-vocab --counts @a --coverage 0", 2, "no share of the tokens"),
         ("select-vocab --counts @a --coverage 1.2", 2, "no share of the tokens"),

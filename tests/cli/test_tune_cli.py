@@ -27,14 +27,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(place: Path, output: Path, *more: object):
     common = [
-        "--target",
-        place / "t",
-        "--drafter",
-        place / "d",
-        "--prompts",
-        place / "q.jsonl",
-        "--device",
-        "cpu",
+        *("--target", place / "t", "--drafter", place / "d", "--prompts", place / "q.jsonl"),
+        *("--device", "cpu"),
     ]
     return invoke("tune", *common, "--prompt-format", "raw", "--output", output, *SMALL, *more)
 

@@ -50,10 +50,3 @@ def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
     again = invoke(*command)
     assert again.exit_code == 0, again.output
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")} == made
-
-
-def test_a_stage_says_which_one_comes_before(tmp_path: Path) -> None:
-    found = invoke("study", "vocab", "--size", "ci", "--output", tmp_path / "study")
-    assert found.exit_code == 1
-    assert "answers" in found.output
-    assert "study answers" in found.output

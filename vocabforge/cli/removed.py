@@ -7,6 +7,10 @@ from collections.abc import Sequence
 _HEAL = "train the new drafter on with `vocabforge train-drafter drafter.init=OUTPUT ...`"
 _EVAL = "run `vocabforge eval` on the old and the new drafter, then `vocabforge report before=A after=B`"
 
+_RECALL = (
+    "the held-out report of `vocabforge train-router` compares budgets of clusters by recall and acceptance"
+)
+
 # command -> option -> what to do instead
 REMOVED: dict[str, dict[str, str]] = {
     "revocab": {
@@ -22,6 +26,7 @@ REMOVED: dict[str, dict[str, str]] = {
     "train-router": {"--data": "use `--input`, as in the other commands that read texts"},
     "compare-vocab": {"--save": "use `--output`"},
     "cluster-vocab": {
+        **dict.fromkeys(("--text", "--contexts", "--dtype", "--device"), _RECALL),
         "--backend": "torch finds the nearest centroids, as every backend did; leave it out",
         "--init": "k-means always starts by k-means++; leave it out",
         "--restarts": "run again with another `--seed` and keep the output with the larger mean cosine",

@@ -43,7 +43,7 @@ from ...train.data import prepare
 from ...train.machine import device_of, set_threads
 from ...train.setup import sizes_of
 from ..train.train_drafter import briefly_native
-from .capture import CacheOptions, StoreDtype
+from .capture import CacheOptions
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
@@ -145,7 +145,7 @@ def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[Ca
         target=target_fingerprint(settings.target),
         aux_layers=layers or default_aux_layers(int(raw["num_hidden_layers"])),
         hidden_size=int(raw["hidden_size"]),
-        dtype=target_dtype if options.store_dtype is StoreDtype.target else options.store_dtype.value,
+        dtype=target_dtype if options.store_dtype == "target" else options.store_dtype,
         target_dtype=target_dtype,
         rows={split: rows_digest(packed) for split, packed in rows.items()},
     )

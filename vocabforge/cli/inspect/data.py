@@ -1,13 +1,14 @@
-"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, shards."""
+"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, lengths, shards."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ...capture.cache import cache_key, read_index
 from ...corpus.prepared.artifact import load_prepared
-from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
+from .parts import View, ViewRequest, facts_table, rows_table, scalars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,6 +24,8 @@ _CONTENTS = {
     "tool_list": "with a tool list",
     "tool_calls": "with tool calls",
     "marked": "masked by generation tags",
+    "marks_with_header": "whose generation tags include the header of the turn",
+    "marks_without_end": "whose generation tags leave out the end of the turn",
     "thinking_turns_left_out": "turns whose thinking the template leaves out",
     "empty_thinking_blocks": "empty thinking blocks of the template, not learnt",
     "thinking_only_turns": "answers of thinking alone, dropped and not learnt",
@@ -31,7 +34,7 @@ _CONTENTS = {
 
 
 def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Splits, contents, what was left out."""
+    """Splits, contents, what was left out, lengths."""
     prepared = load_prepared(artifact.path, verify=False)
     options = artifact.meta["options"]
     chat = options["sequences"]["chat"]
@@ -43,8 +46,10 @@ def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
         "key": prepared.key,
         "digest": prepared.digest(),
     }
-    body = {**json_names(facts), **prepared.figures, "options": options}
-    return View(body, [facts_table(facts), *data_tables(prepared)])
+    body = {name.replace(" ", "_"): value for name, value in facts.items()}
+    return View(
+        {**body, **prepared.figures, "options": options}, [facts_table(facts), *data_tables(prepared)]
+    )
 
 
 def data_tables(prepared: PreparedData) -> list[RenderableType]:
@@ -75,15 +80,11 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
         "parts with nothing to learn": over["unlearnt"],
         **dict(sorted(figures["skipped"].items(), key=lambda item: -item[1])),
     }
-    shown: list[RenderableType] = [rows_table("Rows", rows)]
     contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
+    why = [{"why": reason, "number": count} for reason, count in left_out.items() if count]
+    shown: list[RenderableType] = [rows_table("Rows", rows)]
     shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
-    if any(left_out.values()):
-        shown.append(
-            rows_table(
-                "Left out", [{"why": why, "number": count} for why, count in left_out.items() if count]
-            )
-        )
+    shown += [rows_table("Left out", why)] if why else []
     return shown
 
 
@@ -105,16 +106,6 @@ def capture_view(artifact: Artifact, request: ViewRequest) -> View:
                 for name, entry in artifact.meta["rows"].items()
             },
             "shard_count": len(shards),
-            "shards": [
-                {
-                    "file": one.file,
-                    "split": one.split,
-                    "first_row": one.first,
-                    "rows": one.rows,
-                    "tokens": one.tokens,
-                    "bytes": files[one.file]["bytes"],
-                }
-                for one in shards[: request.top]
-            ],
+            "shards": [{**asdict(one), "bytes": files[one.file]["bytes"]} for one in shards[: request.top]],
         }
     )

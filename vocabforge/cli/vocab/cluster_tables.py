@@ -1,18 +1,12 @@
-"""What ``cluster-vocab`` prints: figures, sizes and recall."""
+"""What ``cluster-vocab`` prints: figures and sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.console import DataTable
 from ..app import stdout_console
 
-_RECALL_NOTE = (
-    "The first m clusters by their best logit (recall is 1 by construction), by their probability mass, and by "
-    "centroid · hidden state (c·h). recall: the target's argmax is in them; mass: their probability; tokens: their "
-    "size. Means over contexts."
-)
 _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
 
 
@@ -23,8 +17,6 @@ def print_clusters(facts: Mapping[str, Any]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if (warning := large_cluster(facts["figures"])) is not None:
         out.print(warning, style="bold", markup=False, highlight=False, soft_wrap=True)
-    if facts["recall"] is not None:
-        out.print(_recall(facts["recall"]))
     out.print(f"Written to {facts['output']}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -56,16 +48,3 @@ def large_cluster(figures: Mapping[str, Any]) -> str | None:
         "vocabulary and saves little. Try more clusters (--clusters), or another --seed; rows of "
         "an untrained or tiny model may have no clusters to find."
     )
-
-
-def _recall(recall: Mapping[str, Any]) -> DataTable:
-    by_place = {(row["ranking"], row["m"]): row for row in recall["rows"]}
-    names = list(dict.fromkeys(row["ranking"] for row in recall["rows"]))
-    titles = {"logit": "logit", "mass": "mass", "centroid": "c·h"}
-    rows = []
-    for m in dict.fromkeys(row["m"] for row in recall["rows"]):
-        found = [by_place[name, m] for name in names]
-        cells = [(f"{one['recall']:.1%}", f"{one['mass']:.1%}", f"{one['tokens']:,.0f}") for one in found]
-        rows.append([f"{m:,}", *(cell for three in cells for cell in three)])
-    heads = [f"{titles[name]}: {figure}" for name in names for figure in ("recall", "mass", "tokens")]
-    return DataTable(f"Recall over {recall['contexts']:,} contexts", ["m", *heads], rows, _RECALL_NOTE)

@@ -37,8 +37,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
         *([label, *(f"{getattr(side, field):,}" for side in (a, b))] for label, field in _NUMBERS.items()),
         ["spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b))],
     ]
-    if sides is not None:
-        sizes.append(["mean bytes of a token", *(f"{_mean_bytes(one):.2f}" for one in sides)])
     named = sides or (None, None)
     ends = [
         ", ".join(_named(end, one) for end in side.eos) or "none"
@@ -47,7 +45,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     shown: list[RenderableType] = [
         DataTable("Vocabularies", heads, [*sizes, ["end tokens", *ends]]),
         DataTable("Overlap", heads, _shared(overlap, named)),
-        _needed(overlap),
     ]
     if (corpus := overlap.corpus) is None:
         return shown
@@ -59,13 +56,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
         ["documents given back unchanged", *(_share(one["exact"], corpus["documents"]) for one in both)],
     ]
     return [*shown, DataTable(title, heads, rows)]
-
-
-def _mean_bytes(one: ComparedVocabulary) -> float:
-    """As the choice between proposers reads it."""
-    from ...vocab.overlap.bridge import BridgeSide
-
-    return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes
 
 
 def _named(token: int, one: ComparedVocabulary | None) -> str:
@@ -97,23 +87,6 @@ def _shared(
         ["· of the tokens of text", *(_share(pairs, side.text_tokens) for side in sides)],
         ["pair of end tokens", *ends],
     ]
-
-
-def _needed(overlap: Overlap) -> DataTable:
-    """Tokens by how many of the other side they need: per id and, with a corpus, per occurrence."""
-    columns = []
-    for letter, other, side in (("A", "B", overlap.a), ("B", "A", overlap.b)):
-        columns.append((f"{letter}→{other}: ids", side.needed))
-        if overlap.corpus is not None:
-            columns.append((f"{letter}→{other}: in use", overlap.corpus[letter.lower()]["needed"]))
-    last = len(overlap.a.needed) - 1
-    rows = [
-        [name, *(_share(counts[row], sum(counts)) for _, counts in columns)]
-        for row, name in enumerate(["none fits", *map(str, range(1, last)), f"{last} or more"])
-    ]
-    return DataTable(
-        "Tokens of the other side that a token needs", ["", *(name for name, _ in columns)], rows
-    )
 
 
 def _share(part: int, whole: int) -> str:

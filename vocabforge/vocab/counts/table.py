@@ -143,7 +143,8 @@ def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
             return f"{counts.dtype} {counts.shape}"
     if table.mode not in get_args(CountMode):
         return f"mode {table.mode}"
-    if min(min(part.documents, part.bytes) for part in (table, *table.domains.values())) < 0:
+    parts: list[Any] = [table, *table.domains.values()]
+    if min(min(part.documents, part.bytes) for part in parts) < 0:
         return "less than no documents or bytes"
     special = table.special
     ids = (*special.eos, *special.control, *special.tools, *special.bytes, *special.others)
