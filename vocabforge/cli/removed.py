@@ -21,6 +21,9 @@ REMOVED: dict[str, dict[str, str]] = {
     },
     "train-router": {"--data": "use `--input`, as in the other commands that read texts"},
     "compare-vocab": {"--save": "use `--output`"},
+    "report": {
+        "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"
+    },
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",
         "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",

@@ -10,7 +10,7 @@ import typer
 from ..app import JsonOption, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from ...evaluate.comparison.results import RunComparison
+    from ...evaluate.comparison.compare import RunComparison
     from ...evaluate.comparison.runs import EvaluationRun
 
 RunsArgument = Annotated[
@@ -28,12 +28,6 @@ ReferenceOption = Annotated[
         "of one run alone, METHOD compares its own methods.",
     ),
 ]
-AcrossOption = Annotated[
-    bool,
-    typer.Option(
-        "--across-machines", help="Compare times, too, where runs were measured on different machines."
-    ),
-]
 OutputOption = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE.html", help="Also write one self-contained page."),
@@ -43,14 +37,13 @@ OutputOption = Annotated[
 def report(
     runs: RunsArgument,
     reference: ReferenceOption = None,
-    across_machines: AcrossOption = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare evaluations method by method; or print the tables of one again, or compare its own methods.
 
-    Figures are formed over the questions that every run answered; a difference is called one only where its 95%
-    interval excludes 0. Runs of another target, other questions, another temperature, prompt format, system
+    Figures are formed over the questions that every run answered; a ratio counts as a difference only if its 95%
+    interval excludes 1. Runs of another target, other questions, another temperature, prompt format, system
     message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
     own run.
 
@@ -69,7 +62,7 @@ def report(
         reference = reference if reference.startswith(f"{label}:") else f"{label}:{reference}"
     from ...evaluate.comparison.compare import compare_runs
 
-    comparison = compare_runs(opened, reference=reference, across_machines=across_machines)
+    comparison = compare_runs(opened, reference=reference)
     if output is not None:
         from ...core.files import atomic_write
         from ...evaluate.comparison.report import render_comparison
@@ -118,14 +111,13 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
-
     from ...core.console import console
-    from ...evaluate.comparison.report import comparison_tables
+    from ...evaluate.comparison.report import comparison_table, headline
 
     out = stdout_console()
-    for table in comparison_tables(comparison).values():
-        out.print(table)
-    for line in comparison.warnings:
+    out.print(comparison_table(comparison))
+    out.print(headline(comparison), soft_wrap=True, markup=False)
+    for line in comparison.notes:
         console().print(f"Warning: {line}", style="yellow", markup=False)
     if output is not None:
         out.print(f"Report: {output}", soft_wrap=True, markup=False)
