@@ -149,8 +149,6 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 50)
         page = render_comparison(compare_runs(runs))
-    for section in ("methods", "differences", "tasks", "runs", "outputs", "again"):
-        assert f'id="{section}"' in page, section
     file = folder / "comparison.html"
     file.write_text(page, encoding="utf-8")
     return file

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.evaluate.comparison_support import LENGTH, Made, results_of, write_run
+from tests.evaluate.comparison_support import Made, results_of, write_run
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.evaluate.comparison.compare import RunComparison, compare_runs, ratio_of, verdict_of
@@ -235,7 +235,7 @@ def test_times_of_another_machine_are_shown_and_not_compared(compared: Compare) 
         assert ratios(found, "B:eagle3", group)["speedup"] == Figure()
         assert ratios(found, "B:eagle3", group)["accepted_length"].value is not None
     assert figures(found, "tokens_per_s")["B:plain"] > 150
-    assert noted(found, "different machines (gpu: None / Another one; torch: ")
+    assert noted(found, "different machines (gpu: A card with 24 GB / Another one; torch: ")
     assert not noted(found, "equally fast")
     assert "B:eagle3, B:ngram are not compared in speed" in headline(found)
 

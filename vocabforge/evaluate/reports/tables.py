@@ -217,12 +217,18 @@ def _vocabulary(method: MethodResults) -> DataCell:
 
 def category_table(results: Results) -> DataTable:
     """One line per task: accepted length and speed-up of every method but the baseline."""
-    rows = []
+    rows: list[list[object]] = []
     for name, (plain, *others) in figure_rows(results):
-        cells = [f"{number(one.accepted_length.value)}  {number(one.speedup.value)}x" for one in others]
+        cells = [
+            DataCell(
+                f"{number(one.accepted_length.value)}  {number(one.speedup.value)}×",
+                "  ".join(filter(None, (interval(one.accepted_length), interval(one.speedup)))),
+            )
+            for one in others
+        ]
         rows.append([name, plain.questions, *cells])
     names = [method.name for method in results.methods[1:]]
-    return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows)
+    return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows, strong=0)
 
 
 def quality_table(results: Results) -> DataTable | None:
