@@ -18,7 +18,6 @@ from ...vocab.subset.coverage import (
     curve_sizes,
     rank_all,
     size_ladder,
-    smallest_size,
     unseen_mass,
     unseen_share,
 )
@@ -27,7 +26,6 @@ from ...vocab.subset.subset import VocabSubset
 
 RESULTS_VERSION = 1
 COUNTED, HELD_OUT = "counted", "held out"
-_SHARES = (0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +156,6 @@ def _warn_of_leaks(counts: TablePart, heldout: Sequence[TablePart]) -> None:
 
 def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> dict[str, Any]:
     counts = text.counts
-    own = rank_all(counts)
     return {
         "name": text.name,
         "role": text.role,
@@ -166,17 +163,9 @@ def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> di
         "tokens": int(counts.sum()),
         "ids": int(np.count_nonzero(counts)),
         "coverage": coverage_at(ranked, counts, ladder),
-        "own_coverage": coverage_at(own, counts, ladder),
+        "own_coverage": coverage_at(rank_all(counts), counts, ladder),
         "curve": coverage_at(ranked, counts, curve_sizes(len(counts))),
         "carrying": [asdict(row) for row in carrying(counts)],
-        "size_for": [
-            {
-                "share": share,
-                "size": smallest_size(ranked, counts, share),
-                "own_size": smallest_size(own, counts, share),
-            }
-            for share in _SHARES
-        ],
         "unseen_estimate": None if text.mixed else unseen_mass(counts),
         "without_count": unseen_share(seen, counts),
     }

@@ -118,7 +118,6 @@ def trace_lines(
     traces: Sequence[Trace],
     *,
     log_x: bool = False,
-    log_y: bool = False,
     bottom: float | None = None,
     top: float | None = None,
     level: float | None = None,
@@ -130,26 +129,21 @@ def trace_lines(
     Args:
         name: prefix of the SVG's ids, different for each chart of a page.
         labels: of both axes.
-        log_x: sizes, on a logarithmic axis of powers of two. log_y: values on a logarithmic axis, if one is above 0.
+        log_x: sizes, on a logarithmic axis of powers of two.
         bottom, top: ends of the value axis; None leaves them to the values.
         level: value marked by a horizontal line. marks: places marked by upright lines.
         legend: name the curves inside the chart (for a file that stands alone).
     """
-    log_y = log_y and any(y > 0 for trace in traces for y in trace.known()[1])
 
     def draw(axes: Axes) -> None:
         if log_x:
             axes.set_xscale("log", base=2)
-        if log_y:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.minorticks_off()
         if level is not None:
             axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
         for place in marks:
             axes.axvline(place, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
         for trace in traces:
-            _draw_trace(axes, trace, above_0=log_y)
+            _draw_trace(axes, trace)
         axes.margins(x=0.06 if max((len(trace.x) for trace in traces), default=0) < 20 else 0.02, y=0.1)
         axes.set_ylim(bottom, top)
         if log_x:
@@ -174,10 +168,8 @@ def trace_lines(
     return render_chart(name, 3.0, draw)
 
 
-def _draw_trace(axes: Axes, trace: Trace, *, above_0: bool) -> None:
+def _draw_trace(axes: Axes, trace: Trace) -> None:
     x, y = trace.known()
-    if above_0:
-        x, y = [place for place, value in zip(x, y) if value > 0], [value for value in y if value > 0]
     if trace.low is not None and trace.high is not None and y:
         reach = [[max(0.0, y[0] - trace.low)], [max(0.0, trace.high - y[0])]]
         axes.errorbar(x[:1], y[:1], yerr=reach, color=method_colour(trace.index), capsize=3.5, linewidth=1.6)
