@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.vocab.kmeans_support import ArrayRows
-from tests.worlds import byte_tokenizer, tiny_target
-from vocabforge.core.errors import DataError
-from vocabforge.corpus.sources.sources import Document
-from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.acceptance import cluster_recall as module
 from vocabforge.evaluate.acceptance.cluster_recall import (
     RANKINGS,
     by_cluster,
     cluster_recall,
-    hidden_states,
     ladder,
     tally,
-    text_windows,
 )
-from vocabforge.models.target.hf import HFTarget
 from vocabforge.vocab.clusters.backends import choose_backend
 from vocabforge.vocab.clusters.clusters import Clusters, make_clusters
 from vocabforge.vocab.clusters.kmeans import KMeansOptions
@@ -108,39 +99,3 @@ def test_ties_go_to_the_lower_cluster():
     sizes = np.array([10, 20, 30, 40])
     table = tally(scores, mass, np.array([2]), sizes, (1, 2, 4))
     np.testing.assert_allclose(table, [[0, 0.2, 20], [1, 0.5, 50], [1, 1.0, 100]])
-
-
-def documents(*texts):
-    return [Document(text, None, Path("x.txt"), 1) for text in texts]
-
-
-def test_windows_keep_documents_apart_and_count_tokens(tmp_path):
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
-    windows = text_windows(tokenizer, documents("abcdefg", "hij", "klmnop"), length=4, limit=12)
-    assert [tokenizer.decode(window) for window in windows] == ["abcd", "efg", "hij", "kl"]
-    with pytest.raises(DataError, match="no tokens"):
-        text_windows(tokenizer, documents(), length=4, limit=12)
-
-
-def test_windows_begin_with_the_prefix(tmp_path):
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, add_bos_token=True))
-    assert tokenizer.prefix_ids == (256,)
-    windows = text_windows(tokenizer, documents("abcdefg"), length=4, limit=5)
-    assert [window[0] for window in windows] == [256, 256]
-    assert [tokenizer.decode(window[1:]) for window in windows] == ["abc", "de"]
-
-
-def test_hidden_states_are_what_the_head_reads(tmp_path):
-    target = HFTarget.load(tiny_target(tmp_path / "m"))
-    windows = [[3, 4, 5, 6], [9, 8]]
-    for window, state in zip(windows, hidden_states(target, windows), strict=True):
-        with torch.no_grad():
-            expected = target.model(torch.tensor([window])).logits[0].numpy()
-        np.testing.assert_allclose(state @ target.head_weight.numpy().T, expected, atol=1e-4)
-
-
-def test_a_head_with_a_bias_is_refused(tmp_path):
-    target = HFTarget.load(tiny_target(tmp_path / "m"))
-    target.head.bias = torch.nn.Parameter(torch.zeros(61))
-    with pytest.raises(DataError, match="bias"):
-        next(hidden_states(target, [[1, 2]]))

@@ -37,8 +37,7 @@ class FallbackOptions:
             "--fallback-size",
             parser=one_size,
             metavar="N",
-            help="Tokens of the static draft vocabulary [default: as many rows of the LM head as --head reads weights "
-            "for one hidden row].",
+            help="Tokens of the static draft vocabulary [default: a quarter of the drafter's own].",
         ),
     ] = None
     prompts: Annotated[

@@ -215,22 +215,22 @@ def _capture(target: Path, tokenizer: TextTokenizer, asked: RecallOptions) -> np
 
     from ...core.console import ProgressBar
     from ...core.registry import check_known
-    from ...corpus.sources.sources import SourceOptions, iter_documents
-    from ...evaluate.acceptance.cluster_recall import hidden_states, text_windows
+    from ...evaluate.acceptance.ceilings import final_states, sample_windows
     from ...models.device import choose_device
-    from ...models.target.hf import HFTarget
+    from ...models.lean.model import load_target
     from ...models.target.load import DTYPES
 
     check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
     place = choose_device(asked.device)
-    read = iter_documents(asked.text or [], SourceOptions())
-    windows = text_windows(tokenizer, read, length=_WINDOW, limit=asked.contexts)
-    model = HFTarget.load(target, dtype=DTYPES[asked.dtype], device=place)
+    windows = sample_windows(
+        tokenizer, asked.text or [], tokens=asked.contexts, context=min(_WINDOW, asked.contexts)
+    )
+    model = load_target(target, dtype=DTYPES[asked.dtype], device=place)
     states = []
     with ProgressBar("target's hidden states", sum(map(len, windows)), "tokens") as bar:
-        for state in hidden_states(model, windows):
-            states.append(state)
-            bar.update(len(state))
+        for window in windows:
+            states.append(final_states(model, [window]).float().cpu().numpy())
+            bar.update(len(window))
     return np.concatenate(states)
 
 

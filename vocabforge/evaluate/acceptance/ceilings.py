@@ -99,7 +99,7 @@ def measure_ceilings(
     totals: dict[tuple[str, str], Tensor] = {}
     positions, batch = 0, max(1, _BATCH_TOKENS // max(longest, 1))
     for start in range(0, len(windows), batch):
-        hidden = _hidden(model, windows[start : start + batch])  # (N, H)
+        hidden = final_states(model, windows[start : start + batch])  # (N, H)
         for part in hidden.split(max(1, ROW_BUDGET // rows)):
             p = torch.softmax(model.logits(part).float(), dim=-1)
             found = {("oracle", ""): oracle_mass(p, ks)}
@@ -126,7 +126,8 @@ def measure_ceilings(
     }
 
 
-def _hidden(model: LeanModel, windows: Sequence[Sequence[int]]) -> Tensor:
+@torch.inference_mode()
+def final_states(model: LeanModel, windows: Sequence[Sequence[int]]) -> Tensor:
     """(N, H) final hidden states of all tokens of a few windows, padding left out."""
     longest = max(len(window) for window in windows)
     ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), padded at the end with id 0
@@ -223,7 +224,7 @@ def sample_windows(
     """About ``tokens`` tokens in windows of at most ``context``, each with the tokenizer's prefix (BOS).
 
     Windows are drawn without repetition from the beginning of the files (16 times as many as are needed), in the
-    order in which they stand there. Conversations are read as their contents, one under the other.
+    order of the files; documents are kept apart. Conversations are read as their contents, one under the other.
 
     Raises:
         DataError: the files hold no text.

@@ -16,7 +16,7 @@ can pass (``ceilings.py``); ``tokens``, the size of the shortlist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.console import ProgressBar
-from ...core.errors import DataError
-from ...corpus.sources.sources import Document
-from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ...models.target.hf import HFTarget
 from ...vocab.clusters.clusters import Clusters
 from ...vocab.clusters.rows import RowSource
 
@@ -36,7 +32,6 @@ Floats = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.int64]
 _LOGIT_BYTES = 256 << 20
 _ROWS = 8192
-_CHARACTERS_A_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -134,52 +129,3 @@ def _logits(hidden: npt.NDArray[np.float32], head: RowSource, vocab_size: int) -
         stop = min(start + _ROWS, vocab_size)
         logits[:, start:stop] = hidden @ head.rows(start, stop).T
     return logits
-
-
-def text_windows(
-    tokenizer: TextTokenizer, documents: Iterable[Document], *, length: int, limit: int
-) -> list[list[int]]:
-    """The first ``limit`` tokens of a text in windows of at most ``length`` ids, documents kept apart.
-
-    Each window begins with the tokenizer's own prefix (BOS), which does not count.
-
-    Raises:
-        DataError: no token at all.
-    """
-    prefix = list(tokenizer.prefix_ids)
-    room = max(1, length - len(prefix))
-    windows: list[list[int]] = []
-    left = limit
-    for document in documents:
-        # What lies beyond is not looked at, so a cut word at its end does not matter.
-        ids = tokenizer.encode(document.plain_text()[: _CHARACTERS_A_TOKEN * left])[:left]
-        windows += [prefix + ids[at : at + room] for at in range(0, len(ids), room)]
-        left -= len(ids)
-        if left <= 0:
-            break
-    if not windows:
-        raise DataError("the text has no tokens to measure recall on", expected="at least one token")
-    return windows
-
-
-def hidden_states(target: HFTarget, windows: Iterable[Sequence[int]]) -> Iterator[npt.NDArray[np.float32]]:
-    """Hidden states (t, d) of the target behind its final norm, for each window.
-
-    Raises:
-        DataError: the LM head has a bias, which clusters of its rows do not see.
-    """
-    import torch
-
-    if getattr(target.head, "bias", None) is not None:
-        raise DataError(
-            "the target's LM head has a bias, which cluster recall does not support",
-            got=type(target.head).__name__,
-            expected="logits = rows of the head times hidden state",
-            source=target.source,
-        )
-    device = target.head_weight.device
-    for window in windows:
-        ids = torch.tensor([list(window)], device=device)  # (1, T)
-        position = torch.arange(ids.shape[1], device=device)[None]
-        states = target.capture(ids, position, torch.ones_like(ids))
-        yield states.hidden[0].float().cpu().numpy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import TypeVar
 from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
-from ...corpus.sources.bytes import ByteSpan
 from ...corpus.sources.inputs import split_suffix
 from .find import cache_folder, file_of, find_file, look_up
 from .registry import BENCHMARKS, FORMATS, check_format, detect_format, read_format
@@ -81,7 +79,7 @@ def _from_row(
     path = find_file(name, row, data=data, offline=offline)
     questions = tuple(read_format(row.format, path))
     digest = sha256_file(path)
-    published = is_published(path, digest, row)
+    published = digest in {value for source in row.sources for value in (source.sha256, source.unpacked)}
     if not published:
         say(
             f"{path} is not the published file of {name} (sha256 {digest}): figures may not compare with others'"
@@ -89,19 +87,6 @@ def _from_row(
     return Benchmark(
         name, path, digest, row.max_new_tokens, questions, row.format, row.scorer, published=published
     )
-
-
-def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
-    """Whether a file, of that hash, holds the published bytes: as they are published, unpacked, or packed anew."""
-    known = {value for source in row.sources for value in (source.sha256, source.unpacked) if value}
-    if digest in known:
-        return True
-    if not split_suffix(path)[1]:
-        return False
-    content = hashlib.sha256()
-    for _, block in ByteSpan(path).blocks():
-        content.update(block)
-    return content.hexdigest() in known
 
 
 def _from_path(name: str, format: str | None) -> Benchmark:

@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.console import say
 from ...core.errors import DataError
 from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
@@ -160,29 +159,20 @@ def read_chats(path: Path) -> list[Question]:
         VocabForgeError: a package is missing that this kind of file needs.
     """
 
-    questions: list[Question] = []
     from ...corpus.sources.bytes import Problems
     from ...corpus.sources.document import SourceOptions
     from ...corpus.sources.sources import iter_documents
 
     problems = Problems()
-    with_tools = 0
-    for number, document in enumerate(iter_documents([path], SourceOptions(), problems=problems)):
-        question = _conversation(number, document, problems)
-        if question is not None:
-            questions.append(question)
-            with_tools += _uses_tools(document)
+    documents = iter_documents([path], SourceOptions(), problems=problems)
+    found = (_conversation(number, document, problems) for number, document in enumerate(documents))
+    questions = [question for question in found if question is not None]
     if not questions:
         raise DataError(
             "the question file holds no conversation with a question",
             got=problems.summary(),
             expected='rows of {"conversations": [...]} or {"messages": [...]}',
             source=path,
-        )
-    if with_tools:
-        say(
-            f"{with_tools:,} of {len(questions):,} conversations of {path.name} use tools: "
-            "only the user's turns are asked"
         )
     return questions
 
@@ -203,9 +193,3 @@ def _system(messages: list[Message]) -> str | None:
     first = next(at for at, message in enumerate(messages) if message["role"] == "user")
     texts = [str(message["content"]) for message in messages[:first] if message["role"] in _SYSTEM_ROLES]
     return "\n\n".join(text for text in texts if text.strip()) or None
-
-
-def _uses_tools(document: Document) -> bool:
-    messages = document.messages or []
-    called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
-    return called or document.tools not in (None, "", "[]", [])

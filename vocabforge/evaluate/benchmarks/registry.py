@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.errors import DataError, UsageError, did_you_mean
 from ...core.registry import resolve
-from .rows import first_row, no_question
+from .rows import iter_rows, no_question
 from .types import BenchmarkRow, Question, Scorer, Source
 
 # The two-turn categories that Spec-Bench takes over from MT-bench and also reports as one task.
@@ -172,7 +172,7 @@ def detect_format(path: Path) -> str:
     Raises:
         DataError: unreadable, empty, no JSON object, or a row of none of the formats.
     """
-    row = first_row(path)
+    _, row = next(iter_rows(path), ("", None))
     if row is None:
         no_question(path)
     for name in FORMATS:
