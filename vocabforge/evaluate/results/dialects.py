@@ -14,9 +14,6 @@ from ..run.settings import run_files
 from .answers import ANSWER_KEYS, CHOICE_KEYS, read_answers, read_details, write_rows
 
 if TYPE_CHECKING:
-    from ..benchmarks import Benchmark
-
-if TYPE_CHECKING:
     from ..benchmarks import Benchmark, Question
 
     Row = Mapping[str, Any]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError, VocabForgeError
 from ..benchmarks import Question
-from ..results.answers import AnsweredTurn, answer_row, detail_row, new_answer_id, write_rows
+from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
 from .journal import EvaluationJournal, Kept, Key
-from .prompts import PromptBuilder, check_system, longest_conversation, system_of
+from .prompts import check_system, longest_conversation, system_of
 from .request import Asking, Reserves, TurnFailed
 from .settings import Run, run_files
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ...decode.build.methods import Method
 
 _NOTED_METHODS = 3
-_EARLY = 5  # questions after which a run in which nothing succeeds says so; as many are tried for the warm-up
+_WARMUP_QUESTIONS = 5  # tried by a method that cannot answer the first
 
 
 def run_methods(
@@ -71,8 +72,6 @@ def run_methods(
                 loop.warm_up()
             for index, question in enumerate(questions):
                 loop.answer(index, question, bar)
-                if index == _EARLY - 1:
-                    loop.warn_if_all_failed()
     except BaseException:
         if kept:
             say(f"The answers so far are in {kept.folder}: run the same command again to resume")
@@ -116,19 +115,7 @@ def run_identity(
         "tokenizer": tokenizer.fingerprint,
         "stop_ids": list(tokenizer.eos_ids),
         "chat_template_sha256": _digest(tokenizer.chat_template),
-        # A template may write the date into the prompt.
-        "first_prompt_sha256": _first_prompt(questions[0], asking),
     }
-
-
-def _first_prompt(question: Question, asking: Asking) -> str | None:
-    settings = asking.settings
-    system = system_of(question, settings.system)
-    try:
-        ids = PromptBuilder(asking.tokenizer, settings.prompt_format, system).ask(question.turns[0])
-    except VocabForgeError:
-        return None  # its own turn meets the same failure and records it
-    return _digest(ids)
 
 
 def _digest(value: Any) -> str:
@@ -205,7 +192,7 @@ class _Loop:
     def warm_up(self) -> None:
         """Unmeasured runs of the first question; of the next one for a method that cannot answer it."""
         for method in self.methods:
-            for question in self.questions[:_EARLY]:
+            for question in self.questions[:_WARMUP_QUESTIONS]:
                 try:
                     for _ in range(self.asking.settings.warmup):
                         self.asking.ask(question, method, self.runs[0])
@@ -252,7 +239,9 @@ class _Loop:
 
     def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
         model_id = self.model_ids[method.name]
-        answer = answer_row(question, turns, model_id=model_id, answer_id=new_answer_id(), tstamp=time.time())
+        answer = answer_row(
+            question, turns, model_id=model_id, answer_id=uuid.uuid4().hex, tstamp=time.time()
+        )
         return Kept(answer, detail_row(question, turns))
 
     def _check_device(self, failure: FailureRow) -> None:
@@ -265,12 +254,6 @@ class _Loop:
                 got=failure.reason,
                 remedy="run the same command again: it goes on with the next question",
             ) from error
-
-    def warn_if_all_failed(self) -> None:
-        found = [self.kept.failures.get(one.question_id, {}) for one in self.questions[:_EARLY]]
-        kinds = {one.get("kind") for one in found}
-        if None not in kinds and len(kinds) == 1:
-            say(f"Warning: the first {_EARLY} questions all failed: {found[0]['reason']}\nThe run goes on.")
 
     def _note(self) -> str:
         """Running accepted length and speed-up of the first methods after the baseline."""
