@@ -45,14 +45,7 @@ class Accepted:
 
 
 class AcceptanceMeter:
-    """Decodes the same prompts again and again.
-
-    Args:
-        model: the target.
-        prompts: what is decoded.
-        new: tokens a prompt.
-        each: called behind every prompt that was decoded, for progress.
-    """
+    """Decodes the same prompts again and again, each to ``new`` tokens; ``each`` is called after every prompt."""
 
     def __init__(
         self, model: LeanModel, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None

@@ -14,9 +14,10 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError, VocabForgeError
@@ -46,9 +47,7 @@ def run_methods(
     """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
 
     Args:
-        questions: their ids differ.
         methods: the first is the baseline (plain decoding).
-        asking: how they are asked.
         kept: what is measured so far, of :func:`run_identity`.
         model_ids: ``model_id`` of the answer rows by method name.
 
@@ -122,23 +121,6 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
-@dataclass
-class _Running:
-    """Pooled figures of one method so far, for the progress note."""
-
-    tokens: int = 0
-    seconds: float = 0.0
-    steps: int = 0
-    committed: int = 0
-
-    def add(self, answer: Mapping[str, Any]) -> None:
-        choice = answer["choices"][0]
-        self.tokens += sum(choice["new_tokens"])
-        self.seconds += sum(choice["wall_time"])
-        self.steps += len(choice["accept_lengths"])
-        self.committed += sum(choice["accept_lengths"])
-
-
 class _Loop:
     """All questions through all runs and methods, except those that the journal has already."""
 
@@ -153,7 +135,8 @@ class _Loop:
         self.questions, self.methods, self.asking = questions, methods, asking
         self.kept, self.model_ids = kept, model_ids
         self.runs = asking.settings.runs
-        self.running = {method.name: _Running() for method in methods}
+        # Of each method so far: tokens, seconds, steps, committed tokens; for the progress note.
+        self.running = {method.name: np.zeros(4) for method in methods}
         self.share = len(self.runs) * len(methods)  # rows of one question
 
     def done(self, question: Question) -> int:
@@ -232,8 +215,10 @@ class _Loop:
                 self._check_device(failure)
                 break
             else:
-                for name, figures in self.running.items():
-                    figures.add(self.kept.get(Key(run.number, question.question_id, name)).answer)
+                for name, sums in self.running.items():
+                    choice = self.kept.get(Key(run.number, question.question_id, name)).answer["choices"][0]
+                    lengths = choice["accept_lengths"]
+                    sums += (sum(choice["new_tokens"]), sum(choice["wall_time"]), len(lengths), sum(lengths))
                 bar.update(note=self._note())
         bar.update(missing, note=self._note())
 
@@ -257,14 +242,13 @@ class _Loop:
 
     def _note(self) -> str:
         """Running accepted length and speed-up of the first methods after the baseline."""
-        baseline, *others = self.running.items()
-        base = baseline[1]
+        (_, plain), *others = self.running.items()
         parts = []
-        for name, figures in others[:_NOTED_METHODS]:
-            if not (figures.steps and figures.seconds and base.tokens and base.seconds):
+        for name, sums in others[:_NOTED_METHODS]:
+            if not (sums[:3].all() and plain[:2].all()):
                 continue  # nothing to divide by, or a clock too coarse
-            speedup = (figures.tokens / figures.seconds) / (base.tokens / base.seconds)
-            parts.append(f"{name} {figures.committed / figures.steps:.2f} tokens/step {speedup:.2f}x")
+            speedup = (sums[0] / sums[1]) / (plain[0] / plain[1])
+            parts.append(f"{name} {sums[3] / sums[2]:.2f} tokens/step {speedup:.2f}x")
         if self.kept.failures:
             parts.append(f"{len(self.kept.failures)} left out")
         return ", ".join(parts)
