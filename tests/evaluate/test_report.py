@@ -123,8 +123,6 @@ def test_figures_stand_with_interval_and_deviation(many: Results, page: str) -> 
     best = max(many.methods[1:], key=lambda method: method.summary.overall.speedup.value or 0)
     speedup = best.summary.overall.speedup
     assert best.name == "eagle3+router"
-    told = f"1.920, 95% interval {speedup.low:.3f}–{speedup.high:.3f}, standard deviation over runs {speedup.sd:.3f}"
-    assert told in Page(page).titles
     assert f'1.92×<span class="spread">{speedup.low:.2f}–{speedup.high:.2f} ±{speedup.sd:.2f}</span>' in page
     group = best.summary.categories["writing"]
     assert f"{group.accepted_length.value:.2f}  {group.speedup.value:.2f}×<span" in page
@@ -222,7 +220,7 @@ def test_headline() -> None:
 def test_a_page_of_figures_that_are_missing(undrawn) -> None:
     """A method that answered nothing in measurable time has dashes, not zeros."""
     page = render_report(_with_speedup(sample_results(2, 1, categories=FEW), Figure()))
-    assert 'title="nothing to divide by">–</td>' in page
+    assert ">–</td>" in page
     assert "None" not in _words(page)
 
 

@@ -51,14 +51,7 @@ def ladder(clusters: int) -> tuple[int, ...]:
 
 
 def by_cluster(logits: Floats, clusters: Clusters) -> tuple[Floats, Floats]:
-    """Largest logit and probability of every cluster.
-
-    Args:
-        logits: (n, V).
-
-    Returns:
-        best (n, M), mass (n, M) float64.
-    """
+    """Largest logit and probability of every cluster: (n, V) logits -> (n, M), (n, M) float64."""
     slabs = logits[:, clusters.permutation]  # (n, V), a cluster is contiguous
     starts = clusters.offsets[:-1]
     best = np.maximum.reduceat(slabs, starts, axis=1)
@@ -70,17 +63,12 @@ def by_cluster(logits: Floats, clusters: Clusters) -> tuple[Floats, Floats]:
 def tally(
     scores: Floats, mass: Floats, wanted: Ids, sizes: Ids, steps: Sequence[int]
 ) -> npt.NDArray[np.float64]:
-    """Recall, mass and tokens, each summed over contexts, for the first m clusters by ``scores``.
+    """Recall, mass and tokens for the first m clusters by ``scores``, each summed over contexts: (len(steps), 3).
 
     Args:
-        scores: (n, M), the larger the earlier.
-        mass: (n, M) probability of each cluster.
-        wanted: (n,) cluster of the argmax.
-        sizes: (M,) ids of each cluster.
+        scores, mass: (n, M), the larger the earlier; probability of each cluster.
+        wanted: (n,) cluster of the argmax. sizes: (M,) ids of each cluster.
         steps: the m.
-
-    Returns:
-        (len(steps), 3).
     """
     order = np.argsort(-scores, axis=1, kind="stable")  # (n, M)
     found = np.cumsum(order == wanted[:, None], axis=1)
@@ -95,13 +83,11 @@ def tally(
 def cluster_recall(
     hidden: npt.NDArray[np.float32], head: RowSource, clusters: Clusters, steps: Sequence[int] | None = None
 ) -> list[RecallRow]:
-    """The module's figures, for given contexts.
+    """The module's figures for (N, d) hidden states as the LM head reads them, over the m of ``steps``.
 
     Args:
-        hidden: (N, d) hidden states as the LM head reads them.
         head: rows of the LM head; the first V are read, block by block.
         clusters: made from that head.
-        steps: the m; by default :func:`ladder`.
     """
     steps = steps or ladder(len(clusters))
     total = {name: np.zeros((len(steps), 3)) for name in RANKINGS}

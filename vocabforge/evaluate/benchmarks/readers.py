@@ -52,11 +52,7 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def question_of(row: Row, source: str) -> Question:
-    """One row of Spec-Bench.
-
-    Raises:
-        DataError: a missing or mistyped key.
-    """
+    """One row of Spec-Bench; DataError for a missing or mistyped key."""
     number, turns = value_of(row, "question_id", source), value_of(row, "turns", source)
     require(isinstance(number, int) and not isinstance(number, bool), "question_id", number, "int", source)
     require(-(2**63) <= number < 2**63, "question_id", number, "a number from -2^63 to 2^63 - 1", source)

@@ -107,7 +107,6 @@ class Format:
         reader: ``module:attr`` of ``(path) -> list of questions``.
         keys: what each of its rows holds.
         max_new_tokens: limit for one turn of a file that is no named benchmark.
-        scorer: what scores its answers.
     """
 
     reader: str
@@ -140,22 +139,13 @@ FORMATS: dict[str, Format] = {
 
 
 def read_format(name: str, path: Path) -> list[Question]:
-    """The questions of a file in a named format.
-
-    Raises:
-        UsageError: no such format.
-        DataError: see its reader.
-    """
+    """The questions of a file in a named format; errors are those of its reader."""
     reader = resolve({key: row.reader for key, row in FORMATS.items()}, name, "format of question files")
     return reader(path)
 
 
 def check_format(name: str) -> None:
-    """Refuse a format that there is not.
-
-    Raises:
-        UsageError: naming those that there are.
-    """
+    """Raise UsageError, naming the formats that there are, for any other."""
     if name not in FORMATS:
         raise UsageError(
             "there is no format of question files of this name",

@@ -104,33 +104,21 @@ def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def value_of(row: Row, key: str, source: str) -> Any:
-    """A value of a row.
-
-    Raises:
-        DataError: the key is absent.
-    """
+    """A value of a row; DataError if the key is absent."""
     if key not in row:
         raise DataError("a question lacks a key", got=sorted(map(str, row)), expected=key, source=source)
     return row[key]
 
 
 def text_of(row: Row, key: str, source: str) -> str:
-    """A text of a row that is not empty.
-
-    Raises:
-        DataError: the key is absent, or holds something else, or half a character.
-    """
+    """A text of a row that is not empty; DataError if it is absent, something else, or holds half a character."""
     value = value_of(row, key, source)
     require(isinstance(value, str) and value != "", key, value, "a non-empty text", source)
     return whole(value, key, source)
 
 
 def require(fits: bool, key: str, value: Any, expected: str, source: str) -> None:
-    """Check a value of a row.
-
-    Raises:
-        DataError: it does not fit.
-    """
+    """Raise DataError unless a value of a row fits."""
     if not fits:
         raise DataError(f"{key} is not valid", got=_short(value), expected=expected, source=source)
 
@@ -140,11 +128,7 @@ def _short(value: Any) -> str:
 
 
 def whole(text: str, key: str, source: str) -> str:
-    """The text, checked for half characters (lone surrogates), which JSON can write and UTF-8 cannot.
-
-    Raises:
-        DataError: it holds one.
-    """
+    """The text; DataError if it holds half a character (a lone surrogate), which JSON can write and UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -158,11 +142,7 @@ def whole(text: str, key: str, source: str) -> str:
 
 
 def no_question(path: Path) -> NoReturn:
-    """Refuse a file without a row.
-
-    Raises:
-        DataError: always.
-    """
+    """Refuse a file without a row."""
     raise DataError(
         "the question file holds no question",
         source=path,
@@ -171,11 +151,7 @@ def no_question(path: Path) -> NoReturn:
 
 
 def add_id(seen: dict[int, str], question_id: int, source: str) -> None:
-    """Record a question id.
-
-    Raises:
-        DataError: it was given before.
-    """
+    """Record a question id; DataError if it was given before."""
     first = seen.setdefault(question_id, source)
     if first is not source:
         raise DataError(

@@ -10,23 +10,12 @@ from ..results.schema import Figure
 from ..results.summary import OVERALL
 from .compare import COMPARED, FIGURES, MethodRow, RunComparison, Verdict, verdict_of
 
-_MARKS: dict[Verdict, str] = {
-    "better": " ▲",
-    "worse": " ▼",
-    "no difference shown": " =",
-    "not compared": "",
-}
-_TONES: dict[Verdict, str] = {
-    "better": "good",
-    "worse": "bad",
-    "no difference shown": "",
-    "not compared": "",
-}
-_WORDS: dict[Verdict, str] = {
-    "better": "faster",
-    "worse": "slower",
-    "no difference shown": "not shown to differ in speed",
-    "not compared": "not compared in speed",
+# Verdict -> mark and tone in the table, words of the headline.
+_WORDS: dict[Verdict, tuple[str, str, str]] = {
+    "better": (" ▲", "good", "faster"),
+    "worse": (" ▼", "bad", "slower"),
+    "no difference shown": (" =", "", "not shown to differ in speed"),
+    "not compared": ("", "", "not compared in speed"),
 }
 
 
@@ -59,8 +48,8 @@ def _cell(row: MethodRow, group: str, name: str) -> DataCell:
     compared = row.ratios.get(group, {}).get(name)
     if compared is None:
         return DataCell(found.text)
-    verdict = verdict_of(compared)
-    return DataCell(found.text + _MARKS[verdict], _ratio(compared), _TONES[verdict], found.tip)
+    mark, tone, _ = _WORDS[verdict_of(compared)]
+    return DataCell(found.text + mark, _ratio(compared), tone)
 
 
 def _ratio(found: Figure) -> str:
@@ -79,7 +68,7 @@ def headline(comparison: RunComparison) -> str:
             said.setdefault(verdict_of(row.ratios[OVERALL]["speedup"]), []).append(row.name)
     parts = [
         f"{', '.join(said[verdict])} {'is' if len(said[verdict]) == 1 else 'are'} {text}"
-        for verdict, text in _WORDS.items()
+        for verdict, (*_, text) in _WORDS.items()
         if verdict in said
     ]
     return f"Against {comparison.reference}: {'; '.join(parts) or 'nothing to compare'}."

@@ -30,14 +30,11 @@ COUNTED, HELD_OUT = "counted", "held out"
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Counts that coverage is measured over.
+    """Counts (V,) that coverage is measured over.
 
     Attributes:
-        name: shown.
         role: ``counted`` (the ranking was made from it, or from a table that holds it) or ``held out``.
-        part: it is a domain of a table, not a whole one.
-        counts: (V,).
-        mixed: the counts are a mixture's.
+        part: it is a domain of a table. mixed: the counts are a mixture's.
     """
 
     name: str
@@ -109,12 +106,7 @@ def measure_coverage(
 
 
 def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
-    """The counted table, its domains, and the same of each held-out table; empty domains are left out.
-
-    Raises:
-        UsageError: two held-out tables of one name.
-        DataError: a table without tokens.
-    """
+    """The counted table, its domains, and the same of each held-out table; empty domains are left out."""
     texts = []
     for part, role in [(counts, COUNTED), *((one, HELD_OUT) for one in heldout)]:
         if part.table.tokens == 0:

@@ -30,12 +30,10 @@ class PageCard:
 
 @dataclass(frozen=True)
 class PageChart:
-    """A chart with its words.
+    """A chart of ``plots.py`` with its words; ``legend`` has colour numbers and names.
 
     Attributes:
-        svg: of ``plots.py``.
-        legend: number of a colour and marker, and what it stands for; empty when names are in the chart.
-        key: name of the chart's own file, if it gets one; file: its SVG.
+        key, file: name of the chart's own file, if it gets one, and its SVG.
     """
 
     title: str
@@ -67,11 +65,7 @@ Block = PageChart | DataTable | FactList | CodeBlock | Folded | str
 
 @dataclass(frozen=True)
 class PageSection:
-    """A heading with its blocks; a text among them is a note.
-
-    Attributes:
-        key: target of the link in the contents; empty without one.
-    """
+    """A heading with its blocks (a text is a note); ``key`` is the target of its link in the contents."""
 
     title: str
     blocks: Sequence[Block]
@@ -84,8 +78,7 @@ class ReportPage:
 
     Attributes:
         kind: such as ``evaluation``.
-        lead: the result in a sentence.
-        about: what was measured, and how.
+        lead, about: the result in a sentence; what was measured, and how.
         alarms: what must be read first; the others are ``warnings``.
     """
 

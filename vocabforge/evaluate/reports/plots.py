@@ -68,13 +68,7 @@ def shortened(text: str, length: int = _LONGEST_NAME) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A method's value with its interval.
-
-    Attributes:
-        index: number of the method's colour and marker.
-        text: the value in words.
-        low, high: interval; None without one.
-    """
+    """A method's value (``text``: in words) with its interval; ``index`` is its colour and marker."""
 
     index: int
     name: str
@@ -86,15 +80,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Trace:
-    """A curve, or a single point with its interval.
+    """A curve, or a single point with its interval ``low`` to ``high``.
 
     Attributes:
         index: number of the colour, marker and line style.
         y: values; None without one.
         label: name in the legend of a file.
-        dashed: dashed whatever the index says.
-        marked: draw markers.
-        low, high: interval of a single point.
     """
 
     index: int
@@ -124,14 +115,12 @@ def trace_lines(
     marks: Sequence[float] = (),
     legend: bool = False,
 ) -> str:
-    """Curves over steps, positions, runs or sizes.
+    """Curves over steps, positions or sizes.
 
     Args:
         name: prefix of the SVG's ids, different for each chart of a page.
-        labels: of both axes.
         log_x: sizes, on a logarithmic axis of powers of two.
-        bottom, top: ends of the value axis; None leaves them to the values.
-        level: value marked by a horizontal line. marks: places marked by upright lines.
+        level, marks: a value and places marked by lines across the chart.
         legend: name the curves inside the chart (for a file that stands alone).
     """
 
@@ -199,17 +188,13 @@ def dot_chart(
     series: Mapping[int, Sequence[float | None]],
     *,
     reference: float | None = None,
-    from_zero: bool = False,
     names: Mapping[int, str] | None = None,
 ) -> str:
-    """One line per row (category), one dot per method.
+    """One line per row (category), one dot per method; the first row is set apart by weight.
 
     Args:
-        label: of the value axis.
-        rows: row names, top to bottom; the first is set apart by weight.
         series: method index -> value per row; None without one.
         reference: value marked by an upright line.
-        from_zero: start the value axis at 0.
         names: method index -> name, for a legend inside the chart (for a file that stands alone).
     """
 
@@ -230,8 +215,6 @@ def dot_chart(
         axes.set_yticks(range(len(rows)), list(rows))
         axes.get_yticklabels()[0].set_fontweight("bold")
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        if from_zero:
-            axes.set_xlim(left=0)
         axes.set_xlabel(label)
 
     return render_chart(name, 0.85 + 0.3 * len(rows), draw)
@@ -291,12 +274,7 @@ def stacked_rows(
     rows: Sequence[tuple[str, str]],
     parts: Sequence[tuple[int, Sequence[float]]],
 ) -> str:
-    """One bar per row, divided into its parts; wide parts have their share written in.
-
-    Args:
-        rows: name and value in words.
-        parts: number of the colour and the value in each row, left to right.
-    """
+    """One bar per row (name, value in words), divided into parts (colour, values); wide parts show their share."""
     totals = [sum(values[row] for _, values in parts) for row in range(len(rows))]
     widest = max(totals, default=0.0) or 1.0
 

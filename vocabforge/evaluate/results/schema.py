@@ -26,12 +26,12 @@ class Strict(BaseModel):
 
 
 class Figure(Strict):
-    """A figure, how it spreads over runs and how sure it is.
+    """A figure with its standard deviation over runs and its 95% interval over questions.
 
     Attributes:
-        value: None where there is nothing to divide by.
-        sd: standard deviation over runs (ddof 1); None with one run.
-        low, high: 95% bootstrap interval over questions; None with fewer than two questions.
+        value: None if there is nothing to divide by.
+        sd: ddof 1; None with one run.
+        low, high: bootstrap; None with fewer than two questions.
     """
 
     value: float | None = None
@@ -83,8 +83,7 @@ class DepthFigures(Strict):
 
     Attributes:
         offered, accepted: verification steps that offered and that accepted a token of this depth.
-        reached: share of all steps that accepted one.
-        conditional: share of those that had accepted its parent.
+        reached, conditional: share of all steps that accepted one; of those that had accepted its parent.
     """
 
     depth: int
@@ -100,10 +99,10 @@ class DivergenceRow(Strict):
     Attributes:
         turn, position: from 0.
         expected, got: token ids of plain decoding and of the method; None: its output had ended.
-        judgement: ``near-tied``: both tokens lie as near to the target's largest logit as its own rounding may move
-            logits; ``fault``: one does not, or an output ended or went on where it must not; ``not judged``: the target
+        judgement: ``near-tied``: both tokens are as near to the target's largest logit as its own rounding may move
+            logits; ``fault``: one is not, or an output ended or went on when it must not; ``not judged``: the target
             was not asked (see ``reason``).
-        gap: difference of the two logits. noise: how much rounding moved logits at this position.
+        gap, noise: difference of the two logits; how much rounding moved logits at this position.
     """
 
     run: int
@@ -123,11 +122,9 @@ class DivergenceRow(Strict):
 
 
 class Outputs(Strict):
-    """Outputs (questions times runs) compared with plain decoding by token id.
+    """Outputs (questions times runs) compared with plain decoding by token id; ``divergences`` has all that differ.
 
-    Attributes:
-        cut: of the identical ones, those compared only up to where one output met the end of the cache.
-        near_tied, faults, not_judged: of the others, by judgement of the first divergence.
+    Of the identical ones, ``cut`` were compared only up to where one output met the end of the cache.
     """
 
     compared: int
@@ -146,7 +143,6 @@ class Quality(Strict):
         strict: share that is right in the benchmark's own form (GSM8K's ``#### n``); None without one.
         same_as_baseline: answers whose verdict is that of plain decoding in the same run.
         files: of the verdicts, one a run.
-        facts: how it was scored.
     """
 
     scorer: Literal["gsm8k", "human-eval"]
@@ -174,14 +170,7 @@ class VocabularyFacts(Strict):
 
 
 class Summary(Strict):
-    """All figures of one method.
-
-    Attributes:
-        accept_length_histogram: accepted length -> verification steps.
-        time_s: seconds by part, all runs; they sum to the wall time.
-        finish: how turns ended -> turns.
-        counts: what the proposer counted beside passes of the target.
-    """
+    """All figures of one method; ``time_s`` has the seconds of all runs by part, which sum to the wall time."""
 
     overall: GroupFigures
     tasks: dict[str, GroupFigures]
@@ -217,10 +206,7 @@ class MethodResults(Strict):
 
 
 class FailureRow(Strict):
-    """A question that one method could not answer; it is left out of every method's figures.
-
-    ``turn`` counts from 0; ``kind`` is the error's name, ``reason`` its message.
-    """
+    """A question that one method could not answer (``turn`` from 0); it is left out of every method's figures."""
 
     question_id: int
     category: str
@@ -271,14 +257,12 @@ class Settings(Strict):
 
 
 class Results(Strict):
-    """The whole file.
+    """The whole file; ``methods`` has plain decoding first.
 
     Attributes:
         created: UTC, ISO 8601.
         answered: questions that every method answered in every run.
         parents: hashes of what was measured, by role.
-        time_parts: the parts of ``time_s`` that some method has.
-        methods: plain decoding first.
     """
 
     schema_version: Literal[2, 3] = 3

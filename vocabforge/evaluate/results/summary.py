@@ -53,12 +53,7 @@ def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], int]) -> dict[int, int]:
-    """Question id -> tokens of its answers as the upstream scorer counts the baseline's.
-
-    Args:
-        rows: the baseline's answer rows.
-        count_tokens: length of a text encoded as a prompt, BOS included where the tokenizer adds one.
-    """
+    """Question id -> tokens of the baseline's answers as the upstream scorer counts them: less one a turn."""
     return {
         row["question_id"]: sum(count_tokens(text) - 1 for text in row["choices"][0]["turns"]) for row in rows
     }
