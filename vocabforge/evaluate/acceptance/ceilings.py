@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core.console import ProgressBar
-from ...core.errors import DataError, MismatchError
+from ...core.errors import DataError
 from ...corpus.sources.sources import SourceOptions, iter_documents
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.lean.model import LeanModel
@@ -74,26 +74,9 @@ def measure_ceilings(
     Returns:
         ``positions``; ``oracle``: size -> top-k mass; ``static`` and ``greedy``: ranking -> size -> mass of its first
         k ids, and share of positions whose argmax is among them.
-
-    Raises:
-        MismatchError: an id that the target does not have, or a window longer than its context.
     """
     rows = model.config.vocab_size
-    for window in windows:
-        if len(window) and not 0 <= min(window) <= max(window) < rows:
-            raise MismatchError(
-                "the text holds token ids that the target does not have",
-                got=f"ids {min(window)} to {max(window)}",
-                expected=f"0 to {rows - 1}",
-                remedy="use the target's own tokenizer",
-            )
     longest = max((len(window) for window in windows), default=0)
-    if longest > model.config.max_positions:
-        raise MismatchError(
-            "a window of text is longer than the target's context",
-            got=f"{longest:,} tokens",
-            expected=f"at most {model.config.max_positions:,}",
-        )
     ks = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=model.device)
     placed = {name: ranked.to(model.device) for name, ranked in rankings.items()}
     totals: dict[tuple[str, str], Tensor] = {}
@@ -164,7 +147,6 @@ def measure_target(
 
     Raises:
         DataError: a domain without text.
-        MismatchError: see :func:`~vocabforge.evaluate.acceptance.ceilings.measure_ceilings`.
     """
     ranked, vocabs = rankings
     rows = model.config.vocab_size

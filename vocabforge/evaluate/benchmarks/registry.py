@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.errors import DataError, UsageError, did_you_mean
-from ...core.registry import resolve
+from .readers import read_chats, read_gsm8k, read_human_eval, read_questions
 from .rows import iter_rows, no_question
 from .types import BenchmarkRow, Question, Scorer, Source
 
@@ -99,17 +98,10 @@ BENCHMARKS: dict[str, BenchmarkRow] = {
 }
 
 
-@dataclass(frozen=True)
-class Format:
-    """What is known about a format.
+class Format(NamedTuple):
+    """How a file's rows (with these ``keys``) are read, asked with this limit for one turn, and scored."""
 
-    Attributes:
-        reader: ``module:attr`` of ``(path) -> list of questions``.
-        keys: what each of its rows holds.
-        max_new_tokens: limit for one turn of a file that is no named benchmark.
-    """
-
-    reader: str
+    reader: Callable[[Path], list[Question]]
     keys: tuple[str, ...]
     max_new_tokens: int
     scorer: Scorer | None
@@ -117,31 +109,16 @@ class Format:
 
 # name -> format; the first whose keys a file's first row holds is taken.
 FORMATS: dict[str, Format] = {
-    "spec-bench": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_questions",
-        ("question_id", "category", "turns"),
-        1024,
-        None,
-    ),
-    "human-eval": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_human_eval",
-        ("task_id", "prompt", "entry_point", "test"),
-        512,
-        "human-eval",
-    ),
-    "gsm8k": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_gsm8k", ("question", "answer"), 512, "gsm8k"
-    ),
-    "chat": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_chats", ("conversations or messages",), 1024, None
-    ),
+    "spec-bench": Format(read_questions, ("question_id", "category", "turns"), 1024, None),
+    "human-eval": Format(read_human_eval, ("task_id", "prompt", "entry_point", "test"), 512, "human-eval"),
+    "gsm8k": Format(read_gsm8k, ("question", "answer"), 512, "gsm8k"),
+    "chat": Format(read_chats, ("conversations or messages",), 1024, None),
 }
 
 
 def read_format(name: str, path: Path) -> list[Question]:
     """The questions of a file in a named format; errors are those of its reader."""
-    reader = resolve({key: row.reader for key, row in FORMATS.items()}, name, "format of question files")
-    return reader(path)
+    return FORMATS[name].reader(path)
 
 
 def check_format(name: str) -> None:

@@ -26,7 +26,7 @@ from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
 from .journal import EvaluationJournal, Kept, Key
 from .prompts import check_system, longest_conversation, system_of
-from .request import Asking, Reserves, TurnFailed
+from .request import Asking, TurnFailed
 from .settings import Run, run_files
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Loop:
 
     def reserve(self) -> None:
         """Memory for the longest conversation, so that none grows while it is timed."""
-        able = [one.generator for one in self.methods if isinstance(one.generator, Reserves)]
+        able = [reserve for one in self.methods if (reserve := getattr(one.generator, "reserve", None))]
         if not able:
             return
         settings, longest = self.asking.settings, 0
@@ -166,9 +166,9 @@ class _Loop:
             except VocabForgeError:
                 continue  # its own turn meets the same failure and records it
             longest = max(longest, positions)
-        for generator in able:
+        for reserve in able:
             try:
-                generator.reserve(longest)
+                reserve(longest)
             except Exception as error:  # noqa: BLE001 (shorter prompts may fit; each turn reserves again)
                 say(f"No room for the longest conversation ({longest:,} tokens): {error}")
 
