@@ -18,7 +18,6 @@ from vocabforge.evaluate.benchmarks import (
     Question,
     Source,
     asked_sha256,
-    benchmark_place,
     load_benchmark,
     read_questions,
 )
@@ -208,15 +207,6 @@ def test_what_is_asked_has_a_hash_of_its_own() -> None:
     assert asked_sha256([Question(1, "qa", ("half a pair: \ud800",))]), (
         "texts that are not UTF-8 have one, too"
     )
-
-
-def test_the_listing_says_where_each_benchmark_is(bare: Path) -> None:
-    place(Path("data"))
-    assert list(BENCHMARKS) == ["spec-bench", "human-eval", "gsm8k", "sample"]
-    assert benchmark_place("spec-bench") == "data/spec_bench/question.jsonl"
-    assert benchmark_place("sample") == "made here"
-    assert BENCHMARKS["gsm8k"].sources[0].url in benchmark_place("gsm8k")
-    assert benchmark_place("gsm8k").endswith(f"to {bare / 'cache' / 'benchmarks' / 'gsm8k' / 'test.jsonl'}")
 
 
 def test_every_row_of_the_table_is_whole() -> None:

@@ -74,14 +74,6 @@ def test_lines_and_points_with_values_missing() -> None:
     assert "nan" not in shown
 
 
-def test_differences_are_drawn_as_dots_on_their_intervals() -> None:
-    svg = bar_rows("x", "label", [Bar(3, "a", "+0.50", 0.5, 0.1, 0.9), Bar(5, "b", "+1.00", 1.0)], dots=True)
-    assert {"+0.50", "+1.00", "a", "b"} <= set(texts(svg))
-    assert "var(--m3)" in svg
-    assert "var(--m5)" in svg
-    assert "var(--m4)" not in svg
-
-
 def test_names_are_no_formulas() -> None:
     assert "$\\frac$ a_b" in bar_rows("b", "x", [Bar(0, "$\\frac$ a_b", "40", 40.0)])
 

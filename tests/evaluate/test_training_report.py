@@ -156,7 +156,7 @@ def test_causes_with_a_reduced_vocabulary_and_a_divergence(run: Path) -> None:
     results["live"]["identical"] = [2, 1]
     page = render_training(results)
     assert "outside the draft vocabulary</li>" in page
-    assert "10.0% lie outside the draft vocabulary" in page
+    assert "10.0% are outside the draft vocabulary" in page
     assert '<div class="value bad">1 of 2</div>' in page
 
 

@@ -166,10 +166,8 @@ def summary_lines(results: CoverageResults) -> list[str]:
         for row in counted["carrying"]
     )
     lines = [f"The counted tokens are carried: {carrying}; the vocabulary has {results['vocab_size']:,}."]
-    if counted["unseen_estimate"] is not None:
-        lines.append(
-            f"Expected share of further tokens without a count (Good-Turing): {counted['unseen_estimate']:.4%}."
-        )
+    if (unseen := counted["unseen_estimate"]) is not None:
+        lines.append(f"Expected share of further tokens without a count (Good-Turing): {unseen:.4%}.")
     lines += [
         f"{text['name']} (held out): {text['without_count']:.4%} of its tokens have an id without a count."
         for text in results["texts"]

@@ -26,7 +26,6 @@ from .tables import (
 
 # More divergences than these, a method, are left to results.json.
 MOST_DIVERGENCES = 60
-_MOST_FAILURES = 12
 _MEANINGS = {
     "accepted length": "Tokens that one verification commits, the target's own included, over all verifications. Plain "
     "decoding: 1.",
@@ -194,9 +193,8 @@ def _failures(results: Results) -> list[Block]:
         for one in results.failures
     ]
     columns = ["question<", "category<", "method<", "run", "turn", "error<", "why<"]
-    table = DataTable("", columns, rows)
     note = "A method could not answer these questions; no method's figures include them."
-    return [note, Folded(f"All {len(rows):,}", [table]) if len(rows) > _MOST_FAILURES else table]
+    return [note, Folded(f"All {len(rows):,}", [DataTable("", columns, rows)])]
 
 
 def _again(results: Results) -> list[Block]:

@@ -64,46 +64,36 @@ def render_training(results: RunResults) -> str:
 
 def _about(results: RunResults) -> str:
     step, steps, run = results["step"], results["steps"], results["facts"]["Run"]
-    parts = [f"{run['drafter']} for {run['target']}: step {step:,}"]
-    parts[0] += (f" of {steps:,}" if steps else "") + (
-        ", finished." if results["state"] == "finished" else "."
-    )
+    of = f" of {steps:,}" if steps else ""
+    finished = ", finished" if results["state"] == "finished" else ""
+    parts = [f"{run['drafter']} for {run['target']}: step {step:,}{of}{finished}."]
     if results["resumed_at"]:
         where = ", ".join(f"{one:,}" for one in results["resumed_at"])
         parts.append(f"Resumed at step {where}: the dotted upright lines.")
     if not results["heldout"]["step"] and not results["live"]["step"]:
         first = results["config"].get("run", {}).get("eval_every")
         comes = f": the first comes at step {min(first, steps or first):,}" if first else ""
-        parts.append(
-            f"No evaluation yet{comes}. Accepted length and accuracy by draft step are shown from then on."
-        )
+        parts.append(f"No evaluation yet{comes}.")
     return " ".join([*parts, f"Written {results['created']}."])
 
 
 def _cards(results: RunResults) -> list[PageCard]:
-    heldout, live, found = results["heldout"], results["live"], []
-    lengths = [value for value in column(live, "accepted_length") if value is not None]
-    if lengths:
-        best = max(range(len(lengths)), key=lambda place: lengths[place])
+    found, heldout, live = [], last_row(results["heldout"]), last_row(results["live"])
+    if live.get("accepted_length") is not None:
         note = "tokens that the real decoder commits a cycle, on held-out prompts"
-        if lengths[best] > lengths[-1]:
-            note += f"; best {lengths[best]:.2f} at step {live['step'][best]:,}"
-        found.append(PageCard("Accepted length", f"{lengths[-1]:.2f}", note))
-    last, shown = last_row(heldout), last_row(live)
-    if last.get("chain_accepted_length") is not None:
+        found.append(PageCard("Accepted length", f"{live['accepted_length']:.2f}", note))
+    if heldout.get("chain_accepted_length") is not None:
         note = "predicted from held-out text for a greedy chain"
-        if last.get("sampled_accepted_length") is not None:
-            note += f"; {last['sampled_accepted_length']:.2f} at temperature 1"
-        found.append(PageCard("Simulated length", f"{last['chain_accepted_length']:.2f}", note))
-    if last.get("accuracy"):
+        found.append(PageCard("Simulated length", f"{heldout['chain_accepted_length']:.2f}", note))
+    if heldout.get("accuracy"):
         note = "of first draft tokens are the target's, over the whole vocabulary"
-        if last.get("out_of_vocabulary") and _reduced(results):
-            note += f"; {last['out_of_vocabulary'][0]:.1%} lie outside the draft vocabulary"
-        found.append(PageCard("Accuracy", f"{last['accuracy'][0]:.1%}", note))
-    if shown.get("prompts"):
-        tone = "good" if shown.get("identical") == shown["prompts"] else "bad"
+        if heldout.get("out_of_vocabulary") and _reduced(results):
+            note += f"; {heldout['out_of_vocabulary'][0]:.1%} are outside the draft vocabulary"
+        found.append(PageCard("Accuracy", f"{heldout['accuracy'][0]:.1%}", note))
+    if live.get("prompts"):
+        tone = "good" if live.get("identical") == live["prompts"] else "bad"
         note = "live outputs equal plain decoding, token by token"
-        found.append(PageCard("Lossless", f"{shown.get('identical')} of {shown['prompts']}", note, tone))
+        found.append(PageCard("Lossless", f"{live.get('identical')} of {live['prompts']}", note, tone))
     return found
 
 

@@ -149,8 +149,10 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
     kind = [str(drafter.get("kind", "–")), f"{drafter.get('head', 'target')} head"]
     kind += [f"draft vocabulary {_name(drafter['vocab'])}"] if drafter.get("vocab") else []
     kind += [f"from {_name(drafter['init'])}"] if drafter.get("init") else []
-    at = f"at step{'s' if len(resumed) > 1 else ''} " + ", ".join(f"{step:,}" for step in resumed)
-    facts = {
+    of = f" of {results['steps']:,}" if results["steps"] else ""
+    at = "at step " + ", ".join(f"{step:,}" for step in resumed)
+    told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
+    return {
         "Run": {
             "target": _name(config.get("target")),
             "drafter": ", ".join(kind) + (" (frozen)" if drafter.get("freeze") else ""),
@@ -158,15 +160,12 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
             "data": ", ".join(_name(path) for path in data.get("train") or []) or _name(data.get("prepared")),
         },
         "Training": {
-            "steps": f"{results['step']:,}" + (f" of {results['steps']:,}" if results["steps"] else ""),
+            "steps": f"{results['step']:,}{of}",
             "time": _duration(rows),
             "resumed": at if resumed else "never",
         },
+        **({"Machine and data": {str(name): str(value) for name, value in told[-1].items()}} if told else {}),
     }
-    told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
-    if told:
-        facts["Machine and data"] = {str(key): str(value) for key, value in told[-1].items()}
-    return facts
 
 
 def _name(path: Any) -> str:
