@@ -11,9 +11,10 @@ from typing import TypeVar
 from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
+from ...core.registry import check_known
 from ...corpus.sources.inputs import split_suffix
 from .find import cache_folder, file_of, find_file, look_up
-from .registry import BENCHMARKS, FORMATS, check_format, detect_format, read_format
+from .registry import BENCHMARKS, FORMATS, detect_format, read_format
 from .types import Benchmark, BenchmarkRow, asked_sha256
 
 ItemT = TypeVar("ItemT")
@@ -43,7 +44,7 @@ def load_benchmark(
     if limit is not None and limit < 1:
         raise UsageError("the limit must be at least 1", got=limit, source="--limit", expected="1 or more")
     if format is not None:
-        check_format(format)
+        check_known(format, FORMATS, "format of question files", source="--benchmark-format")
     row = BENCHMARKS.get(name_or_path)
     if row is None:
         whole = _from_path(name_or_path, format)

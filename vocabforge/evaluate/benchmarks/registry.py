@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...core.errors import DataError, UsageError, did_you_mean
+from ...core.errors import DataError
 from .readers import read_chats, read_gsm8k, read_human_eval, read_questions
 from .rows import iter_rows, no_question
 from .types import BenchmarkRow, Question, Scorer, Source
@@ -119,18 +119,6 @@ FORMATS: dict[str, Format] = {
 def read_format(name: str, path: Path) -> list[Question]:
     """The questions of a file in a named format; errors are those of its reader."""
     return FORMATS[name].reader(path)
-
-
-def check_format(name: str) -> None:
-    """Raise UsageError, naming the formats that there are, for any other."""
-    if name not in FORMATS:
-        raise UsageError(
-            "there is no format of question files of this name",
-            got=name,
-            expected=", ".join(FORMATS),
-            source="--benchmark-format",
-            remedy=did_you_mean(name, FORMATS),
-        )
 
 
 def detect_format(path: Path) -> str:

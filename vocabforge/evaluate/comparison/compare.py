@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import __version__
-from ...core.errors import MismatchError, UsageError, did_you_mean
+from ...core.errors import MismatchError
+from ...core.registry import check_known
 from ..identity.compare import compare_outputs
 from ..results.answers import MethodRows
 from ..results.intervals import Array, estimate, figure_samples, figure_value, percentile_interval, ratio
@@ -123,14 +124,8 @@ def compare_runs(runs: Sequence[EvaluationRun], *, reference: str | None = None)
     """
     settings = refuse_incomparable(runs)
     names = [run.name_of(method) for run in runs for method in run.results.methods]
-    if reference is not None and reference not in names:
-        raise UsageError(
-            "there is no such method to compare with",
-            got=reference,
-            expected=", ".join(names),
-            source="--reference RUN:METHOD",
-            remedy=did_you_mean(reference, names),
-        )
+    if reference is not None:
+        check_known(reference, names, "method", source="--reference RUN:METHOD")
     sides, groups = _load(runs)
     base = _reference(sides, runs[0], reference)
     plain = {one.run.label: one for one in sides if one.baseline}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ...core.errors import DataError, UsageError, did_you_mean
+from ...core.errors import DataError, UsageError
+from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt
 
 if TYPE_CHECKING:
@@ -21,14 +22,7 @@ def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
     Raises:
         UsageError: an unknown format, or ``chat`` without a template.
     """
-    if wanted not in PROMPT_FORMATS:
-        raise UsageError(
-            "there is no prompt format of this name",
-            got=wanted,
-            expected=", ".join(PROMPT_FORMATS),
-            source="--prompt-format",
-            remedy=did_you_mean(wanted, PROMPT_FORMATS),
-        )
+    check_known(wanted, PROMPT_FORMATS, "prompt format", source="--prompt-format")
     if wanted == "chat" and tokenizer.chat_template is None:
         raise UsageError(
             "the tokenizer has no chat template",
