@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark, read_questions
+from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark
 from vocabforge.evaluate.benchmarks import rows as reading
 from vocabforge.evaluate.benchmarks.readers import GSM8K_SYSTEM
 from vocabforge.evaluate.benchmarks.registry import read_format
@@ -100,14 +100,6 @@ def test_conversations_are_read_however_they_are_stored(tmp_path: Path, file: st
     assert detect_format(path) == "chat"
     (question,) = read_format("chat", path)
     assert (question.turns, question.system) == (("Hi", "And you?"), "Be kind.")
-
-
-def test_questions_with_other_answers_are_conversations(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_bytes(lines(CHATS[3:]))
-    assert detect_format(path) == "chat"
-    (question,) = load_benchmark(str(path)).questions
-    assert (question.turns, question.system, question.check) == (("Say it",), None, None)
 
 
 def test_human_eval_asks_for_the_code_alone(tmp_path: Path) -> None:
@@ -275,14 +267,6 @@ def test_damaged_files_are_refused(tmp_path: Path, file: str) -> None:
         path.write_bytes(bytes(broken))
         with pytest.raises(DataError, match="damaged"):
             load_benchmark(str(path))
-
-
-def test_rows_of_a_json_list_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "q.json"
-    good = {"question_id": 1, "category": "qa", "turns": ["a"]}
-    path.write_text(json.dumps([good, 3]), "utf-8")
-    with pytest.raises(DataError, match=r"not a JSON object[^!]*q\.json:2"):
-        read_questions(path)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from vocabforge.evaluate.acceptance.fallback import (
     FallbackRequest,
     card_section,
     choose_fallback,
-    first_ids,
-    ranked_by,
+    choose_ids,
     split_prompts,
     verdict,
 )
@@ -85,17 +84,12 @@ def found(
     return choose_fallback(model, drafter, prompts, request)
 
 
-def test_rankings_are_by_answers_then_the_filler() -> None:
-    answers = np.array([0, 2, 0, 0, 3, 0])
-    assert ranked_by(answers, None).tolist() == [4, 1, 0, 2, 3, 5]
-    assert ranked_by(answers, np.array([5, 4, 2])).tolist() == [4, 1, 5, 2, 0, 3]
-
-
-def test_forced_ids_come_first_and_what_the_head_lacks_is_left_out() -> None:
-    allowed = np.ones(6, dtype=np.bool_)
-    allowed[2] = False
-    ranking = np.array([2, 0, 5, 3, 1, 4])
-    assert first_ids(ranking, 4, (4, 5), allowed).tolist() == [5, 4, 0, 3]
+def test_ids_are_forced_ones_then_answers_then_the_filler_as_far_as_the_head_has_them() -> None:
+    counts, allowed = np.array([0, 2, 0, 0, 3, 0]), np.ones(6, dtype=np.bool_)
+    assert choose_ids(counts, None, (), allowed, 6).tolist() == [4, 1, 0, 2, 3, 5]
+    assert choose_ids(counts, np.array([5, 4, 2]), (3,), allowed, 5).tolist() == [3, 4, 1, 5, 2]
+    allowed[4] = False
+    assert choose_ids(counts, None, (5,), allowed, 3).tolist() == [5, 1, 0]
 
 
 def test_the_halves_share_no_prompt_and_take_turns() -> None:

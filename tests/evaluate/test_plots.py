@@ -76,10 +76,3 @@ def test_lines_and_points_with_values_missing() -> None:
 
 def test_names_are_no_formulas() -> None:
     assert "$\\frac$ a_b" in bar_rows("b", "x", [Bar(0, "$\\frac$ a_b", "40", 40.0)])
-
-
-def test_an_interval_that_leaves_the_value_out_is_drawn_all_the_same() -> None:
-    """A bootstrap's percentiles need not hold the estimate."""
-    assert "<svg" in bar_rows("b", "x", [Bar(0, "a", "40", 40.0, 41.0, 42.0)])
-    points = [Trace(1, [2.0], [40.0], low=38.0, high=39.0), Trace(2, [1.0], [1.0])]
-    assert "<svg" in trace_lines("v", ("x", "y"), points, log_x=True)

@@ -177,18 +177,6 @@ def test_a_turn_in_which_passes_were_captured_is_asked_again(tmp_path: Path, mon
     assert row["choices"][0]["wall_time"] == [1.0, 1.0]
 
 
-def test_passes_that_are_captured_anew_each_time_are_no_endless_loop(tmp_path: Path) -> None:
-    class Capturing(FakeGenerator):
-        @property
-        def recordings(self) -> int:
-            return len(self.prompts)
-
-    generator = Capturing()
-    run_fakes(tmp_path, [FakeMethod("plain", generator)], rows=[(1, "writing", ("w4",))])
-    assert len(generator.prompts) == asking._MOST_TRIES
-    assert len(read_answers(tmp_path / "work" / "answers" / "plain.jsonl")) == 1
-
-
 def test_no_room_for_the_longest_conversation_is_no_end(tmp_path: Path, capsys) -> None:
     rows = [(1, "writing", ("w4 w5", "w6")), (2, "qa", ("w1",))]
     outcome = run_fakes(tmp_path, [FakeMethod("plain", ReservingGenerator(room=40))], rows=rows)

@@ -235,12 +235,9 @@ def _capture(target: Path, tokenizer: TextTokenizer, asked: RecallOptions) -> np
 
 
 def _recall(hidden: npt.NDArray[np.float32], head: HeadRows, made: Clusters) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from ...evaluate.acceptance.cluster_recall import cluster_recall
 
-    rows = cluster_recall(hidden, head, made)
-    return {"contexts": len(hidden), "rows": [asdict(row) for row in rows]}
+    return {"contexts": len(hidden), "rows": cluster_recall(hidden, head, made)}
 
 
 def _shower(tokenizer: TextTokenizer) -> Callable[[int], str]:

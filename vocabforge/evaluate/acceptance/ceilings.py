@@ -180,21 +180,16 @@ def measure_target(
 def _facts(
     found: Mapping[str, Any], sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
 ) -> dict[str, Any]:
-    def curve(values: Mapping[int, float]) -> list[float | None]:
-        return [values.get(size) for size in sorted(set(sizes))]
+    def of(kind: str, name: str, size: int) -> float | None:
+        values = found[kind] if kind == "oracle" else found[kind][name]
+        return values.get(size)
 
+    kinds, ladder = ("oracle", "static", "greedy"), sorted(set(sizes))
     return {
         "positions": found["positions"],
-        "oracle": curve(found["oracle"]),
-        "static": curve(found["static"]["counted"]),
-        "greedy": curve(found["greedy"]["counted"]),
+        **{kind: [of(kind, "counted", size) for size in ladder] for kind in kinds},
         "vocabularies": {
-            name: {
-                "size": len(subset),
-                "static": found["static"][str(at)][len(subset)],
-                "oracle": found["oracle"][len(subset)],
-                "greedy": found["greedy"][str(at)][len(subset)],
-            }
+            name: {"size": len(subset)} | {kind: of(kind, str(at), len(subset)) for kind in kinds}
             for at, (name, subset) in enumerate(vocabs.items())
         },
     }

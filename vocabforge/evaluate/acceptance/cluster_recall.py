@@ -17,7 +17,6 @@ can pass (``ceilings.py``); ``tokens``, the size of the shortlist.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,17 +31,6 @@ Floats = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.int64]
 _LOGIT_BYTES = 256 << 20
 _ROWS = 8192
-
-
-@dataclass(frozen=True)
-class RecallRow:
-    """Means over contexts for the first ``m`` clusters of a ranking."""
-
-    ranking: str
-    m: int
-    recall: float
-    mass: float
-    tokens: float
 
 
 def ladder(clusters: int) -> tuple[int, ...]:
@@ -82,8 +70,8 @@ def tally(
 
 def cluster_recall(
     hidden: npt.NDArray[np.float32], head: RowSource, clusters: Clusters, steps: Sequence[int] | None = None
-) -> list[RecallRow]:
-    """The module's figures for (N, d) hidden states as the LM head reads them, over the m of ``steps``.
+) -> list[dict[str, Any]]:
+    """The module's figures for (N, d) hidden states as the LM head reads them, for each ranking and m of ``steps``.
 
     Args:
         head: rows of the LM head; the first V are read, block by block.
@@ -103,7 +91,7 @@ def cluster_recall(
                 total[name] += tally(ranked, mass, wanted, clusters.sizes, steps)
             bar.update(len(some))
     return [
-        RecallRow(name, m, *(float(value) / len(hidden) for value in row))
+        {"ranking": name, "m": m} | dict(zip(("recall", "mass", "tokens"), (row / len(hidden)).tolist()))
         for name, table in total.items()
         for m, row in zip(steps, table, strict=True)
     ]

@@ -60,10 +60,7 @@ class FallbackRequest:
 def choose_fallback(
     model: LeanModel, drafter: Drafter, prompts: LivePrompts, request: FallbackRequest
 ) -> tuple[VocabSubset, dict[str, Any]]:
-    """Choose a static vocabulary and measure it.
-
-    Args:
-        model: the target. drafter: with its own head, on the target's device. prompts: held-out ones.
+    """Choose a static vocabulary on held-out prompts and measure it; the drafter has its own head.
 
     Returns:
         the vocabulary, and for manifest and card: ``size``, ``own_rows``, ``forced`` (ids), ``head`` (in words),
@@ -87,8 +84,8 @@ def choose_fallback(
         counting, judging = (
             AcceptanceMeter(model, half, request.new, partial(bar.update, 1)) for half in halves
         )
-        ranking = ranked_by(counting.plain_counts(rows), request.filler)
-        ranked = first_ids(ranking, size, request.forced, allowed)
+        counts = counting.plain_counts(rows)
+        ranked = choose_ids(counts, request.filler, request.forced, allowed, size)
         kept_rows, _ = rows_of(base, np.sort(ranked).tolist())
         head = StaticHead(base.weight[kept_rows], base.target_ids[kept_rows])
         static, moving = (
@@ -129,26 +126,18 @@ def split_prompts(prompts: LivePrompts) -> list[LivePrompts]:
     return [LivePrompts(different[place::2], prompts.stop_ids) for place in range(2)]
 
 
-def ranked_by(counts: Ids, filler: Ids | None) -> Ids:
-    """All ids, best first: by count (V,), then the filler's, then the others by id."""
+def choose_ids(
+    counts: Ids, filler: Ids | None, forced: Sequence[int], allowed: NDArray[np.bool_], size: int
+) -> Ids:
+    """The first ``size`` allowed ids, best first: forced ones, by count (V,), the filler's, then the others by id."""
     order = np.argsort(-counts, kind="stable")
+    rest = [] if filler is None else [filler]
     joined = np.concatenate(
-        [order[counts[order] > 0], *([] if filler is None else [filler]), np.arange(len(counts))]
+        [np.asarray(forced, np.int64), order[counts[order] > 0], *rest, np.arange(len(counts))]
     )
     _, first = np.unique(joined, return_index=True)
     ranked: Ids = joined[np.sort(first)].astype(np.int64)
-    return ranked
-
-
-def first_ids(ranking: Ids, size: int, forced: Sequence[int], allowed: NDArray[np.bool_]) -> Ids:
-    """The first ``size`` ids of a ranking of all ids, forced ones first, in rank order.
-
-    Args:
-        forced: ids that are always inside, all of them allowed.
-        allowed: (V,) ids that the drafter's head scores and that are tokens.
-    """
-    is_forced = np.isin(ranking, np.asarray(forced, dtype=np.int64))
-    return np.concatenate([ranking[is_forced], ranking[allowed[ranking] & ~is_forced]])[:size]
+    return ranked[allowed[ranked]][:size]
 
 
 def _size(request: FallbackRequest, base: HeadBase) -> int:
