@@ -62,14 +62,12 @@ def measure_ceilings(
 ) -> dict[str, Any]:
     """Run the target over token windows and average the ceilings of all its next-token distributions.
 
-    Memory stays bounded: a few windows go through the layers together, and their logits are made in slices of
-    :data:`ROW_BUDGET` numbers.
+    Memory stays bounded: logits are made in slices of :data:`ROW_BUDGET` numbers.
 
     Args:
         windows: token ids; each window is a context of its own.
         rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
         sizes: ks of the curves.
-        on_tokens: called with each number of positions done.
 
     Returns:
         ``positions``; ``oracle``: size -> top-k mass; ``static`` and ``greedy``: ranking -> size -> mass of its first
@@ -139,11 +137,8 @@ def measure_target(
 
     Args:
         texts: domain -> files.
-        rankings: (V,) all ids in rank order, and draft vocabularies by name.
-        sizes: ks of the curves; the draft vocabularies' own sizes are added.
-        tokens: about so many positions a domain.
-        context: longest window; at most what the target allows.
-        seed: of the choice of windows.
+        rankings: (V,) all ids in rank order, and draft vocabularies by name; their own sizes are added to ``sizes``.
+        tokens, context: about so many positions a domain; longest window, at most what the target allows.
 
     Raises:
         DataError: a domain without text.

@@ -63,9 +63,7 @@ def choose_fallback(
     """Choose a static vocabulary on held-out prompts and measure it; the drafter has its own head.
 
     Returns:
-        the vocabulary, and for manifest and card: ``size``, ``own_rows``, ``forced`` (ids), ``head`` (in words),
-        ``prompts`` (``counted``, ``measured``), ``new_tokens``, ``dtype``, ``tree``, ``accepted_length`` of
-        ``dynamic`` and ``static``, ``of_dynamic`` (their ratio, paired by prompt: ``value``, ``low``, ``high``).
+        the vocabulary, and facts for manifest and card (docs/formats.md, "Static fallback").
 
     Raises:
         UsageError: too few prompts; a size that is no restriction, or too small for the forced ids.

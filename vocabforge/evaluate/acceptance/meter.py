@@ -28,8 +28,7 @@ class Accepted:
     Attributes:
         length: mean tokens that a cycle commits, the target's own included, with its interval over prompts.
         committed, cycles: of each prompt, in order; ``length`` is the ratio of their sums.
-        identical: prompts whose output is plain decoding's, of ``prompts``.
-        made: the generations themselves: times by part, accepted drafts by depth.
+        identical: prompts whose output is plain decoding's.
     """
 
     length: Figure

@@ -27,11 +27,7 @@ def cache_folder() -> Path:
 
 
 def folders(data: Path | None) -> list[Path]:
-    """Data folders in the order in which they are searched, the cache last.
-
-    Raises:
-        UsageError: ``data`` is no folder.
-    """
+    """Data folders in the order in which they are searched, the cache last; UsageError if ``data`` is no folder."""
     if data is not None and not os.path.isdir(data):
         raise UsageError("the data folder is missing", expected=data, source="--data")
     named = os.environ.get(DATA_VARIABLE)
@@ -46,17 +42,13 @@ def look_up(row: BenchmarkRow, data: Path | None) -> Path | None:
 
 
 def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline: bool = False) -> Path:
-    """The benchmark's file; fetched into the cache where it is nowhere.
+    """The benchmark's file; fetched into the cache if it is nowhere.
 
-    Args:
-        name: of the benchmark.
-        row: what is known about it.
-        data: folder to search before all others.
-        offline: nothing is fetched; ``HF_HUB_OFFLINE=1`` has the same effect.
+    Nothing is fetched with ``offline`` or ``HF_HUB_OFFLINE=1``.
 
     Raises:
         DataError: it is nowhere and could not, or must not, be fetched.
-        UsageError: ``data`` is no folder.
+        UsageError: ``data``, the folder to search first, is none.
     """
     found = look_up(row, data)
     if found is not None:

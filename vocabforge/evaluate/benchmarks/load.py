@@ -116,11 +116,7 @@ def _stem(path: Path) -> str:
 
 
 def benchmark_place(name: str, data: Path | None = None) -> str:
-    """Where a named benchmark's file is, or from where to where it would be fetched; nothing is fetched or read.
-
-    Raises:
-        UsageError: ``data`` is no folder.
-    """
+    """Where a named benchmark's file is, or from where to where it would be fetched; nothing is fetched or read."""
     row = BENCHMARKS[name]
     path = look_up(row, data)
     if path is not None or not row.sources:

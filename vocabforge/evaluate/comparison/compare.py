@@ -266,8 +266,8 @@ def _plain_notes(plain: Mapping[str, _Side], home: _Side) -> list[str]:
             drift = ratio_of(*columns, "tokens_per_s", paired=same_streams(*results))
             if drift.value is not None and verdict_of(drift) in ("better", "worse"):
                 found.append(
-                    f"the machine was not equally fast: plain decoding made {drift.value - 1:+.1%} tokens/s in {label} "
-                    f"against {home.run.label}; compare the speed-ups, not the tokens/s"
+                    f"the machine was not equally fast: plain decoding has {drift.value - 1:+.1%} tokens/s in {label}, "
+                    f"compared with {home.run.label}; compare the speed-ups, not the tokens/s"
                 )
         if is_greedy(results[0]):
             # Greedy runs of one evaluation differ in time alone: the first stands for all.

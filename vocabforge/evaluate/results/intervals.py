@@ -51,12 +51,7 @@ def columns_of_mean(values: Array) -> Array:
 
 
 def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
-    """The figure of each run.
-
-    Args:
-        columns: (Q, R, C), what each question contributes in each run.
-        statistic: (..., C) sums over questions -> (...) figure.
-    """
+    """The figure of each run from (Q, R, C) columns; see :func:`estimate`."""
     return [_plain(value) for value in statistic(columns.sum(axis=0))]
 
 

@@ -156,12 +156,9 @@ class Quality(Strict):
 
 
 class VocabularyFacts(Strict):
-    """What a draft head scores.
+    """What a draft head scores: ``size`` tokens in a draft step ``of`` the target's LM head's rows.
 
-    Attributes:
-        kind: full, static, scheduled, hybrid, ranker, router, low-rank, ...
-        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
-        of: rows of the target's LM head.
+    ``kind``: full, static, scheduled, hybrid, ranker, router, low-rank, ...
     """
 
     kind: str
@@ -218,7 +215,7 @@ class FailureRow(Strict):
 
 
 class Target(Strict):
-    """The model. ``fingerprint``: hash of its weights' files; ``tokenizer``: of its tokenizer and template."""
+    """The model; ``fingerprint`` is the hash of its weights' files, ``tokenizer`` that of tokenizer and template."""
 
     name: str
     fingerprint: str | None
@@ -227,11 +224,9 @@ class Target(Strict):
 
 
 class BenchmarkFacts(Strict):
-    """What was asked: ``questions`` of the file's ``of``.
+    """What was asked: ``questions`` of the file's ``of``; ``published``: whether the file is the published one.
 
-    Attributes:
-        published: whether the file is the published one.
-        asked: hash of the questions asked, in order (ids, system messages and turns).
+    ``asked`` is the hash of the questions asked, in order (ids, system messages and turns).
     """
 
     name: str

@@ -37,11 +37,7 @@ def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
 
 
 def system_of(question: Question, given: str | None) -> str | None:
-    """The system message of a question's conversation.
-
-    Args:
-        given: the user's. The question's own goes before it; an empty text stands for none, not even that one.
-    """
+    """The system message of a question's conversation: its own, else the user's ``given`` one; none if that is empty."""
     return None if given == "" else question.system or given
 
 
@@ -53,12 +49,10 @@ def check_system(
 ) -> None:
     """Refuse, before anything is loaded, a system message that no prompt would show.
 
-    Args:
-        prompt_format: in ``raw``, system messages of the questions are left out; the user's is refused.
-        given: the user's system message.
+    In ``raw``, system messages of the questions are left out; the user's ``given`` one is refused.
 
     Raises:
-        UsageError: the message cannot stand in a prompt, or the chat template refuses it or leaves it out.
+        UsageError: the message cannot be in a prompt, or the chat template refuses it or leaves it out.
     """
     if prompt_format == "raw":
         if given:
