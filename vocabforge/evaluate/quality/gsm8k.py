@@ -101,7 +101,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def rate(verdicts: Sequence[Sequence[bool]]) -> Figure:
-    """The share of right answers in (runs, questions): mean and standard deviation over runs, interval over questions."""
+    """Share of right answers in (runs, questions): mean and deviation over runs, interval over questions."""
     questions = len(verdicts[0]) if verdicts else 0
     if questions == 0:
         return Figure()

@@ -37,7 +37,7 @@ def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
 
 
 def system_of(question: Question, given: str | None) -> str | None:
-    """The system message of a question's conversation: its own, else the user's ``given`` one; none if that is empty."""
+    """A conversation's system message: the question's own, else the user's ``given``; none if that is empty."""
     return None if given == "" else question.system or given
 
 
