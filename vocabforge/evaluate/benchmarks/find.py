@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from http.client import HTTPException
 from pathlib import Path
-from urllib.request import urlopen
 
 from ...core.console import say
 from ...core.errors import DataError, UsageError
@@ -107,12 +105,18 @@ def fetch(source: Source, path: Path) -> None:
 
     Raises:
         NotFetched: no connection, no answer, an error status, cut short, or of another hash.
-        VocabForgeError: the folder cannot be written to.
+        VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
     """
+    from ...corpus.regenerate.server import http_library
+
+    library = http_library()
+    # The stored bytes are wanted, packed ones as they are.
+    how = {"follow_redirects": True, "timeout": _TIMEOUT_S, "headers": {"Accept-Encoding": "identity"}}
     try:
-        with urlopen(source.url, timeout=_TIMEOUT_S) as reply:
-            data = reply.read()
-    except (OSError, ValueError, HTTPException) as error:
+        with library.stream("GET", source.url, **how) as reply:
+            reply.raise_for_status()
+            data = b"".join(reply.iter_raw())
+    except (OSError, ValueError, library.HTTPError, library.InvalidURL) as error:
         raise NotFetched(f"{type(error).__name__}: {error}") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != source.sha256:
