@@ -37,6 +37,9 @@ REMOVED: dict[str, dict[str, str]] = {
         "--empty": "rows with an empty answer are left out; leave it out",
     },
     "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
+    "report": {
+        "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"
+    },
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",
         "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",

@@ -10,7 +10,7 @@ from ..app import JsonOption, print_json, stdout_console
 from ..options.groups import option
 
 if TYPE_CHECKING:
-    from ...evaluate.comparison.results import RunComparison
+    from ...evaluate.comparison.compare import RunComparison
     from ...evaluate.comparison.runs import EvaluationRun
 
 
@@ -29,17 +29,14 @@ class ReportRequest(StrictModel):
         "run alone, METHOD compares its own methods.",
         "RUN:METHOD",
     )
-    across_machines: bool = option(
-        False, "Compare times, too, where runs were measured on different machines."
-    )
     output: Path | None = option(None, "Also write one self-contained page.", "FILE.html")
 
 
 def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
     """Compare evaluations method by method; or print the tables of one again, or compare its own methods.
 
-    Figures are formed over the questions that every run answered; a difference is called one only where its 95%
-    interval excludes 0. Runs of another target, other questions, another temperature, prompt format, system
+    Figures are formed over the questions that every run answered; a ratio counts as a difference only if its 95%
+    interval excludes 1. Runs of another target, other questions, another temperature, prompt format, system
     message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
     own run.
 
@@ -59,7 +56,7 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
         reference = reference if reference.startswith(f"{label}:") else f"{label}:{reference}"
     from ...evaluate.comparison.compare import compare_runs
 
-    comparison = compare_runs(opened, reference=reference, across_machines=asked.across_machines)
+    comparison = compare_runs(opened, reference=reference)
     if output is not None:
         from ...core.files import atomic_write
         from ...evaluate.comparison.report import render_comparison
@@ -108,14 +105,13 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
-
     from ...core.console import console
-    from ...evaluate.comparison.report import comparison_tables
+    from ...evaluate.comparison.report import comparison_table, headline
 
     out = stdout_console()
-    for table in comparison_tables(comparison).values():
-        out.print(table)
-    for line in comparison.warnings:
+    out.print(comparison_table(comparison))
+    out.print(headline(comparison), soft_wrap=True, markup=False)
+    for line in comparison.notes:
         console().print(f"Warning: {line}", style="yellow", markup=False)
     if output is not None:
         out.print(f"Report: {output}", soft_wrap=True, markup=False)

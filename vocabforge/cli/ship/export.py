@@ -33,8 +33,7 @@ class ExportRequest(StrictModel):
     )
     fallback_size: Size | None = option(
         None,
-        "Tokens of the static draft vocabulary [default: as many rows of the LM head as --head reads weights for "
-        "one hidden row].",
+        "Tokens of the static draft vocabulary [default: a quarter of the drafter's own].",
         "N",
     )
     prompts: Path | None = option(
