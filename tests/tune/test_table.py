@@ -214,7 +214,7 @@ def test_models_of_other_sizes_are_refused_and_other_weights_are_not(tmp_path: P
     table.check_shapes(SHAPES.model_copy(update={"fingerprint": "other"}), SHAPES, source="here")
     with pytest.raises(MismatchError, match="drafter of other sizes") as caught:
         table.check_shapes(SHAPES, SHAPES.model_copy(update={"hidden_size": 64}), source="here")
-    assert "hidden size 64" in str(caught.value)
+    assert "hidden_size 64" in str(caught.value)
 
 
 def test_the_file_gives_the_same_table(tmp_path: Path) -> None:
