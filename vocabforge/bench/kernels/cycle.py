@@ -78,7 +78,6 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
         "without_us": without.seconds * 1e6,
         "method": with_graph.method,
         "problem": with_graph.problem,
-        "noise": with_graph.noise,
         "parts": {name: seconds * 1e6 for name, seconds in parts.items()},
     }
 
