@@ -71,7 +71,7 @@ def check_case(
     leave_poison(expected)
     with poisoned_memory():
         got = outputs_of(case.run(ours, backend))
-    problem = _judge(case, ours, got, expected)
+    problem = case.check(ours, got, expected) if case.check else close(got, expected, case.tolerance)
     kept = tuple(one.clone() for one in got)
     if problem is None:
         second = outputs_of(case.run(_own(case, inputs), backend))
@@ -92,7 +92,7 @@ def _check_graph(
         replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
     except RuntimeError as error:  # what torch raises for a call that capture forbids
         return f"cannot be captured: {str(error).splitlines()[0]}"
-    given = {one.data_ptr() for one in ours.values() if isinstance(one, Tensor)}
+    given = {one.data_ptr() for one in _tensors(ours)}
     for output in replay.outputs:
         if output.data_ptr() not in given:  # an op may hand an input on
             poison(output)
@@ -105,12 +105,6 @@ def _check_graph(
 def _own(case: OpCase, inputs: Inputs) -> Inputs:
     """The inputs with copies of what the op writes to."""
     return {name: value.clone() if name in case.mutates else value for name, value in inputs.items()}
-
-
-def _judge(case: OpCase, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
-    if case.check is not None:
-        return case.check(inputs, got, expected)
-    return close(got, expected, case.tolerance)
 
 
 def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
@@ -221,10 +215,8 @@ def _make_room(protocol: Protocol) -> None:
     """Collect what still holds the device's memory, where that is much: a collection takes a while."""
     if protocol.cuda:
         free, total = torch.cuda.mem_get_info(protocol.device)
-        if (
-            free + torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
-            < total / 2
-        ):
+        cached = torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
+        if free + cached < total / 2:
             gc.collect()
 
 
@@ -232,7 +224,7 @@ def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain:
     """Times of the op and its baselines.
 
     ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
-    (floor over time), ``bound``, ``gb_per_s`` and ``tflop_per_s`` reached, ``baselines`` with their ``ratio``
+    (floor over time), ``bound``, ``gb_per_s`` reached, ``baselines`` with their ``ratio``
     (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
     cache or more.
     """
@@ -255,7 +247,6 @@ def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain:
         "bound": bound,
         "share": floor / timing.seconds,
         "gb_per_s": moved / timing.seconds / 1e9,
-        "tflop_per_s": case.floor_flops / timing.seconds / 1e12,
         "baselines": baselines,
         "copies": used,
         "cold": moved * used >= 2 * protocol.cache_bytes(),
@@ -282,21 +273,16 @@ def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     """As many sets of inputs as exceed the cache."""
     device, dtype = protocol.device, case.dtypes[0]
     first = case.make(device, dtype, _SEED)
-    held = _held(first) if case.vary is None else _held(case.vary(first, _SEED + 2), beside=first)
-    sets = [first]
-    for number in range(1, protocol.copies(case.bytes_of(first), held)):
-        seed = _SEED + 2 + number
-        sets.append(case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed))
-    return sets
+
+    def another(seed: int) -> Inputs:
+        return case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed)
+
+    second = first if case.vary is None else another(_SEED + 2)
+    shared = set() if second is first else {one.data_ptr() for one in _tensors(first)}
+    held = sum(one.nbytes for one in _tensors(second) if one.data_ptr() not in shared)
+    count = protocol.copies(case.bytes_of(first), float(held))
+    return [first, *(another(_SEED + 2 + number) for number in range(1, count))]
 
 
-def _held(inputs: Inputs, beside: Inputs | None = None) -> float:
-    """Bytes of the tensors among the inputs, less those that another set holds already."""
-    shared = {one.data_ptr() for one in (beside or {}).values() if isinstance(one, Tensor)}
-    return float(
-        sum(
-            one.numel() * one.element_size()
-            for one in inputs.values()
-            if isinstance(one, Tensor) and one.data_ptr() not in shared
-        )
-    )
+def _tensors(inputs: Inputs) -> list[Tensor]:
+    return [one for one in inputs.values() if isinstance(one, Tensor)]
