@@ -8,10 +8,7 @@ import pytest
 
 from tests.tune.support import ROWS, make_place, settings_of
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.models import Models
-from vocabforge.decode.build.recipe import DecodingRecipe
-from vocabforge.decode.engine import Decoder
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.tune.search.session import proposer_of
@@ -47,21 +44,6 @@ def test_every_head_has_a_name_and_its_sizes(place: Path) -> None:
     kinds = settings_of(place, choices)
     assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
     assert [one.scored[0] for one in kinds[:4]] == [ROWS, 50, 16, 64]
-
-
-@pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("tree", [TreeSetting.chain(2), TreeSetting(topk=3, depth=2, total=9)])
-def test_a_candidate_drafts_as_its_recipe(
-    place: Path, models: Models, number: int, tree: TreeSetting
-) -> None:
-    candidate = TuneCandidate(head_choices(space_of(place))[number], tree)
-    recipe = DecodingRecipe(target=place / "t", methods={"one": candidate.recipe(place / "d")})
-    _, method = recipe_methods(recipe, device="cpu", models=models)
-    ours = Decoder(models.model, proposer_of(models, place / "d", candidate), context=128)
-    made = [decoder.generate(PROMPT, max_new_tokens=40, stop_ids=()) for decoder in (ours, method.generator)]
-    assert made[0].token_ids == made[1].token_ids
-    assert made[0].accept_lengths == made[1].accept_lengths
-    assert made[0].drafted == made[1].drafted
 
 
 def test_a_head_of_another_drafter_is_refused(place: Path, models: Models, tmp_path: Path) -> None:

@@ -274,14 +274,9 @@ def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     device, dtype = protocol.device, case.dtypes[0]
     first = case.make(device, dtype, _SEED)
 
-    def another(seed: int) -> Inputs:
-        return case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed)
-
-    second = first if case.vary is None else another(_SEED + 2)
-    shared = set() if second is first else {one.data_ptr() for one in _tensors(first)}
-    held = sum(one.nbytes for one in _tensors(second) if one.data_ptr() not in shared)
-    count = protocol.copies(case.bytes_of(first), float(held))
-    return [first, *(another(_SEED + 2 + number) for number in range(1, count))]
+    held = float(sum(one.nbytes for one in _tensors(first)))
+    count = protocol.copies(case.bytes_of(first), held)
+    return [first, *(case.make(device, dtype, _SEED + 2 + number) for number in range(1, count))]
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:

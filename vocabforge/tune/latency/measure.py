@@ -31,7 +31,7 @@ from ..types import TreeSetting
 from .graphs import captured_parts
 from .parts import CycleRun, CycleRunner
 from .plan import MeasurePlan, plan_of
-from .records import AXES, CycleCheck, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
+from .records import AXES, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
 from .table import LatencyTable
 
 Times = dict[int, list[float]]  # seconds by round
@@ -232,36 +232,21 @@ def fit_rest(cycles: Sequence[tuple[int, int, float, float]], *, by_size: bool) 
 def _with_rest(
     table: LatencyTable, bench: CycleRunner, plan: MeasurePlan, cycles: Mapping[CycleRun, Sequence[float]]
 ) -> LatencyTable:
-    """Fit the rest to the reference cycles and compare all predictions with their cycles."""
+    """Fit the rest to the reference cycles, and find the error of predictions over all."""
     real = [
-        (bench.setting(run), run in plan.references, cycles[run])
+        (bench.setting(run), run in plan.references, mean(cycles[run]))
         for run in (*plan.references, *plan.checks)
         if run in cycles
     ]
     known = [
-        (one.tree.levels, one.batch, sum(part.value for part in table.parts_of(one).values()), mean(seconds))
+        (one.tree.levels, one.batch, sum(part.value for part in table.parts_of(one).values()), seconds)
         for one, fitted, seconds in real
         if fitted
     ]
     table = table.model_copy(update={"rest": fit_rest(known, by_size=table.graphs)})
-    errors = [table.cycle(setting).value / mean(seconds) - 1 for setting, _, seconds in real]
-    error = (sum(one**2 for one in errors) / len(errors)) ** 0.5 if errors else 0.0
-    table = table.model_copy(update={"error": error})
-    checks = []
-    for setting, fitted, seconds in real:
-        value, low, high = table.cycle(setting)
-        checks.append(
-            CycleCheck(
-                setting=setting,
-                fitted=fitted,
-                predicted=value,
-                low=low,
-                high=high,
-                measured=mean(seconds),
-                cycles=len(seconds),
-            )
-        )
-    return table.model_copy(update={"checks": tuple(checks)})
+    errors = [table.cycle(setting).value / seconds - 1 for setting, _, seconds in real]
+    error = (sum(one**2 for one in errors) / max(len(errors), 1)) ** 0.5
+    return table.model_copy(update={"error": error})
 
 
 def shapes_of_target(model: LeanModel, fingerprint: str = "") -> Shapes:

@@ -1,4 +1,4 @@
-"""What a latency file holds: times by part and size, the fitted rest, and real cycles with their predictions."""
+"""What a latency file holds: times by part and size, and the fitted rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from ...core.config import Positive, StrictModel
-from ..types import CycleSetting
 
 Time = Annotated[float, Field(ge=0)]
 # part -> the sizes that its time depends on, in the order in which they are interpolated
@@ -69,23 +68,6 @@ class Rest(StrictModel):
 
     def of(self, levels: int, batch: int) -> float:
         return self.per_cycle + self.per_level * levels + self.per_row * (batch - 1)
-
-
-class CycleCheck(StrictModel):
-    """A real cycle and its prediction with bounds, in mean seconds; ``Rest`` may be ``fitted`` to it."""
-
-    setting: CycleSetting
-    fitted: bool
-    predicted: float
-    low: float
-    high: float
-    measured: Time
-    cycles: Positive
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, less 1."""
-        return self.predicted / self.measured - 1
 
 
 class Shapes(StrictModel):

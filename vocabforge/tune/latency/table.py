@@ -18,7 +18,7 @@ from ...core.files import atomic_write
 from ...core.records import read_versioned
 from ...decode.control.estimates import isotonic
 from ..types import CycleSetting, Seconds, total
-from .records import AXES, CycleCheck, MeasuredPart, Rest, Shapes, Time
+from .records import AXES, MeasuredPart, Rest, Shapes, Time
 
 LATENCY = "latency.json"
 SCHEMA_VERSION = 1
@@ -86,7 +86,7 @@ class LatencyTable(StrictModel):
 
     Attributes:
         graphs: cycles were captured as graphs.
-        error: relative error of predicted cycles (root mean square over ``checks``), which widens bounds.
+        error: relative error of predicted cycles (root mean square over real ones), which widens bounds.
         notes: what was left out, and why.
     """
 
@@ -100,7 +100,7 @@ class LatencyTable(StrictModel):
     parts: tuple[MeasuredPart, ...]
     rest: Rest = Rest()
     error: Time = 0.0
-    checks: tuple[CycleCheck, ...] = ()
+    checks: tuple[Any, ...] = ()  # of earlier versions
     notes: tuple[str, ...] = ()
     rounds: Positive = 1
     seconds: Time = 0.0

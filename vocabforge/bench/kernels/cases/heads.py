@@ -233,7 +233,6 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
             "ops": int(setting.ops),
         },
         make=partial(_make, shape, setting),
-        vary=partial(_vary, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
         reference=partial(_reference, setting, shape.topk),
         floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
@@ -250,37 +249,24 @@ def requests_of(rows: int) -> int:
 def _make(
     shape: ModelShape, setting: BenchHead, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Inputs:
-    random = generator(device, seed)
-    size = (shape.vocab, shape.hidden)
-    weight = normal(size, random, dtype, LOGIT / shape.hidden**0.5)
+    random, rows = generator(device, seed), shape.rows
+    weight = normal((shape.vocab, shape.hidden), random, dtype, LOGIT / shape.hidden**0.5)
     base = HeadBase(nn.Parameter(weight, False), torch.arange(shape.vocab, device=device), weight)
-    return _with_head(shape, setting, base, seed)
-
-
-def _vary(shape: ModelShape, setting: BenchHead, inputs: Inputs, seed: int) -> Inputs:
-    """Another head over the same big matrix: it touches other rows, and has weights of its own."""
-    return _with_head(shape, setting, inputs["base"], seed)
-
-
-def _with_head(shape: ModelShape, setting: BenchHead, base: HeadBase, seed: int) -> Inputs:
-    random = generator(base.weight.device, seed + 1)
-    dtype, rows = base.weight.dtype, shape.rows
     hidden, previous = (_rows(shape, random, dtype, setting.alike) for _ in range(2))
-    tokens = torch.randint(shape.vocab, (1,), generator=random, device=hidden.device).expand(rows).clone()
+    tokens = torch.randint(shape.vocab, (1,), generator=random, device=device).expand(rows).clone()
     requests = requests_of(rows)
     context = distinct_ids(shape.vocab, (requests, text_tokens(shape)), random)
-    state = DraftState(_STEP, tokens, previous, requests, context)
     head, module, used = build_setting(shape, setting, base, random)
     own = {f"part {n}": one for n, one in enumerate(module.parameters())} if module is not None else {}
     return {
         "head": head,
         "hidden": hidden,
-        "state": state,
+        "state": DraftState(_STEP, tokens, previous, requests, context),
         "base": base,
         "module": module,
         "used": used,
         "fp8": setting.fp8,
-        "weight": base.weight,
+        "weight": weight,
         **own,
     }
 
