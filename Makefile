@@ -21,7 +21,7 @@ help:
 	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
 	@echo "make test-long  whole runs and launches of several processes"
 	@echo "make test-all  test, test-long and test-docs in one call (part of .ci/run)"
-	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
+	@echo "make test-proof  the long versions of proofs (lossless decoding)"
 	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
 	@echo "make test-faults  kills, failing writes, file quotas, two writers, a wrong clock (docs/faults.md)"
 	@echo "make test-docs  executes the commands of README and docs, made small"

@@ -10,8 +10,6 @@ import torch
 
 from vocabforge.bench.kernels import timing as bench_kernels_timing
 from vocabforge.bench.kernels.cases.types import (
-    LLAMA3_8B,
-    QWEN3_8B,
     OpCase,
     close,
     generator,
@@ -20,7 +18,7 @@ from vocabforge.bench.kernels.cases.types import (
 from vocabforge.bench.kernels.ops import (
     check_case,
     measure_case,
-    unique_cases,
+    named_figures,
 )
 from vocabforge.bench.kernels.parts import KernelOptions
 from vocabforge.bench.kernels.table import markdown
@@ -206,6 +204,7 @@ class TestMeasuring:
         def sized(shape: Any) -> list[OpCase]:
             return [doubling(sizes={"N": shape.rows})]
 
-        found = list(unique_cases({"a": sized, "b": broken}, [LLAMA3_8B, QWEN3_8B], (1, 10)))
-        assert [case.sizes["N"] for case in found if isinstance(case, OpCase)] == [1, 10]
-        assert set(found[1:3]) == {"b: ModuleNotFoundError: nothing here"}
+        options = KernelOptions(rows=(1, 10))
+        found = dict(named_figures({"a": sized, "b": broken}, options, plain=False))
+        assert list(found) == ["double: doubling [N=1]", "b", "double: doubling [N=10]"]
+        assert found["b"] == "ModuleNotFoundError: nothing here"

@@ -119,58 +119,39 @@ _SEED = 0  # of the inputs
 PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
 
 
-def unique_cases(
-    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]],
-    shapes: Sequence[ModelShape],
-    rows: Sequence[int],
-) -> Iterator[OpCase | str]:
-    """Cases at all shapes and rows, each once; a text instead where they cannot be made.
-
-    Args:
-        makers: name -> its ``cases``.
-        rows: N, first things first: what the time does not suffice for is at the end. Small shapes have their own.
-    """
-    met: set[object] = set()
-    for count in rows:
-        for name, cases in makers.items():
-            for shape in shapes:
-                try:
-                    found = cases(shape if shape.small else replace(shape, rows=count))
-                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
-                    yield f"{name}: {type(error).__name__}: {error}"
-                    continue
-                for case in found:
-                    key = (case.op, case.name, *sorted(case.sizes.items()))
-                    if key not in met:
-                        met.add(key)
-                        yield case
-
-
 def op_figures(options: KernelOptions) -> list[Figure]:
     """Every op with a benchmark, checked and timed."""
     names = options.ops or tuple(OP_BENCHES)
-    return _named({name: partial(op_cases, name) for name in names}, options, plain=True)
+    return named_figures({name: partial(op_cases, name) for name in names}, options, plain=True)
 
 
 def head_figures(options: KernelOptions) -> list[Figure]:
     """The table of draft heads."""
     from .cases.heads import cases
 
-    return _named({"heads": cases}, options, plain=False)
+    return named_figures({"heads": cases}, options, plain=False)
 
 
-def _named(
+def named_figures(
     makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
 ) -> list[Figure]:
-    """Cases by a name that no other has; a text where an op's cannot be made."""
+    """Each case once, under a name with its sizes; a text instead if a maker's cannot be made.
 
+    The first of ``options.rows`` come first: what the time does not suffice for is at the end.
+    """
     found: dict[str, Any] = {}
-    for case in unique_cases(makers, [SHAPES[name] for name in options.shapes], options.rows):
-        if isinstance(case, str):
-            found[case.partition(":")[0]] = case
-        else:
-            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
-            found[f"{case.op}: {case.name} [{sizes}]"] = partial(measure_case, case, options, plain=plain)
+    for count in options.rows:
+        for name, cases in makers.items():
+            for shape in map(SHAPES.__getitem__, options.shapes):
+                try:
+                    made = cases(shape if shape.small else replace(shape, rows=count))
+                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
+                    found[name] = f"{type(error).__name__}: {error}"
+                    continue
+                for case in made:
+                    sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
+                    measure = partial(measure_case, case, options, plain=plain)
+                    found.setdefault(f"{case.op}: {case.name} [{sizes}]", measure)
     return list(found.items())
 
 
