@@ -49,7 +49,7 @@ def doubling(**changes: Any) -> OpCase:
 
 
 def measured(case: OpCase, *, plain: bool = True) -> dict[str, Any]:
-    options = KernelOptions("cpu", backend="reference", measure=0.01, ceilings=CEILINGS)
+    options = KernelOptions("cpu", backend="reference", measure=1.0, ceilings=CEILINGS)
     return measure_case(case, options, plain=plain)
 
 

@@ -10,35 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ...bench.kernels.cycle import layer_call
+from ...bench.kernels.cycle import begin_drafting, layer_call, record_drafting, unprepared
 from ...bench.kernels.timing import Protocol, time_calls
-from ...decode.accelerate.device_cycle import DeviceCycle
 from ...decode.engine import Decoder
-from ...decode.proposers.model import ModelProposer
-from ...decode.request import Generation, Request
-from ...models.heads.registry import DraftHead, DraftState
 from .parts import CycleRun, CycleRunner
 from .records import PartKey, place_of
 from .table import head_family
 
 SECONDS = 0.02  # for the repeats of one part
-
-
-class _Recorder:
-    """A head that keeps what it is asked: hidden rows, k, state."""
-
-    def __init__(self, head: DraftHead) -> None:
-        self._head = head
-        self.asked: list[tuple[Tensor, int, DraftState | None]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._head, name)
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        self.asked.append((hidden.clone(), k, state))
-        return self._head.topk(hidden, k, state)
 
 
 @torch.inference_mode()
@@ -52,26 +32,23 @@ def captured_parts(
     """
     assert run.tree is not None
     tree, setting, proposer = run.tree, bench.setting(run), bench.proposer(run.head, run.tree)
-    cycle = _prepared(bench, run, proposer)
-    if cycle is None:
+    room = 4 * (proposer.plan.nodes + proposer.plan.levels)
+    tokens = max(1, min(run.prefix, bench.model.config.max_positions - room))
+    capture = None if bench.capture is None else bench.capture()
+    decoder = Decoder(bench.model, proposer, rows=run.batch, wrap=capture)
+    if (cycle := decoder.device_cycle) is None:
         return []
+    begin_drafting(decoder, [bench.prompt(tokens, row) for row in range(run.batch)], room)
     protocol = Protocol(bench.model.device, seconds=seconds)
     roots = torch.zeros(run.batch, dtype=torch.int64, device=bench.model.device)
-    head = proposer.head
-    proposer.head = recorder = _Recorder(head)
-    try:
-        drafted = proposer.draft(roots, proposer.plan)
-    finally:
-        proposer.head = head
+    drafted, asked = record_drafting(proposer, roots)
 
     def timed(call: Callable[[], Any]) -> float:
         return time_calls([call], protocol).seconds
 
     def again(place: int) -> float:
-        hidden, k, state = recorder.asked[place]
-        if state is not None:  # what was prepared was so for one answer
-            state = DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
-        return timed(lambda: head.topk(hidden, k, state))
+        hidden, k, state = asked[place]
+        return timed(lambda: proposer.head.topk(hidden, k, unprepared(state)))
 
     loop = timed(lambda: proposer.draft(roots, proposer.plan).tokens)
     heads = [again(0), again(-1)]
@@ -92,21 +69,3 @@ def captured_parts(
     for position in ("first", "further", "last"):
         found.append((place_of("grow", f"{tree.kind} {position}", **at), 0.0))
     return found
-
-
-def _prepared(bench: CycleRunner, run: CycleRun, proposer: ModelProposer) -> DeviceCycle | None:
-    """The captured cycle of a decoder that has read its prompts and is about to draft."""
-    plan, limit = proposer.plan, bench.model.config.max_positions
-    room = 4 * (plan.nodes + plan.levels)
-    tokens = max(1, min(run.prefix, limit - room))
-    capture = None if bench.capture is None else bench.capture()
-    decoder = Decoder(bench.model, proposer, rows=run.batch, wrap=capture)
-    if (cycle := decoder.device_cycle) is None:
-        return None
-    requests = [Request(bench.prompt(tokens, row), room, ()) for row in range(run.batch)]
-    stream = decoder.stream_batch(requests, [Generation() for _ in requests])
-    for _ in requests:
-        next(stream)
-    stream.close()  # type: ignore[attr-defined]
-    proposer.prepare()
-    return cycle
