@@ -126,11 +126,12 @@ class OpCase:
 
 
 def case_of_op(
-    op: Callable[..., Outputs],
-    reference: Callable[..., Outputs],
+    op: Callable[..., Outputs | None],
+    reference: Callable[..., Outputs | None],
     fixed: Mapping[str, Any] | None = None,
     *,
     name: str,
+    mutates: tuple[str, ...] = (),
     **rest: Any,
 ) -> OpCase:
     """The case of an op that takes its inputs by name, and of its reference, which is the baseline ``torch``.
@@ -138,18 +139,25 @@ def case_of_op(
     Args:
         fixed: further arguments of both.
         name: without the op's.
-        rest: of :class:`OpCase`; what stands here holds.
+        mutates: of :class:`OpCase`; these inputs are outputs, too.
+        rest: of :class:`OpCase`.
     """
     fixed = fixed or {}
 
+    def with_written(made: Outputs | None, inputs: Inputs) -> Outputs:
+        if not mutates:
+            assert made is not None
+            return made
+        return (*(() if made is None else outputs_of(made)), *(inputs[name] for name in mutates))
+
     def run(inputs: Inputs, backend: str) -> Outputs:
-        return op(**inputs, **fixed, backend=backend)
+        return with_written(op(**inputs, **fixed, backend=backend), inputs)
 
     def plain(inputs: Inputs) -> Outputs:
-        return reference(**inputs, **fixed)
+        return with_written(reference(**inputs, **fixed), inputs)
 
     own = {"op": op.__name__, "run": run, "reference": plain, "baselines": {"torch": plain}}
-    return OpCase(**{**own, **rest, "name": f"{op.__name__} {name}"})
+    return OpCase(**{**own, **rest, "name": f"{op.__name__} {name}", "mutates": mutates})
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
