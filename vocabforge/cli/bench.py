@@ -46,9 +46,7 @@ def training_shown(result: dict[str, Any]) -> list[DataTable | str]:
         known = [row["seconds"], *(row[key] for key in ("extra_mb", "peak_mb")[: len(memory)])]
         return [None if one is None else f"{one:,.{1 if at else 4}f}" for at, one in enumerate(known)]
 
-    found: list[DataTable | str] = [
-        f"{result['device']}, torch {result['torch']}, weights {result['weights']}"
-    ]
+    found: list[DataTable | str] = [f"{result['device']}, torch {result['torch']}"]
     for shape in result["shapes"]:
         steps = []
         for row in shape["step"]:
@@ -119,10 +117,11 @@ BENCHMARKS: dict[str, str] = {
 
 
 _SETTINGS = (
-    "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, chunk_mb, "
-    "threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b on CUDA. "
-    "decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, max_new_tokens, "
-    "dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: keys of the recipe. "
+    "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows. "
+    "Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b on CUDA. "
+    "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
+    "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
+    "compile, tune_prompts. draft-heads: keys of the recipe. "
     "kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, small), rows, ops, backend, "
     "measure and budget (seconds of one measurement, of everything)."
 )
@@ -185,17 +184,17 @@ def bench(
     **count-freq** counts the same files with the tokenizers library and with VocabForge, each measurement in a fresh
     process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward
     pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
-    blockwise and plain attention. **decoding** continues the same prompts with VocabForge and with transformers'
-    `generate` (plain, draft model, n-gram, early exit, each with the best settings found), and with EAGLE-3; a draft
-    model with another tokenizer (`foreign_drafter=DIR`) drafts by TLI, SLEM and SLRS, against assisted generation;
-    outputs are compared token by token. **draft-heads** trains one drafter a seed with every kind of draft head and
-    decodes held-out prompts with each; the same command again goes on where it stopped.
+    blockwise and plain attention. **decoding** continues the same prompts with VocabForge's methods and, if it has the
+    same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
+    at the best settings found; outputs are compared token by token.
+    **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
+    same command again goes on where it stopped.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.
 
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
-    `vocabforge bench decoding target=model/ draft_model=small/ drafter=runs/eagle3/drafter`, and
+    `vocabforge bench decoding target=model/ methods.eagle3.drafter=runs/eagle3/drafter`, and
     `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/`
     """
     from ..core.files import atomic_write_json
