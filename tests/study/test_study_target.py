@@ -103,12 +103,6 @@ def test_the_target_has_the_studys_tokenizer_and_sizes(layout: StudyLayout, caps
     assert sorted(path.name for path in layout.root.iterdir()) == ["data", "target"]
 
 
-def test_without_a_given_tokenizer_one_is_made(layout: StudyLayout) -> None:
-    shutil.rmtree(layout.tokenizer)
-    stage.run(study(layout.root), layout)
-    assert load_tokenizer(layout.target).vocab_size == open_artifact(layout.target).meta["vocab_size"] == 400
-
-
 def test_a_finished_target_is_made_again_only_for_other_inputs(
     layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -128,18 +122,20 @@ def test_a_finished_target_is_made_again_only_for_other_inputs(
     assert open_artifact(layout.target).content_hash not in (first, second)
 
 
-def test_a_study_may_hold_nothing_out(layout: StudyLayout, capsys: Any) -> None:
+def test_a_study_may_hold_nothing_out_and_make_its_tokenizer(layout: StudyLayout, capsys: Any) -> None:
+    shutil.rmtree(layout.tokenizer)
     config = study(layout.root, sources=SOURCES[:1])
     stage.run(config, layout)
     meta = open_artifact(layout.target).meta
+    assert load_tokenizer(layout.target).vocab_size == meta["vocab_size"] == 400
     assert meta["heldout_loss"] is None
     assert stage.losses_by_source(config, meta) == {}
     assert "no source is held out" in capsys.readouterr().err
 
 
 def test_a_given_target_is_linked(layout: StudyLayout, tmp_path: Path) -> None:
-    tiny_target(tmp_path / "given")
-    config = study(layout.root, target={"path": tmp_path / "given", "sequence_length": 8})
+    tiny_target(tmp_path / "given", max_position_embeddings=4096)
+    config = study(layout.root, target={"path": tmp_path / "given"})
     stage.run(config, layout)
     stage.run(config, layout)
     assert layout.target.resolve() == (tmp_path / "given").resolve()

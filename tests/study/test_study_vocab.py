@@ -36,11 +36,6 @@ def stamps(layout: StudyLayout) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in layout.vocab.glob("*/manifest.json")}
 
 
-def letters(layout: StudyLayout, ids: np.ndarray) -> set[str]:
-    backend = load_tokenizer(layout.target).backend
-    return {str(backend.id_to_token(int(token))) for token in ids}
-
-
 def contents(path: Path) -> str:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return "".join(message["content"] for row in rows for message in row["messages"])
@@ -63,8 +58,6 @@ def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: StudyLayout
             best = np.argsort(-table.counts, kind="stable")[: size - len(subset.forced)]
             assert set(best.tolist()) <= set(subset.ids.tolist())
             assert subset.filled == size - len({*subset.forced, *np.flatnonzero(table.counts).tolist()})
-    assert {"x", "z"} <= letters(layout, load_subset(layout.subset("trim", 40)).ids)
-    assert "x" not in letters(layout, np.flatnonzero(texts.counts))
     assert len(load_subset(layout.subset("fr", 50))) == 50  # the reduced drafter's
     assert not layout.subset("trim", 50).exists()
     assert [len(load_clusters(layout.clusters(count))) for count in (8, 4)] == [8, 4]

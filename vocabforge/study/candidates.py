@@ -52,13 +52,7 @@ class CandidateSampler:
         self.chances = _inclusion(weights, size)
 
     def draw(self, step: int, ids: Tensor, device: torch.device | None = None) -> Candidates:
-        """The tokens of a step.
-
-        Args:
-            step: 0-based; with the seed it decides what is drawn.
-            ids: token ids of any shape that are taken in any case: those of the batch.
-            device: of the answer; None: that of ``ids``.
-        """
+        """The tokens of a step (0-based), among them all ``ids`` of its batch, on ``device`` or that of ``ids``."""
         generator = np.random.default_rng(list(hashlib.sha256(repr((self._seed, step)).encode()).digest()))
         taken = generator.random(len(self.chances)) < self.chances
         chances = self.chances.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,24 +184,11 @@ def _unfit(talk: Talk, tokenizer: TextTokenizer | None) -> str | None:
     return None
 
 
-class HeldoutOverlap:
-    """Finds :data:`OVERLAP` words in a row that a held-out conversation has too, or the whole of a shorter text.
+def runs(texts: Sequence[str]) -> Iterator[int]:
+    """Hashes of every :data:`OVERLAP` words in a row of a conversation, and of every shorter text.
 
-    Args:
-        sets: held-out conversations, each as its texts, by the name of their set.
+    A training conversation that shares one with a held-out conversation is left out.
     """
-
-    def __init__(self, sets: Mapping[str, Iterable[Sequence[str]]]) -> None:
-        self._sets = {name: {run for texts in talks for run in _runs(texts)} for name, talks in sets.items()}
-
-    def met(self, texts: Sequence[str]) -> list[str]:
-        """Names of the sets that the texts of a conversation share words with."""
-        runs = set(_runs(texts))
-        return [name for name, own in self._sets.items() if not own.isdisjoint(runs)]
-
-
-def _runs(texts: Sequence[str]) -> Iterator[int]:
-    """Hashes of the runs of a conversation, across its turns, and of every short text."""
     words = [_WORD.findall(text.casefold()) for text in texts]
     yield from (hash(tuple(one)) for one in words if _SHORTEST <= len(one) < OVERLAP)
     joined = [word for one in words for word in one]

@@ -122,17 +122,9 @@ class Job:
 
 
 class AnsweringTarget:
-    """A target with its tokenizer that answers jobs with plain decoding.
+    """A target that answers jobs with plain decoding, ``rows`` side by side.
 
-    Args:
-        path: Hugging Face folder, tokenizer included.
-        device: see :func:`~vocabforge.models.device.choose_device`.
-        rows: requests side by side.
-
-    Attributes:
-        dtype: fp32 on a CPU, bf16 on CUDA.
-        facts: what decides the answers beside the dtype, by content.
-        identity: hex hash of both.
+    Its answers follow from ``facts`` (by content) and ``dtype``; ``identity`` is the hash of both.
     """
 
     def __init__(self, path: Path, device: str | None, rows: int) -> None:
@@ -153,11 +145,7 @@ class AnsweringTarget:
         return load_target(self._path, dtype=getattr(torch, self.dtype), device=self.device)
 
     def answer(self, jobs: Sequence[Job], log: AnswerLog) -> list[ChatCompletion]:
-        """The answers to all jobs; those that the log lacks are decoded, greedy ones first, and logged.
-
-        Raises:
-            UsageError: a prompt fills the target's positions.
-        """
+        """The answers to all jobs; those that the log lacks are decoded, greedy ones first, and logged."""
         keyed = {job.key(self.identity): job for job in jobs}
         missing = {key: job for key, job in keyed.items() if log.get(key) is None}
         if missing:
@@ -205,23 +193,14 @@ def study_dtype(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class StudyAnswer:
-    """What the target wrote behind the first turn of a question.
+    """What the target wrote behind the first turn of a question."""
 
-    Attributes:
-        set: name of the set of questions.
-        category: the question's.
-        question: its number within the set.
-        continuation: prompt and answer.
-        seed: of a drawn answer: the same prompt with it gives the same tokens.
-        shortened: the prompt was too long and lost a part.
-    """
-
-    set: str
+    set: str  # name of the set of questions
     category: str
-    question: int
+    question: int  # its number within the set
     continuation: Continuation
-    seed: int = 0
-    shortened: bool = False
+    seed: int = 0  # of a drawn answer: the same prompt with it gives the same tokens
+    shortened: bool = False  # the prompt was too long and lost a part
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
@@ -302,10 +281,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
 
 
 def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:
-    """The answers to all questions, set after set.
-
-    Args:
-        which: ``greedy``, or ``drawn`` at temperature 1.
+    """The answers to all questions, set after set: greedy, or drawn at temperature 1.
 
     Raises:
         ArtifactError: the stage has not run, or its files are damaged.

@@ -20,7 +20,7 @@ from ..demo.target.build import TOKENIZER_FILES
 from ..evaluate.benchmarks import Benchmark, load_benchmark, spread
 from .config import RARE, StudyConfig, StudyDataConfig
 from .layout import StudyLayout
-from .sources import OVERLAP, HeldoutOverlap, SourceTexts, Talk, read_source
+from .sources import OVERLAP, SourceTexts, Talk, read_source, runs
 from .steps import is_finished
 
 KIND = "study-data"
@@ -89,16 +89,14 @@ def make(
     }
     if rare := _rare([one for one in others if one.source.role == RARE], config.rare_questions):
         asked[RARE] = rare
-    overlap = HeldoutOverlap(
-        {f"questions {name}": [row["turns"] for row in rows] for name, rows in asked.items()}
-        | {f"heldout {one.source.name}": [talk.texts for talk in one.talks] for one in others}
-    )
+    held = {run for names in asked.values() for row in names for run in runs(row["turns"])}
+    held |= {run for one in others for talk in one.talks for run in runs(talk.texts)}
     train: list[Row] = []
-    sources = []
+    sources: list[Row] = []
     for one in read:
-        met = [overlap.met(talk.texts) if one.source.role == "train" else [] for talk in one.talks]
-        kept = [talk for talk, names in zip(one.talks, met, strict=True) if not names]
+        kept = one.talks
         if one.source.role == "train":
+            kept = [talk for talk in one.talks if held.isdisjoint(runs(talk.texts))]
             train += _rows(one.source.name, kept)
         sources.append(
             {
@@ -108,7 +106,6 @@ def make(
                 "characters": sum(len(text) for talk in kept for text in talk.texts),
                 "of": one.of,
                 "left_out": len(one.talks) - len(kept),
-                "met": dict(Counter(name for names in met for name in names)),
                 "skipped": one.skipped,
             }
         )

@@ -25,21 +25,14 @@ ALL = "all"
 
 
 class Stage(NamedTuple):
-    """One stage.
-
-    Attributes:
-        run: "module:function" of ``(config, layout)``, or of ``(config, layout, seed)``.
-        about: what it makes, in a few words.
-        needs: stages whose results it reads.
-        reads: sections of the configuration, or keys of them, that decide what it makes, beside those of the stages
-            that it needs.
-        by_seed: it runs once for every seed.
-    """
+    """One stage; ``run`` is "module:function" of ``(config, layout)``, or of ``(config, layout, seed)``."""
 
     run: str
     about: str
-    needs: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # stages whose results it reads
+    reads: tuple[
+        str, ...
+    ] = ()  # settings that decide what it makes, beside those of the stages that it needs
     by_seed: bool = False
 
 
@@ -124,11 +117,7 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse what is no stage.
-
-    Raises:
-        UsageError: see above.
-    """
+    """Refuse what is no stage."""
     if not names:
         raise UsageError("no stage is named", expected=", ".join([*STAGES, ALL]))
     unknown = [name for name in names if name not in (*STAGES, ALL)]

@@ -131,10 +131,7 @@ def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, 
 
 
 def train_drafter(config: TrainConfig, prepare: Callable[[Trainer], None] | None = None) -> dict[str, Any]:
-    """Train (or finish) a run as ``train-drafter`` does, without decoding along the way.
-
-    Args:
-        prepare: changes the trainer before it starts.
+    """Train (or finish) a run as ``train-drafter`` does; ``prepare`` changes the trainer before it starts.
 
     Returns:
         ``drafter`` and ``heads`` by kind: folders; ``digest`` of the drafter's weights.
@@ -201,9 +198,7 @@ def router_run(
     Args:
         config: the recipe with the seed and the run folder.
         full: result of the drafter's run.
-        optim: how it learns.
         levels: draft steps whose states it learns from.
-        budgets: clusters that its report compares; see ``RouterRunConfig``.
         best: what routers on one drafter share; see ``RouterTrainer``.
 
     Returns:
@@ -258,11 +253,7 @@ def subset_step(
     tools: bool = False,
     parents: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does.
-
-    Args:
-        tools: the template's tokens for tool calls and thinking are forced, too.
-        parents: content hashes of what the counts come from.
+    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does, with ``--force-tools`` if ``tools``.
 
     Returns:
         ``path``, ``size``, its ``coverage`` of the counts, and how many ids were ``filled`` in and ``forced``.
@@ -293,11 +284,7 @@ def subset_step(
 
 
 def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> dict[str, Any]:
-    """Cluster the target's LM head as ``cluster-vocab`` does.
-
-    Returns:
-        ``path`` of the artefact.
-    """
+    """Cluster the target's LM head as ``cluster-vocab`` does; the result has the ``path``."""
 
     def make() -> dict[str, Any]:
         head, size = open_head(target), tokenizer.vocab_size
