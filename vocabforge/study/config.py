@@ -128,6 +128,12 @@ class PartConfig(StrictModel):
     lr: Annotated[float, Field(gt=0.0)] = 1e-3
     warmup: Fraction = 0.3
 
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        _refuse_former(values, {"fused": "updates are always fused"}, "drafters: ")
+        return values
+
 
 class DraftersConfig(StrictModel):
     """What is trained for every seed."""

@@ -32,11 +32,7 @@ _EPS = 1e-6
 
 @torch.no_grad()
 def start_copying(drafter: Eagle3Drafter, batch: CapturedBatch, reach: int) -> None:
-    """Let the first head of a drafter that ``start_from_target`` has set start as copying.
-
-    Args:
-        batch: some captured rows.
-        reach: positions back that are looked up.
+    """Let the first head of a drafter that ``start_from_target`` has set copy from ``reach`` positions back.
 
     Raises:
         UsageError: too few rotary pairs are slow enough, or the sizes have no room.

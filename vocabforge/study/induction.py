@@ -36,8 +36,7 @@ _FEWEST = 4  # coordinates to know a token by
 def build_induction(model: Any, reach: int) -> None:
     """Build the circuit into a fresh Llama with tied embeddings, on the CPU, and freeze its eight matrices.
 
-    Args:
-        reach: positions back that are looked up.
+    It looks ``reach`` positions back.
 
     Raises:
         UsageError: fewer than three layers, or too few slow rotary pairs or coordinates.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.console import ProgressBar, human_rate, say
+from ..core.console import ProgressBar, say
 from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import sha256_file
 from ..corpus.chat.conversation import Message, parse_conversation
@@ -173,9 +171,7 @@ class AnsweringTarget:
             for _, job in ordered
         ]
         results = [Generation() for _ in requests]
-        written, begun = 0, time.monotonic()
-        for number, fresh in decoder.stream_batch(requests, results):
-            written += len(fresh)
+        for number, _ in decoder.stream_batch(requests, results):
             (key, job), ids = ordered[number], results[number].token_ids
             stopped = ids[-1] in stops
             if stopped or len(ids) == job.tokens:
@@ -183,7 +179,7 @@ class AnsweringTarget:
                 message: Message = {"role": "assistant", "content": text}
                 reason = "stop" if stopped else "length"
                 log.add(key, ChatCompletion(message, reason, job.seed, response_ids=tuple(ids)))
-                bar.update(1, human_rate(written / max(time.monotonic() - begun, 1e-9), "tokens"))
+                bar.update(1)
 
 
 def study_dtype(device: torch.device) -> str:
@@ -246,7 +242,6 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     with AnswerLog(layout.answers.with_name("answers.partial"), {"of": KIND}) as log:
         target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]], log)
         trained = target.answer(train_jobs, log)
-        cut = Counter(name for name, _, prompt in asked if prompt.shortened)
         meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
         with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
             conversations = (
@@ -273,11 +268,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
                 )
                 _write(folder / f"answers-{which}.jsonl", rows)
         log.remove()
-    tokens = sum(len(one.response_ids or ()) for one in trained)
-    say(
-        f"{len(trained):,} answers to training prompts ({tokens:,} tokens), {len(asked):,} questions answered twice "
-        f"({sum(cut.values()):,} prompts shortened)"
-    )
+    say(f"{len(trained):,} answers to training prompts, {len(asked):,} questions answered twice")
 
 
 def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:

@@ -39,12 +39,10 @@ from ..vocab.clusters.kmeans import KMeansOptions
 from ..vocab.clusters.rows import unit_rows
 from ..vocab.counts.table import FrequencyTable
 from ..vocab.subset.forced import ForceOptions, forced_ids
-from ..vocab.subset.select import Fill, SpecialTokens
+from ..vocab.subset.select import SpecialTokens
 from ..vocab.subset.subset import make_subset, save_subset
 
 Counts = npt.NDArray[np.int64]
-# What fills a draft vocabulary up if too few ids were counted: in a BPE the bytes, then the earliest merges.
-FILL: Fill = "lowest-id"
 
 
 def run_step(
@@ -269,7 +267,7 @@ def subset_step(
         special = SpecialTokens.of(tokenizer)
         table = FrequencyTable(none, 0, 0, "corpus", tokenizer.fingerprint, {}, special)
         forced = forced_ids(table, ForceOptions(target=target, tools=tools))
-        subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill=FILL)
+        subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill="lowest-id")
         save_subset(subset, path, parents=parents, overwrite=True)
         return {
             "path": str(path),
