@@ -250,7 +250,9 @@ class StudyConfig(StrictModel):
                 "answers: prompt and answer do not fit into the target's max_position_embeddings"
             )
         if self.check.tokens > self.answers.tokens:
-            raise ValueError("check.tokens is more than answers.tokens")
+            raise ValueError(
+                f"check.tokens {self.check.tokens} is more than answers.tokens {self.answers.tokens}"
+            )
         if len(set(ranks)) != len(ranks) or max(ranks) > hidden:
             raise ValueError(f"methods.ranks: different parts of the hidden size {hidden:,}")
         if max(ranked) > largest:

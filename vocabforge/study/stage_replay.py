@@ -67,8 +67,8 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
             ranks = {name: np.ascontiguousarray(one.ranks) for name, one in found.items()}
             save_file(ranks, folder / f"ranks-{which}.safetensors")
             figures[which] = {
-                name: [None if math.isnan(value) else value for value in one.scored]
-                for name, one in found.items()
+                way.key: [None if math.isnan(value) else value for value in found[way.key].scored]
+                for way in ways
             }
 
 
