@@ -84,13 +84,6 @@ def test_results_of_other_settings_are_not_taken_over(
     perform(other, ["report"])
 
 
-def test_where_it_runs_is_no_setting(config: StudyConfig, ran: list[str]) -> None:
-    perform(config, ["data", "target"])
-    moved = changed(config, "data", root=Path("elsewhere")).model_copy(update={"threads": 1})
-    perform(moved, ["answers"])
-    assert ran[-1] == "answers"
-
-
 def test_an_interrupted_stage_is_not_finished(
     config: StudyConfig, ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
