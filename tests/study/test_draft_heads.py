@@ -113,4 +113,10 @@ def test_means_and_deviations_over_seeds() -> None:
 
     full, other = summarise({0: [one(2.0), one(1.0)], 3: [one(4.0), one(3.0)]})
     assert full["share_of_full"] == {"mean": 1.0, "deviation": 0.0}
-    assert cells(other) == ("one", "x", "10", "2.000 ± 1.414", "62.5% ± 17.7%")  # of the same seed: 1/2 and 3/4
+    assert cells(other) == (
+        "one",
+        "x",
+        "10",
+        "2.000 ± 1.414",
+        "62.5% ± 17.7%",
+    )  # of the same seed: 1/2 and 3/4

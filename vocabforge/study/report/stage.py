@@ -113,11 +113,11 @@ def assemble(config: StudyConfig, layout: StudyLayout) -> StudyResults:
                 made = cells(sums, mask, full, intervals=group.kind in MAIN_KINDS)
                 for key, cell in zip(keys, made, strict=True):
                     found[key].setdefault(which, {}).setdefault(shape, {})[group.key] = cell
-    figures = []
+    figures, predicted = [], set[str]()
     for way in ways:
         counted = mean_scored(scored[way.key])
         if times is not None and way.key in times.heads:
-            _predict(way.key, found[way.key], counted, times, config)
+            predicted |= _predict(way.key, found[way.key], counted, times, config)
         figures.append(
             MethodFigures(
                 key=way.key,
@@ -129,14 +129,14 @@ def assemble(config: StudyConfig, layout: StudyLayout) -> StudyResults:
                 cells=found[way.key],
             )
         )
-    results = StudyResults(
+    return StudyResults(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         size=config.size,
         seeds=seeds,
         command=shlex.join(command_line()),
         vocab_size=vocab_size,
-        columns=[],
+        columns=[column for column in COLUMNS if column in predicted],
         shapes=[
             DraftShape(key=name, nodes=form.nodes, levels=form.levels, width=form.width)
             for name, form in shapes(config.replay).items()
@@ -149,9 +149,6 @@ def assemble(config: StudyConfig, layout: StudyLayout) -> StudyResults:
         missing=missing,
         config=config.model_dump(mode="json"),
     )
-    main = [cell for one in figures if (cell := one.at(results.main_shape)) is not None]
-    results.columns = [column for column in COLUMNS if any(column in cell.predicted for cell in main)]
-    return results
 
 
 def _ranks(
@@ -247,8 +244,9 @@ def _predict(
     scored: Mapping[int, float],
     times: StudyTimes,
     config: StudyConfig,
-) -> None:
-    """Add the predictions to a method's cells of all questions and of rare data."""
+) -> set[str]:
+    """Add the predictions to a method's cells of all questions and of rare data; the columns that it has."""
+    columns = set[str]()
     for by_shape in found.values():
         for shape, by_group in by_shape.items():
             for cell in (by_group[name] for name in (EVERYTHING, RARE) if name in by_group):
@@ -256,6 +254,8 @@ def _predict(
                 if cell.accepted.value is not None and tree is not None:
                     made = predictions(key, cell.accepted, times, config.times, tree=tree, scored=scored)
                     cell.predicted.update(made)
+                    columns |= made.keys()
+    return columns
 
 
 def write_report(results: StudyResults, config: StudyConfig, layout: StudyLayout) -> None:
