@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -149,6 +150,7 @@ def bench_draft_heads(
         "target": fingerprint,
         "prompts": content_digest([list(prompt) for prompt in prompts.prompts]),
         "new": options.max_new_tokens,
+        "dtype": str(model.dtype),
         "tree": [TREE.depth, TREE.topk, TREE.total_nodes],
     }
     shared = output / "shared"
@@ -199,7 +201,7 @@ def bench_draft_heads(
                 f"seed {seed}: decoding with {way.label}",
                 place / f"decode-{way.key}.json",
                 {**asked, **content_of_method(place, way)},
-                lambda way=way: decode(way),
+                partial(decode, way),
             )
             for way in ways
         ]

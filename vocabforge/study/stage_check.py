@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -102,7 +103,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     for seed in config.seeds[: own.seeds]:
         place = layout.seed(seed)
         replayed = open_artifact(layout.replayed(seed), verify=False).content_hash
-        heads = cache(lambda place=place: StudyHeads(place, layout.target, sample.target.model))
+        heads = cache(partial(sample.heads, place))
         ranks = cache(partial(load_replayed, layout, seed))
         for way in ways:
             content = content_digest([content_of_method(place, way), way.kind, levels])
@@ -115,7 +116,9 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     totals = {
         mode: sums([made[mode] for seeds in found.values() for made in seeds.values()]) for mode in MODES
     }
-    every: Counter[str] = sum(map(Counter, totals.values()), Counter())
+    every = Counter[str]()
+    for of_mode in totals.values():
+        every.update(of_mode)
     result = StudyCheck(
         dtype=sample.target.dtype,
         device=str(sample.target.device),
@@ -152,6 +155,10 @@ class _Sample:
         self.asked = {
             which: [found[number] for number in self._numbers] for which, found in self._answers.items()
         }
+
+    def heads(self, place: Path) -> StudyHeads:
+        """Drafters and heads of a seed; the target is loaded only now."""
+        return StudyHeads(place, self._layout.target, self.target.model)
 
     def measure(
         self,

@@ -80,8 +80,9 @@ def groups_of(asked: Sequence[StudyAnswer]) -> list[tuple[QuestionGroup, Mask]]:
         among += [f"{RARE_CATEGORY} of {', '.join(headline)}"] if coding.any() else []
         add(RARE, "rare", among, rare)
     tasks = task_groups(categories[everything].tolist())
-    for task, members in tasks.items() if len(tasks) > 1 else ():
-        add(task, "task", headline, everything & np.isin(categories, members))
+    if len(tasks) > 1:
+        for task, members in tasks.items():
+            add(task, "task", headline, everything & np.isin(categories, members))
     return found
 
 
