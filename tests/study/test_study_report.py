@@ -211,6 +211,8 @@ class TestReport:
         file, content = tmp_path / RESULTS, json.loads(results.model_dump_json())
         file.write_text(json.dumps(content | {"schema_version": 1, "claims": [{"held": None}]}))
         assert read_study(file).methods == results.methods
+        file.write_text(json.dumps(content | {"schema_version": 1, "columns": ["machine", "shape"]}))
+        assert len(methods_table(read_study(file)).columns) == 5  # a column that went is left out
         for changes, words in (({"schema_version": 7}, "another version"), ({"seeds": "all"}, "schema")):
             file.write_text(json.dumps(content | changes))
             with pytest.raises(DataError, match=words):

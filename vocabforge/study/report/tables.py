@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from ...core.console import DataCell, DataTable, markdown_table
 from ...evaluate.results.schema import Figure
 from ...evaluate.results.summary import MT_BENCH_TASK
-from .results import DRAWN, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, MethodFigures, StudyResults
+from .results import (
+    COLUMNS,
+    DRAWN,
+    EVERYTHING,
+    GREEDY,
+    MACHINE,
+    RARE,
+    ROOFLINE,
+    Cell,
+    MethodFigures,
+    StudyResults,
+)
 
 DASH = "–"
 COLUMN_NAMES = {MACHINE: "this model, this machine", ROOFLINE: "8B shape, roofline"}
@@ -108,15 +119,20 @@ def methods_table(results: StudyResults) -> DataTable:
     """The main methods with the main shape, greedy, for a terminal."""
     shape = results.main_shape
     columns = ["exact logits", "tokens a cycle", "share of full, %"]
-    columns += [f"tokens/s, {COLUMN_NAMES[column]}" for column in results.columns]
+    columns += [f"tokens/s, {COLUMN_NAMES[column]}" for column in _columns(results)]
     rows = []
     for one in results.main_methods:
         cell = one.at(shape)
         figures = [percent(one.exact), length(cell), share(cell, between=False)]
-        rows.append([one.label, *figures, *(_speed(one, shape, column) for column in results.columns)])
+        rows.append([one.label, *figures, *(_speed(one, shape, column) for column in _columns(results))])
     title = f"Draft vocabularies, {shape}, greedy"
     note = "one a family; accepted lengths are measured, tokens/s predicted, those of the roofline arithmetic"
     return DataTable(title, ["draft vocabulary<", *columns], rows, note)
+
+
+def _columns(results: StudyResults) -> list[str]:
+    """Prediction columns; version 1 had one more."""
+    return [column for column in COLUMNS if column in results.columns]
 
 
 def main_table(results: StudyResults) -> StudyTable:
@@ -128,20 +144,20 @@ def main_table(results: StudyResults) -> StudyTable:
     for one in results.methods:
         row = [one.label, f"{one.exact * results.vocab_size:,.0f} ({percent(one.exact)})"]
         row += _by_shape(results, one, GREEDY)
-        row += [_speed(one, shape, column, full) for column in results.columns]
+        row += [_speed(one, shape, column, full) for column in _columns(results)]
         if checked:
             known = checked.lengths.get(one.key, {}).get(tree)
             row.append(DASH if known is None else f"{known:.2f}")
         rows.append(row)
     columns = ["draft vocabulary", "exact logits (of V)", *_shape_columns(results)]
-    columns += [f"tokens/s, {COLUMN_NAMES[column]}" for column in results.columns]
+    columns += [f"tokens/s, {COLUMN_NAMES[column]}" for column in _columns(results)]
     columns += ["dynamic tree, decoded: tokens a cycle"] if checked else []
     note = (
         f"Measured: replay of the target's own greedy answers, {_questions(results)}, {_seeds(results)}. Exact logits: "
         "mean over draft steps (a low-rank head has none); in trees a router opens clusters for every node. Share: of "
         "the full head's accepted length with the same seed; square brackets: 95% interval over questions."
     )
-    if results.columns:
+    if _columns(results):
         note += (
             f" Tokens/s of one request with {shape}, and the ratio to the full head's, are predicted from the accepted "
             "lengths of this study's small models; those of the roofline are arithmetic: bytes of each head over the "
