@@ -26,7 +26,7 @@ from tests.models.lean_support import build as build_family
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.early_exit import build, default_layers
+from vocabforge.decode.proposers.early_exit import build
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
@@ -141,7 +141,6 @@ def test_drafting_can_be_captured(shape: str, target: LeanModel) -> None:
 
 
 def test_which_layers(target: LeanModel) -> None:
-    assert [default_layers(count) for count in (1, 2, 5, 8, 32)] == [1, 1, 1, 2, 10]
     proposer = make_proposer("early-exit", ProposerParts(target))
     assert proposer.backend.layers == 1
     assert proposer.plan.nodes == proposer.plan.levels + 1

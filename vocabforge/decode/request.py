@@ -36,20 +36,15 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        finite = math.isfinite
+        finite, above = math.isfinite, self.repetition_penalty > 0
         checks = (
             ("temperature", finite(self.temperature) and self.temperature >= 0, "0 (greedy) or more"),
             ("top_k", self.top_k >= 0, "0 (all) or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0, at most 1"),
             ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
-            (
-                "repetition_penalty",
-                finite(self.repetition_penalty) and self.repetition_penalty > 0,
-                "above 0",
-            ),
+            ("repetition_penalty", finite(self.repetition_penalty) and above, "above 0"),
             ("presence_penalty", finite(self.presence_penalty), "a finite number"),
             ("frequency_penalty", finite(self.frequency_penalty), "a finite number"),
-            ("seed", 0 <= self.seed < 2**63, "0 to 2**63 - 1"),
         )
         for name, fine, expected in checks:
             if not fine:
@@ -81,26 +76,16 @@ class StopRule(Protocol):
     """Ends a request by what was generated, beyond stop tokens; see ``stops.py``."""
 
     def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
-        """How many of the generated tokens stay if the request ends here; None where it goes on.
+        """How many of the generated tokens stay if the request ends here; None if it goes on.
 
-        Args:
-            token_ids: all generated tokens.
-            fresh: how many of them are new since the last call.
+        ``fresh`` of the ``token_ids`` are new since the last call.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request.
-
-    Attributes:
-        prompt_ids: the target's token ids, at least one.
-        max_new_tokens: at least 1.
-        stop_ids: tokens that end the output; the one met is part of it.
-        sampling: how tokens are chosen.
-        stop: a further rule, such as stop strings; a new object for every request.
-    """
+    """One request: token ids of the target, at least one; ``stop_ids`` end the output and are part of it; ``stop`` is a
+    further rule, such as stop strings, a new object for every request."""
 
     prompt_ids: Sequence[int]
     max_new_tokens: int
@@ -154,14 +139,8 @@ class Generation:
         return sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 0.0
 
     def record(self, levels: int, deepest: int, drafted: int, accepted: int) -> None:
-        """One verification.
-
-        Args:
-            levels: that the cycle was to draft.
-            deepest: level that the row's tree offered.
-            drafted: draft tokens of the row's tree.
-            accepted: of them.
-        """
+        """One verification: the levels that the cycle was to draft, the deepest that the row's tree offered, its draft
+        tokens, and how many of them were accepted."""
         self.target_forwards += 1
         self.accept_lengths.append(accepted + 1)
         self.drafted_levels.append(levels)
@@ -186,4 +165,3 @@ class Generator(Protocol):
         sampling: SamplingParams,
     ) -> Generation:
         """Continue ``prompt_ids`` by at most ``max_new_tokens`` tokens."""
-        ...

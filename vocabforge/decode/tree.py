@@ -58,12 +58,8 @@ class TreeSettings:
 
 @dataclass(frozen=True)
 class DraftLaw:
-    """The distribution that the children of one node were drawn from, without replacement, in their order.
-
-    Attributes:
-        ids: (C,) int64 ascending target ids.
-        weights: (C,) float64 above or equal to 0; not necessarily of sum 1. Exactly what was drawn from.
-    """
+    """The distribution that the children of one node were drawn from, without replacement, in their order: ``ids``
+    (C,) int64 ascending and ``weights`` (C,) float64, 0 or above, up to a factor. Exactly what was drawn from."""
 
     ids: np.ndarray
     weights: Weights
@@ -78,7 +74,6 @@ class LazyLaw(Protocol):
 
     def probability(self, token: int) -> Any:
         """Exactly the probability that this token was drawn; 0 for those that cannot be."""
-        ...
 
 
 Law = DraftLaw | LazyLaw
@@ -156,11 +151,9 @@ class RowTree:
 class Verifier:
     """A way to verify one row.
 
-    Attributes:
-        walk: from a tree to the accepted nodes, the root first, and as many tokens: those of the nodes below the
-            root and, last, the target's own.
-        lossless: the output has exactly the law that the target alone would give it.
-        samples: it is for temperatures above 0; else for 0 alone.
+    ``walk`` gives the accepted nodes, the root first, and as many tokens: those of the nodes below the root and, last,
+    the target's own. ``lossless``: the output has exactly the target's distribution. ``samples``: it is for
+    temperatures above 0; else for 0 alone.
     """
 
     walk: Callable[[RowTree], Walk]
@@ -169,11 +162,8 @@ class Verifier:
 
 
 def walk_down(row: RowTree, choose: Callable[[RowTree, int, list[int]], tuple[int | None, int]]) -> Walk:
-    """From the root on, ``choose`` a child, or None and the target's own token, until it is the latter.
-
-    Args:
-        choose: called with the row, the node, and the draft tokens from below the root to the node.
-    """
+    """From the root on, ``choose`` a child, or None and the target's own token, until it is the latter; it is given the
+    row, the node, and the draft tokens from below the root to the node."""
     node: int | None = 0
     nodes: list[int] = []
     tokens: list[int] = []

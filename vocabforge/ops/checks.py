@@ -13,11 +13,7 @@ INTEGERS = frozenset({torch.int32, torch.int64})
 
 
 def check_shape(op: str, name: str, tensor: Tensor, *sizes: int | None) -> None:
-    """Dimensions and, where not None, their sizes.
-
-    Raises:
-        UsageError: others.
-    """
+    """Dimensions and, where not None, their sizes."""
     found = tuple(tensor.shape)
     if len(found) != len(sizes) or any(want is not None and got != want for got, want in zip(found, sizes)):
         raise UsageError(

@@ -78,14 +78,11 @@ def cluster_logits(
         offsets: (M + 1,) int32 ascending from 0 to V': cluster c is rows offsets[c] to offsets[c + 1] - 1.
         opened: (N, M) bool; rows may share memory (``expand``).
         most_tiles: of a call, from ``tiles_bound``. Tiles beyond it are left out, unsaid: nothing waits for the device.
-        backend: see ``ops/backend.py``; the kernel takes a d that is a multiple of 8.
+        backend: the kernel takes a d that is a multiple of 8.
 
     Returns:
         logits (N, most_tiles * 64) fp32, -inf where a row did not open the column's cluster and where a column has no
         row; rows (most_tiles * 64,) int32, the column's row of ``weight``, -1 for none.
-
-    Raises:
-        UsageError: other shapes or dtypes, or a backend that is missing.
     """
     op = "cluster_logits"
     check_shape(op, "hidden", hidden, None, None)

@@ -18,15 +18,9 @@ _SHAPE = ("tree", "topk", "total_nodes")
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """What the expansion must know of a drafter.
-
-    Attributes:
-        proposers: that draft with it here.
-        heads: labels of the draft heads that were trained on it.
-        hot_only: labels of draft vocabularies with tokens that its head lacks: a hot core only.
-        overlap: saved comparison that its bridge is made from.
-        tokenizer: it needs ``drafter_tokenizer``.
-    """
+    """What the expansion must know of a drafter: the proposers that draft with it, the labels of the heads that were
+    trained on it, of the vocabularies that are a hot core only (with tokens that its head lacks), the saved comparison
+    of its bridge, and whether it needs ``drafter_tokenizer``."""
 
     proposers: Sequence[str]
     heads: Sequence[str] = ()
@@ -142,11 +136,7 @@ def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
 
 
 def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
-    """Refuse options of heads that none of the heads has a use for.
-
-    Raises:
-        UsageError: one of these.
-    """
+    """Refuse options of heads that none of the heads has a use for."""
     there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
     for name in grid.common.given():
         kinds = meant_for(name)
@@ -178,7 +168,6 @@ def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None
 
     Args:
         kinds: of the run's drafters.
-        sampled: the temperature is above 0.
 
     Raises:
         UsageError: one of these.
@@ -191,10 +180,7 @@ def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None
 
 
 def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
-    """The same for one method, before anything is loaded.
-
-    Args:
-        kind: of its drafter.
+    """The same for one method and the kind of its drafter, before anything is loaded.
 
     Raises:
         UsageError: settings that mean nothing together.
@@ -304,11 +290,7 @@ def _usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
-    """The named proposers that can draft with this kind of drafter; its default if none is named.
-
-    Args:
-        kind: of ``FITTING``.
-        path: the drafter's folder, for errors.
+    """The named proposers that can draft with a kind of drafter (of ``FITTING``); its default if none is named.
 
     Raises:
         UsageError: none of the named ones can.

@@ -35,12 +35,8 @@ RANKER = "ranker"
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What is scored beside a draft vocabulary.
-
-    Attributes:
-        source: ``context``: the tokens of the request's text; ``ranker``: a trained ranker's best.
-        size: most tokens of it; None takes the default.
-    """
+    """What is scored beside a draft vocabulary: ``context``, the tokens of the request's text, or ``ranker``, a trained
+    ranker's best; ``size`` tokens at most (None: the default)."""
 
     source: Literal["context", "ranker"]
     size: int | None = None
@@ -48,11 +44,7 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class BuiltHead:
-    """A draft head and one phrase about it.
-
-    Attributes:
-        extra: it is more than a static vocabulary, so that reports name it.
-    """
+    """A draft head and a phrase about it; ``extra`` if it is more than a static vocabulary."""
 
     head: DraftHead
     text: str
@@ -119,8 +111,8 @@ def spec_head(
         fingerprint: of the tokenizer that the base was made for; None if that is not known.
 
     Raises:
-        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, a size beyond the head, a
-            setting that the head does not have.
+        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, or a setting that it does not
+            have.
     """
     if spec.vocab is None:
         if trained is None:
@@ -168,11 +160,7 @@ def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -
 
 
 def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOptions:
-    """How a head of a kind is used: the spec first, then what it was saved with.
-
-    Raises:
-        UsageError: a budget that cannot be read.
-    """
+    """How a head of a kind is used: the spec first, then what it was saved with."""
     shortlist = spec.shortlist or meta.get("shortlist")
     budgets = parse_budget(spec.budget, spec.draft_steps) if spec.budget else meta.get("budgets")
     return HeadOptions(
@@ -273,13 +261,8 @@ def describe(head: NamedHead, built: DraftHead) -> str:
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """What a draft head scores.
-
-    Attributes:
-        kind: of the head, as ``models.heads.HEADS`` names it.
-        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
-        of: rows of the target's LM head.
-    """
+    """What a draft head of a kind (of ``models.heads.HEADS``) scores: ``size`` tokens in a draft step, the mean over
+    the steps of a draft, of the target's LM head with ``of`` rows."""
 
     kind: str
     size: int
@@ -287,12 +270,7 @@ class DraftVocabulary:
 
 
 def draft_vocabulary(head: DraftHead, steps: int, of: int) -> DraftVocabulary:
-    """What a head scores over a draft.
-
-    Args:
-        steps: draft steps of a cycle.
-        of: rows of the target's LM head.
-    """
+    """What a head scores over the ``steps`` draft steps of a cycle; ``of`` rows has the target's LM head."""
     kind = getattr(head, "KIND", "full" if head.size >= of else "static")
     if not isinstance(head, ScoresSome):
         return DraftVocabulary(kind, head.size, of)

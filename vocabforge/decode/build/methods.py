@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 class Method:
     """One way of decoding.
 
-    Attributes:
-        head: describes its draft head where that is an artefact of its own.
-        vocabulary: what its draft head scores; None where it has none.
-        verifier: that was asked for by name. lossless: whether its outputs have the target's law.
+    ``head`` describes its draft head if that is a separate artefact, ``vocabulary`` what the head scores, ``verifier``
+    is one asked for by name; ``lossless`` if its outputs have the target's distribution.
     """
 
     name: str
@@ -61,13 +59,12 @@ def recipe_methods(
 
     Args:
         only: names of methods; the others are not built. Empty: all. Plain decoding is always there.
-        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
+        wrap: makes passes faster, see ``accelerate/``.
         sampled: the temperature is above 0; it decides between proposers if none is named.
         models: of this recipe's target, tokenizer and dtype, if they are loaded already.
 
     Raises:
-        UsageError: no such method, or settings that mean nothing together.
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: no such method, settings that mean nothing together, anything missing or damaged.
     """
     unknown = [name for name in only if name not in (PLAIN, *recipe.methods)]
     if unknown:
@@ -96,16 +93,10 @@ def build_methods(
 def build_method(
     models: Models, spec: MethodSpec, name: str, *, wrap: Wrap | None = None, sampled: bool = False
 ) -> Method:
-    """One way of decoding.
-
-    Args:
-        name: of the method; errors name it.
-        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
-        sampled: the temperature is above 0; it decides between proposers if the spec names none.
+    """One way of decoding; see :func:`recipe_methods`. Errors name the method.
 
     Raises:
-        UsageError: settings that mean nothing together.
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: settings that mean nothing together; anything missing, damaged, or not belonging together.
     """
     if not spec.drafts:
         return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
@@ -265,7 +256,6 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
 
 
 def _grid_ways(models: Models, grid: MethodGrid, sampled: bool) -> ForeignWays:
-    """The ways of a run with draft models."""
     from ..cross_vocab.build import ForeignWays
 
     return ForeignWays(

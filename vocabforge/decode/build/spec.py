@@ -187,12 +187,9 @@ class MethodSpec(StrictModel):
         }
 
     def on(self, device: str) -> MethodSpec:
-        """The same with the tree that suits a device, if that was left to it.
+        """The same with the tree that suits a type of device, if that was left to it.
 
         A CPU computes every node of a tree one after the other, a GPU many at the price of one.
-
-        Args:
-            device: its type, such as ``cpu``.
         """
         if self.tree != "auto":
             return self

@@ -38,12 +38,7 @@ class _Carry(NamedTuple):
 
 
 class EagleBackend:
-    """Draft states of an EAGLE drafter.
-
-    Args:
-        drafter: any kind whose next state is a function of its path.
-        kind, label: of the proposer that it serves.
-    """
+    """Draft states of an EAGLE drafter of any kind whose next state is a function of its path."""
 
     most_levels: int | None = None
 
@@ -96,7 +91,6 @@ class EagleBackend:
         self.lengths[row] += count
 
     def commit(self, commit: Commit) -> None:
-        """One pass over the committed positions with the target's own states."""
         assert commit.states is not None
         self.advance(commit.following, commit.states, commit.counts)
         self.note([len(tokens) for tokens in commit.tokens])

@@ -24,12 +24,7 @@ Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much one cycle drafts.
-
-    Attributes:
-        levels: levels below the root; 0 drafts nothing (plain decoding).
-        nodes: nodes verified, root included: 1 where levels is 0.
-    """
+    """How much one cycle drafts: levels below the root (0: plain decoding), and nodes verified, root included."""
 
     levels: int
     nodes: int
@@ -116,27 +111,21 @@ class DraftBackend(Protocol):
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         """Memory for B rows of that many positions and ``scratch`` draft nodes; forgets everything."""
-        ...
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         """A new request in a row: forget its last one."""
-        ...
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         """The next T prompt positions of a row: the tokens (T,) after them and the target's states (T, .)."""
-        ...
 
     def commit(self, commit: Commit) -> None:
         """Keep what was accepted."""
-        ...
 
     def start(self, roots: Tensor) -> DraftStep:
         """States at the last committed tokens (B,): a frontier of one node a row."""
-        ...
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         """States of the nodes of ``frontier``, children of ``step``'s; ``level`` 1 is below the root."""
-        ...
 
 
 @runtime_checkable
@@ -145,7 +134,6 @@ class SharesCache(Protocol):
 
     def share(self, cache: KVCache) -> None:
         """The target's cache, B rows; called before ``allocate``."""
-        ...
 
 
 @runtime_checkable
@@ -154,15 +142,12 @@ class PureBackend(Protocol):
 
     def view(self) -> Tensor:
         """(S',) slots that drafting looks at now."""
-        ...
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         """``start``, looking at these slots."""
-        ...
 
     def wrap(self, wrap: Wrap) -> None:
         """Make its other passes faster."""
-        ...
 
 
 @runtime_checkable
@@ -174,15 +159,12 @@ class DeviceBackend(PureBackend, Protocol):
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         """The device's half: changes its tensors in place; see :class:`Commit`."""
-        ...
 
     def note(self, counts: Sequence[int]) -> None:
         """The host's half: committed positions of each row."""
-        ...
 
     def device_state(self) -> Sequence[Tensor]:
         """Tensors that ``advance`` reads and changes, beside key caches."""
-        ...
 
 
 @runtime_checkable
@@ -191,7 +173,6 @@ class FeedsAhead(Protocol):
 
     def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
         """``previous`` (B, W, H) of the step that expands ``frontier``, children of ``step``'s."""
-        ...
 
 
 @runtime_checkable
@@ -206,11 +187,9 @@ class Growth(Protocol):
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
         """Children of the last frontier from its states (B, W, H); None when nothing further is to be expanded."""
-        ...
 
     def finish(self, roots: Tensor) -> DraftTree:
         """The trees under the last committed tokens (B,)."""
-        ...
 
 
 class DraftPolicy(Protocol):
@@ -237,8 +216,6 @@ class DraftPolicy(Protocol):
 
     def plans(self) -> list[Plan]:
         """The sizes it can draft, smallest first, ``plan`` last."""
-        ...
 
     def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
         """Begin a drafting of B rows; ``draws`` one a row, where it samples."""
-        ...

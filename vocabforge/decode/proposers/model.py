@@ -37,12 +37,7 @@ MOST_PENDING = 256  # positions committed without drafting that wait for the nex
 
 
 class ModelProposer:
-    """Drafts with a model, level by level.
-
-    Args:
-        backend: computes draft states.
-        head: scores them.
-        policy: which tree is drafted.
+    """Drafts with a model, level by level: a backend computes states, a head scores them, a policy grows the tree.
 
     Raises:
         UsageError: the tree is wider than the draft vocabulary or deeper than the backend can draft.
@@ -71,7 +66,6 @@ class ModelProposer:
         return self.policy.plans()
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        """Memory for B rows of that many positions; ``cache`` is the target's."""
         if self._captured is not None:
             self.wrap(self._captured)  # what was captured reaches the old memory
         if isinstance(self.backend, SharesCache):
@@ -120,7 +114,6 @@ class ModelProposer:
         self._pending = []
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Trees under the last committed tokens (B,)."""
         self._flush()
         context = None if self._context is None else self._context.tensor
         whole = self._whole_pass(plan)
@@ -191,7 +184,7 @@ class ModelProposer:
         return self._draft(self._device.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
-        """Commit what was drafted, on the device; see ``draft.DeviceBackend``."""
+        """Commit what was drafted, on the device; see ``DeviceBackend``."""
         assert self._device is not None
         self._device.advance(following, states, counts)
 
@@ -202,7 +195,6 @@ class ModelProposer:
         self._device.note([len(found) for found in tokens])
 
     def device_state(self) -> Sequence[Tensor]:
-        """What :meth:`advance` changes beside key caches."""
         assert self._device is not None
         return self._device.device_state()
 
@@ -235,11 +227,7 @@ def _no_lap(part: str) -> None:
 
 
 def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
-    """Refuse trees that cannot be filled.
-
-    Raises:
-        UsageError: wider than the draft vocabulary, or deeper than the backend can draft.
-    """
+    """Refuse trees that are wider than the draft vocabulary, or deeper than the backend can draft."""
     if policy.width > head.size:
         raise UsageError(
             "the draft tree is wider than the draft vocabulary",

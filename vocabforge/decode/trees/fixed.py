@@ -55,12 +55,10 @@ class _Layout:
 
 
 class ShapePolicy:
-    """Drafts trees of one shape.
+    """Drafts trees of one shape: which ranks are drafted below which node.
 
-    Args:
-        shape: which ranks are drafted below which node.
-        sample: draw a node's children from the head's distribution, without replacement, in place of its best.
-            Only the number of its children counts then. At temperature 0 the best are taken all the same.
+    With ``sample`` a node's children are drawn from the head's distribution, without replacement; only their number
+    counts then. At temperature 0 the best are taken all the same.
     """
 
     def __init__(self, shape: TreeShape, sample: bool = False) -> None:
@@ -74,11 +72,9 @@ class ShapePolicy:
         self._layouts: dict[tuple[Plan, torch.device], _Layout] = {}
 
     def plans(self) -> list[Plan]:
-        """The shape cut after each of its levels."""
         return self.shape.plans()
 
     def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
-        """Begin a drafting of B rows; ``draws`` one a row, read where it samples."""
         if self.samples and draws is not None and not all(draw.sampling.greedy for draw in draws):
             return SampledGrowth(self, plan, draws)
         return BestGrowth(self, plan)
@@ -100,7 +96,6 @@ class BestGrowth:
         self._tokens: list[Tensor] = []  # of each level, (B, n)
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
-        """Children of the frontier whose states are ``hidden`` (B, W, H)."""
         self._layout = self._policy.layout(self._plan, hidden.device)
         level = self._layout.levels[len(self._tokens)]
         ids = head.topk(hidden.flatten(0, 1), level.k, state)[1]  # (B * W, k)
@@ -111,7 +106,6 @@ class BestGrowth:
         return _next(self._layout, len(self._tokens), tokens)
 
     def finish(self, roots: Tensor) -> DraftTree:
-        """The trees under the last committed tokens (B,)."""
         return _tree(self._layout, torch.cat([roots[:, None], *self._tokens], 1))
 
 
@@ -166,7 +160,6 @@ class SampledGrowth:
         return found + [MISSING] * (len(children) - len(found))
 
     def finish(self, roots: Tensor) -> DraftTree:
-        """The trees under the last committed tokens (B,)."""
         tokens = torch.cat([roots[:, None], *self._tokens], 1)
         alive: Tensor | None = None
         if any(self._dead):

@@ -18,12 +18,7 @@ DEFAULT_CHAIN = 5  # draft tokens of a chain
 
 
 def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | None) -> DraftPolicy:
-    """The policy that the options ask for.
-
-    Args:
-        options: what the user gave; None takes a default.
-        default_tree: the proposer's own: ``dynamic``, ``static`` or ``chain``.
-        most_levels: levels that the drafter can fill; None where there is no bound.
+    """The policy that the options ask for; ``most_levels`` the drafter can fill.
 
     Raises:
         UsageError: options that do not fit each other.
@@ -74,11 +69,10 @@ def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape
 def tree_settings(
     depth: int | None, topk: int | None, total_nodes: int | None, max_levels: int | None = None
 ) -> TreeSettings:
-    """Tree settings with the defaults where nothing is given.
+    """Tree settings with the defaults if nothing is given.
 
-    Args:
-        max_levels: levels that the drafter can fill; the default depth stays within them and within the nodes
-            given, the default number of nodes within what depth and width allow.
+    The default depth stays within ``max_levels`` and the nodes given, the default number of nodes within what depth and
+    width allow.
     """
     default = TreeSettings()
     topk = default.topk if topk is None else topk

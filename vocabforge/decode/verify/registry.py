@@ -25,10 +25,7 @@ VERIFIERS: dict[str, str] = {
 
 
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
-    """The verifier that a user asked for, where it has a part in the run.
-
-    Args:
-        sampled: the temperature is above 0.
+    """The verifier that a user asked for, if it has a part in the run.
 
     Raises:
         UsageError: no such verifier, or one that would never be asked at this temperature.
@@ -60,13 +57,8 @@ def no_draws(name: str, temperature: float | None = None) -> UsageError:
 
 @dataclass
 class RowVerification:
-    """What verification knows of the request in a row.
-
-    Attributes:
-        sampling: how its tokens are chosen.
-        chance: its random stream.
-        history: its prompt and committed output, the tree's root included.
-    """
+    """What verification knows of the request in a row: how its tokens are chosen, its random stream, and its prompt and
+    committed output, the tree's root included."""
 
     sampling: SamplingParams
     chance: Chance
@@ -99,16 +91,15 @@ def verify(
     """Which path of each row's tree the target accepts, and the token that follows it.
 
     Args:
-        tree: B trees of N nodes.
         logits: (B, N, V) of the target at each node.
-        rows: the requests; None where a row is idle.
-        levels: levels below the root, which fixes the paths' length.
-        verifier: a name of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` where the
-            tree has laws, else ``match``. Rows at temperature 0 are always verified greedily.
+        rows: the requests; None if a row is idle.
+        levels: below the root, which fixes the paths' length.
+        verifier: of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` if the tree has laws,
+            else ``match``. Rows at temperature 0 are always verified greedily.
 
     Raises:
         UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
-        DataError: the target gives logits that are no law.
+        DataError: the target's logits hold no largest number.
     """
     together = [row is not None and by_argmax(row.sampling) for row in rows]
     tokens: list[list[int]] = [[] for _ in rows]
@@ -134,11 +125,7 @@ def verify(
 
 
 def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
-    """Of rows that all take the argmax, from what ``verify.decide_greedy`` made on the device.
-
-    Raises:
-        DataError: the target gives logits that are no law.
-    """
+    """Of rows that all take the argmax, from what ``decide_greedy`` made on the device."""
     greedy = read_greedy(path, numbers)
     tokens = [[] if row is None else _checked(greedy, number, row.history) for number, row in enumerate(rows)]
     return Verdicts(path, [len(found) - 1 for found in tokens], tokens)

@@ -27,14 +27,12 @@ class Export:
         target: the target's ``config.json``.
         shared: the target's embedding and LM head, for layouts that repeat them.
         target_name: name or path of the target, for layouts that name their verifier.
-        dtype: of the weights written.
         meta: facts for the manifest. parents: hashes of what it was made from, by role.
         config: the drafter's recipe with its target's folder, for the record.
-        ranked: ids of the draft vocabulary in rank order; None where only their set is known.
-        server: the reader, where two servers read one layout differently; None takes the layout's default.
+        ranked: ids of the draft vocabulary in rank order; None if only their set is known.
+        server: the reader, if two servers read one layout differently; None takes the layout's default.
         speculative_tokens: draft tokens a cycle that a layout recommends to its reader.
         card: text of the model card; None writes none.
-        overwrite: replace what is there.
         beside: writes further files into the folder, in folders of their own: servers look at the top only.
     """
 
@@ -55,11 +53,7 @@ class Export:
 
 
 class Layout(Protocol):
-    """What a row of the table ``FORMATS`` names: a class without instances.
-
-    Attributes:
-        NAME: its row. KIND: of the artefact that it writes.
-    """
+    """What a row of the table ``FORMATS`` names: a class without instances, and the kind of its artefacts."""
 
     NAME: str
     KIND: str
@@ -67,28 +61,18 @@ class Layout(Protocol):
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
         """Whether a folder with this ``config.json`` is of the layout, whoever wrote it."""
-        ...
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """Write a folder.
-
-        Raises:
-            MismatchError: a drafter that the layout cannot express.
-        """
-        ...
+        """Write a folder; a drafter that the layout cannot express is a MismatchError."""
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """A drafter from a folder of this layout, strictly: no tensor missing, none left over.
 
-        Args:
-            num_layers: of the target.
-
         Raises:
-            VocabForgeError: damaged, or not of this target's sizes.
+            VocabForgeError: damaged, or not of the sizes of this target with ``num_layers``.
         """
-        ...
 
 
 @contextmanager

@@ -20,15 +20,8 @@ Check = Literal["configuration", "tensors", "layers", "draft tokens"]
 
 @dataclass(frozen=True)
 class KeyUse:
-    """One stored tensor.
-
-    Attributes:
-        name: in the file.
-        shape, dtype: as stored.
-        effect: ``read`` into a parameter; ``ignored`` without an error; ``refused``: the server does not start.
-        parameter: of the server, where it is read.
-        note: why it is ignored or refused.
-    """
+    """One stored tensor: ``read`` into a parameter of the server, ``ignored`` without an error, or ``refused``: the
+    server does not start. The note tells why."""
 
     name: str
     shape: tuple[int, ...]
@@ -61,13 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ServedTarget:
-    """What a server has of the target.
-
-    Attributes:
-        config: its ``config.json``.
-        layers: their count.
-        embedding, head: (V, H).
-    """
+    """What a server has of the target: ``config.json``, its number of layers, embedding and head (V, H)."""
 
     config: Mapping[str, Any]
     layers: int
@@ -77,13 +64,7 @@ class ServedTarget:
 
 @dataclass(frozen=True)
 class Folder:
-    """A drafter's folder, read once.
-
-    Attributes:
-        body: ``config.json``.
-        tensors: as stored.
-        token_map: ids in rank order from a file beside, for servers that take one; None without.
-    """
+    """A drafter's folder, read once, with the ids in rank order from a file beside, for servers that take one."""
 
     path: Path
     body: Mapping[str, Any]
@@ -153,10 +134,8 @@ class Served:
 class Reader:
     """A server's way to read a folder: a row of ``registry.READERS``.
 
-    Attributes:
-        name: its row. title: in words. layout: what to export for it, as in ``--format``.
-        matches: whether the server knows the folder's architecture.
-        fill: records in a ``Served`` what the server has of the folder.
+    ``layout`` is what to export for it; ``matches`` whether the server knows the folder's architecture; ``fill``
+    records in a ``Served`` what it has of the folder.
     """
 
     name: str
@@ -166,7 +145,6 @@ class Reader:
     fill: Callable[[Served, Folder, ServedTarget], None]
 
     def read(self, folder: Folder, target: ServedTarget) -> Served:
-        """The folder as the server has it."""
         served = Served(self.name, self.title, ", ".join(folder.architectures))
         self.fill(served, folder, target)
         return served
