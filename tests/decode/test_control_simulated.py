@@ -8,7 +8,8 @@ import pytest
 
 from tests.decode.control_worlds import STEP, World, chain_plans, flat, linear_cost, random_world
 from tests.decode.theory_formulas import expected_tokens
-from vocabforge.decode.control.control import AdaptiveControl, AdaptiveOptions
+from vocabforge.decode.control import control as controls
+from vocabforge.decode.control.control import AdaptiveControl
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
 
@@ -40,15 +41,15 @@ def test_switches_off_and_probes_cheaply(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_dear_probe_makes_the_next_one_wait(seed: int) -> None:
+def test_a_dear_probe_makes_the_next_one_wait(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafting at 40 times the price: doubling waits alone would cost more than the share."""
     world = World(flat(0.02), linear_cost(39, 0, 0), seed, outliers=0)
-    options = AdaptiveOptions(probe_share=0.03, longest_wait=64)
-    control = AdaptiveControl([Plan(2, 3)], options)
+    monkeypatch.setattr(controls, "LONGEST_WAIT", 64)
+    control = AdaptiveControl([Plan(2, 3)])
     world.run(control, 60)
     assert world.run(control, 6000) >= 0.96 / STEP
     cheap = World(flat(0.02), linear_cost(0.02, 0, 0), seed, outliers=0)
-    control = AdaptiveControl([Plan(2, 3)], options)
+    control = AdaptiveControl([Plan(2, 3)])
     cheap.run(control, 2000)
     assert Counter(cheap.chosen)[Plan(2, 3)] > 2000 / 64  # what costs nothing is asked at every wait
 

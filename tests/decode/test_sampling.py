@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 
@@ -150,34 +149,6 @@ def test_ties_at_the_borders_go_to_the_lower_ids() -> None:
     assert target_weights(ties, SamplingParams(), history, []).tolist() == [0, 1, 0, 0, 0, 0]
 
 
-def test_top_p_takes_the_token_that_reaches_the_mass_and_no_more() -> None:
-    quarters = torch.zeros(4)
-    for top_p, count in [(0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)]:
-        weights = target_weights(quarters, SamplingParams(1.0, top_p=top_p), history_of([], [], 4), [])
-        assert np.flatnonzero(weights).tolist() == list(range(count)), top_p
-
-
-def test_every_setting_leaves_a_law_whose_zeros_are_exact() -> None:
-    for seed, (k, p, m) in enumerate(itertools.product([0, 1, 3], [1e-9, 0.5, 1.0], [0.0, 0.5, 1.0])):
-        torch.manual_seed(seed)
-        logits = torch.randn(VOCAB)
-        logits[5:9] = -torch.inf
-        weights = target_weights(logits, SamplingParams(1.3, k, p, m), history_of([], []), [])
-        assert weights[5:9].tolist() == [0.0] * 4
-        assert weights.min() >= 0 < weights.sum() < np.inf
-        assert weights[int(logits.argmax())] == weights.max()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_logits_of_every_dtype_are_transformed_in_fp32(dtype: torch.dtype) -> None:
-    logits = (torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)) * 4).to(dtype)
-    sampling = SamplingParams(0.7, top_k=9, min_p=0.01)
-    np.testing.assert_array_equal(
-        target_weights(logits, sampling, history_of([], []), []),
-        target_weights(logits.float(), sampling, history_of([], []), []),
-    )
-
-
 def test_tiny_temperatures_are_greedy_and_finite() -> None:
     for temperature in (1e-6, 1e-30, 1e-44, 1e-300, 5e-324):
         sampling = SamplingParams(temperature)
@@ -204,14 +175,3 @@ def test_logits_that_are_no_law_are_one_clear_error(sampling: SamplingParams) ->
         assert "for token 6 (from 0)" in str(error.value)
         with pytest.raises(DataError, match="the drafter's logits"):
             draft_weights(logits.numpy(), sampling)
-
-
-def test_a_drafters_weights_are_the_same_transform_without_penalties() -> None:
-    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3))
-    sampling = SamplingParams(0.8, 20, 0.9, 0.02, 1.5, 0.3, 0.4)
-    plain = SamplingParams(0.8, 20, 0.9, 0.02)
-    before = logits.clone()
-    expected = target_weights(logits, plain, history_of([1, 2], [3]), [4])
-    np.testing.assert_array_equal(draft_weights(logits, sampling), expected)
-    np.testing.assert_array_equal(draft_weights(logits.numpy(), sampling), expected)
-    assert torch.equal(logits, before), "the caller's logits stay"

@@ -135,11 +135,6 @@ def test_figures_stand_with_what_made_them(facts: CardFacts) -> None:
     assert "a\\|b" in other, "a bar in a cell ends it"
 
 
-def test_a_further_section_stands_before_use(facts: CardFacts) -> None:
-    card = changed(facts, sections=["## More\n\nWords."])
-    assert card.index("## More") < card.index("## Use")
-
-
 def test_commands_for_eagle3(facts: CardFacts) -> None:
     ours, sglang, vllm = blocks(changed(facts, speculative_tokens=3))
     assert shlex.split(ours)[:2] == ["vocabforge", "generate"]
@@ -153,16 +148,6 @@ def test_commands_for_eagle3(facts: CardFacts) -> None:
     words = shlex.split(vllm)
     config = json.loads(words[words.index("--speculative-config") + 1])
     assert config == {"method": "eagle3", "model": "served", "num_speculative_tokens": 3}
-
-
-def test_names_with_blanks_and_quotes_are_quoted(facts: CardFacts) -> None:
-    name = "a drafter's folder"
-    ours, sglang, vllm = blocks(changed(facts, name=name))
-    assert shlex.split(ours)[5] == name
-    words = shlex.split(sglang)
-    assert words[words.index("--speculative-draft-model-path") + 1] == name
-    words = shlex.split(vllm)
-    assert json.loads(words[words.index("--speculative-config") + 1])["model"] == name
 
 
 def test_commands_for_eagle1(facts: CardFacts, shared: TargetTensors) -> None:

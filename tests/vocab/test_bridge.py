@@ -80,6 +80,7 @@ def test_by_hand(tmp_path):
     assert bridge.shared == 258 / 259
     assert bridge.target.mean_bytes == (98 + 2 + 3 + 2) / 101  # of the bytes, those of readable ASCII
     assert bridge.target.start == (259,)  # no BOS: its end token
+    assert bridge.drafter.characters >= set("abdx ")
     assert (bridge.ends(259), bridge.ends(258)) == (True, False)
 
 

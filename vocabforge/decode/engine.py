@@ -23,7 +23,7 @@ from .control.control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
 from .proposers.interface import PLAIN_PLAN, Wrap, WrapsPasses
 from .proposers.ngram import root_trees
-from .proposers.registry import Proposer
+from .proposers.registry import Counts, Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
@@ -279,6 +279,8 @@ class Decoder:
             assert one is not None
             if one.finish is not None:
                 one.result.finish = one.finish
+                if isinstance(self.proposer, Counts):
+                    one.result.counts = self.proposer.counts(row)
                 timings = one.result.timings
                 one.result.prefill_s = timings.get(PREFILL, 0.0)
                 one.result.decode_s = sum(timings.values()) - one.result.prefill_s

@@ -8,10 +8,11 @@ probes; what a probe loses decides how long no other follows, so that probes cos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..proposers.interface import PLAIN_PLAN, Plan
 from .estimates import SECONDS, CostEstimates, TokenEstimates
@@ -55,6 +56,17 @@ class Control(Protocol):
     def observe(self, cycle: CycleFigures) -> None: ...  # a cycle has ended
 
 
+def __getattr__(name: str) -> object:
+    if name == "AdaptiveOptions":
+        raise UsageError(
+            "adaptive control has no options any more",
+            got=name,
+            expected="AdaptiveControl(plans) or AdaptiveControl(plans, costs)",
+            remedy="leave the options out; their defaults are constants now",
+        )
+    raise AttributeError(name)
+
+
 class FixedControl:
     """The largest plan (the last one) in every cycle."""
 
@@ -88,14 +100,16 @@ class AdaptiveControl:
 
     Args:
         plans: what the proposer can draft; plain decoding is always allowed beside them.
+        costs: seconds by plan, plain decoding among them. Nothing is measured then, and the same requests give the
+            same plans.
     """
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
         drafting = {plan for plan in plans if plan.levels}
         self.plans = [PLAIN_PLAN, *sorted(drafting, key=lambda plan: (plan.levels, plan.nodes))]
         self._places = {plan: place for place, plan in enumerate(self.plans)}  # 0 is plain decoding
         self._tokens = TokenEstimates(self.plans)
-        self._costs = CostEstimates(self.plans)
+        self._costs = CostEstimates(self.plans, costs)
         self._used = [0] * len(self.plans)  # the last cycle of each plan
         self._cycle = 0
         self._incumbent = largest = len(self.plans) - 1
@@ -109,8 +123,10 @@ class AdaptiveControl:
         self._lost = 0.0  # seconds lost against plain decoding since that was left
         self._reference = Estimate(0.0, 0.0)  # of the incumbent, to see changes
         # The largest plan and plain decoding first: all others lie between them.
-        self._unseen = [largest] * FIRST + [0] * FIRST if largest else []
+        self._unseen = [] if costs or not largest else [largest] * FIRST + [0] * FIRST
         self._next = largest
+        if costs and largest:
+            self._decide(self._known())
 
     def begin(self) -> None:
         """New requests: their texts may be easier or harder, so the past counts less and a probe comes sooner."""
@@ -215,8 +231,9 @@ class AdaptiveControl:
 
     def _remeasure(self, *keep: int) -> None:
         """A plan costs more or less than it did: whether others do, plain decoding tells, and a line to it."""
-        self._costs.forget(keep)
-        self._unseen = [0] * FIRST
+        if not self._costs.given:
+            self._costs.forget(keep)
+            self._unseen = [0] * FIRST
 
     def _start_probe(self, known: Sequence[Estimate]) -> None:
         """Try another plan: in turn the most promising one, the one not used for longest, the next larger one."""

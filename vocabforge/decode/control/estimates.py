@@ -134,9 +134,11 @@ class CostEstimates:
     again. Plans hardly measured follow ``a + b levels + c nodes``, fitted to the others.
     """
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans = plans
-        self._costs: dict[int, float] = {}
+    def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
+        self._plans, self.given = plans, costs is not None
+        self._costs = (
+            {place: costs[plan] for place, plan in enumerate(plans) if plan in costs} if costs else {}
+        )
         self._recent = [deque[float](maxlen=WINDOW) for _ in plans]
         self._seen = [0] * len(plans)  # the cycle of a plan's last measurement
         self._cycle = 0
@@ -145,6 +147,8 @@ class CostEstimates:
 
     def add(self, place: int, seconds: float) -> None:
         """One measurement, in seconds above 0."""
+        if self.given:
+            return
         self._cycle += 1
         recent, before, away = self._recent[place], self._costs.get(place), self._cycle - self._seen[place]
         steady = len(recent) == WINDOW and away == 1
@@ -194,7 +198,7 @@ class CostEstimates:
 
     def _sure(self, place: int) -> bool:
         """Known, or measured twice after its first cycle: one measurement may be a pause."""
-        return place in self._costs and len(self._recent[place]) > 1
+        return place in self._costs and (self.given or len(self._recent[place]) > 1)
 
 
 def clipped_mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from ...vocab.overlap.bridge import Bridge
 
@@ -169,13 +169,19 @@ class DraftText:
         return pairs
 
     def _parts(self, word: bytes, at: int) -> Pairs:
-        """A word letter by letter."""
-        letters = [
-            letter.encode("utf-8", "surrogateescape") for letter in word.decode("utf-8", "surrogateescape")
-        ]
-        starts = accumulate(map(len, letters), initial=at)
-        spelled = zip(starts, self._bridge.drafter.speller.spell(letters))
-        return [pair for start, ids in spelled for pair in self._ended(ids or [], start)]
+        """A word by its longest parts of letters that the drafter has, else letter by letter."""
+        spell, known = self._bridge.drafter.speller.spell, self._bridge.drafter.characters
+        pairs = Pairs()
+        for has, letters in groupby(word.decode("utf-8", "surrogateescape"), known.__contains__):
+            parts = [letter.encode("utf-8", "surrogateescape") for letter in letters]
+            whole = spell([b"".join(parts)])[0] if has else None
+            if whole:
+                pairs += self._ended(whole, at)
+            else:
+                for start, ids in zip(accumulate(map(len, parts), initial=at), spell(parts), strict=False):
+                    pairs += self._ended(ids or [], start)
+            at += sum(map(len, parts))
+        return pairs
 
     def _ended(self, ids: Sequence[int], at: int) -> Pairs:
         lengths = (len(self._forms[token] or b"") for token in ids)

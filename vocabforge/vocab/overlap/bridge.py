@@ -54,6 +54,11 @@ class BridgeSide:
         return np.array([token for token, form in enumerate(self.forms) if form], dtype=np.int64)
 
     @cached_property
+    def characters(self) -> frozenset[str]:
+        """Characters that occur in its tokens."""
+        return frozenset("".join(form.decode("utf-8", "ignore") for form in self.forms if form))
+
+    @cached_property
     def closings(self) -> frozenset[bytes]:
         """Two bytes each: a letter or mark and the white space that ends it within a token (``;`` and a line end)."""
         return frozenset(re.findall(rb"(?=([^ \n\t\r\0][ \n\t\r]))", b"\0".join(filter(None, self.forms))))
