@@ -12,28 +12,17 @@ from ..core.errors import UsageError
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the target's next token is chosen: one transform of its logits, then a draw (see ``sampling.py``).
+    """How the target's next token is chosen: one transform of its logits, then a draw (see ``sampling.py``)."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the smallest set of most probable tokens with this mass; 1 keeps all.
-        min_p: drop tokens below this share of the most probable one's probability; 0 keeps all.
-        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output
-            (Keskar et al. 2019, CTRL); 1 is none.
-        presence_penalty, frequency_penalty: subtracted from logits of tokens in the output, once and once an
-            occurrence; 0 is none.
-        seed: of the request's random stream.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # keep the k most probable tokens; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of most probable tokens with this mass
+    min_p: float = 0.0  # drop tokens below this share of the most probable one's probability
+    # Divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al. 2019, CTRL).
     repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int = 0
+    presence_penalty: float = 0.0  # subtracted from logits of tokens in the output,
+    frequency_penalty: float = 0.0  # and this one once an occurrence
+    seed: int = 0  # of the request's random stream
 
     def __post_init__(self) -> None:
         finite, above = math.isfinite, self.repetition_penalty > 0
@@ -99,39 +88,27 @@ Finish = Literal["stop", "length", "cache"]
 
 @dataclass
 class Generation:
-    """One generated continuation and what it cost.
+    """One generated continuation and what it cost. In a batch a cycle's seconds count for each of its requests."""
 
-    Attributes:
-        token_ids: new tokens; a stop token is included, nothing after it; stop strings end with the token that
-            completes them.
-        accept_lengths: tokens committed by each verification, the target's own included (before anything
-            beyond a stop or a limit is cut); plain decoding has a 1 for every new token.
-        drafted_levels: levels that each cycle was to draft; 0 where it decoded plainly.
-        prefill_s, decode_s: seconds. In a batch a cycle's seconds count for each of its requests.
-        target_forwards: passes of the target, prefill chunks included.
-        drafted: draft tokens verified.
-        verified: nodes that verifications checked, roots included.
-        timings: seconds by part: ``prefill``; drafting in ``layers``, ``head`` and ``draft`` (the rest: growing the
-            tree); ``verify``; ``other`` (committing, and the other rows of a batch).
-        finish: ``stop`` token or string, ``length`` limit, or ``cache`` full.
-        accepted_by_depth, drafted_by_depth: verifications whose path reached depth i + 1, and
-            verifications whose tree offered that depth.
-        counts: what its proposer counted (``proposers.Counts``), by name.
-    """
-
+    # A stop token is included, nothing after it; stop strings end with the token that completes them.
     token_ids: list[int] = field(default_factory=list)
+    # Tokens committed by each verification, the target's own included, before anything beyond a stop is cut.
     accept_lengths: list[int] = field(default_factory=list)
-    drafted_levels: list[int] = field(default_factory=list)
+    drafted_levels: list[int] = field(
+        default_factory=list
+    )  # that each cycle was to draft; 0: it decoded plainly
     prefill_s: float = 0.0
     decode_s: float = 0.0
-    target_forwards: int = 0
-    drafted: int = 0
-    verified: int = 0
+    target_forwards: int = 0  # prefill chunks included
+    drafted: int = 0  # draft tokens verified
+    verified: int = 0  # nodes that verifications checked, roots included
+    # Seconds by part: prefill; drafting in layers, head and draft (growing the tree); verify; other.
     timings: dict[str, float] = field(default_factory=dict)
-    finish: Finish = "length"
+    finish: Finish = "length"  # stop token or string, length limit, or cache full
+    # Verifications whose path reached depth i + 1, and those whose tree offered that depth.
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)  # of its proposer (``Counts``), by name
 
     @property
     def mean_accepted_length(self) -> float:

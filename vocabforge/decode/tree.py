@@ -17,17 +17,11 @@ from .sampling import Chance, TokenHistory, Weights
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """Shape of the draft tree.
+    """Shape of the draft tree."""
 
-    Attributes:
-        topk: children of a node, and nodes expanded in a round.
-        depth: rounds after the root's expansion; the tree is depth + 1 levels deep.
-        total_nodes: nodes that one verification checks, root included.
-    """
-
-    topk: int = 10
-    depth: int = 5
-    total_nodes: int = 60
+    topk: int = 10  # children of a node, and nodes expanded in a round
+    depth: int = 5  # rounds after the root's expansion; the tree is depth + 1 levels deep
+    total_nodes: int = 60  # nodes that one verification checks, root included
 
     def __post_init__(self) -> None:
         if self.topk < 1 or self.depth < 0:
@@ -81,27 +75,17 @@ Law = DraftLaw | LazyLaw
 
 @dataclass(frozen=True)
 class DraftTree:
-    """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children.
+    """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children."""
 
-    Attributes:
-        tokens: (B, N) int64.
-        parents: (B, N) int64, the root's is 0.
-        depths: (B, N) int64, the root's is 0.
-        ancestors: bool (B, N, N), ancestors[b, i, j]: j is i or above it.
-        alive: bool (B, N), False where a node only pads a smaller tree to N; None: all are alive.
-        chain: every node is the child of the one before it.
-        words: ``ancestors`` as bits, (B, N, W) int64, where they are known already.
-        laws: for each row, node -> law of its children; None where drafts are a function of the context.
-    """
-
-    tokens: Tensor
-    parents: Tensor
-    depths: Tensor
-    ancestors: Tensor
-    alive: Tensor | None = None
-    chain: bool = False
+    tokens: Tensor  # (B, N) int64
+    parents: Tensor  # (B, N) int64, the root's is 0
+    depths: Tensor  # (B, N) int64, the root's is 0
+    ancestors: Tensor  # bool (B, N, N), ancestors[b, i, j]: j is i or above it
+    alive: Tensor | None = None  # bool (B, N), False if a node only pads a smaller tree; None: all are alive
+    chain: bool = False  # every node is the child of the one before it
+    # For each row, node -> law of its children; None if drafts are a function of the context.
     laws: Sequence[Mapping[int, Law]] | None = None
-    words: Tensor | None = None
+    words: Tensor | None = None  # ``ancestors`` as bits, (B, N, W) int64, if they are known already
 
     def ancestor_words(self) -> Tensor:
         """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""
@@ -127,24 +111,15 @@ Walk = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class RowTree:
-    """A tree and the target's logits on it.
+    """A tree of one request, and the target's logits on it."""
 
-    Attributes:
-        tokens: of the N nodes; node 0 is the root, the last committed token.
-        children: of each node, in the order in which they are tried; nodes that only pad are in none.
-        logits: (N, V) of the target, where the model left them.
-        sampling, chance: the request's settings and random stream.
-        history: prompt and committed output, the root included.
-        laws: node -> the law that its children were drawn from; a node without one has point masses.
-    """
-
-    tokens: Sequence[int]
-    children: Sequence[Sequence[int]]
-    logits: Tensor
+    tokens: Sequence[int]  # of the N nodes; node 0 is the root, the last committed token
+    children: Sequence[Sequence[int]]  # in the order in which they are tried; nodes that only pad are in none
+    logits: Tensor  # (N, V) of the target
     sampling: SamplingParams
     chance: Chance
-    history: TokenHistory
-    laws: Mapping[int, Law] = field(default_factory=dict)
+    history: TokenHistory  # prompt and committed output, the root included
+    laws: Mapping[int, Law] = field(default_factory=dict)  # of a node's children; point masses without one
 
 
 @dataclass(frozen=True)

@@ -40,29 +40,21 @@ class MeasuredMethod:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says.
+    """What a card says."""
 
-    Attributes:
-        layout: row of the table of formats. server: see ``Export.server``.
-        target: the target's ``config.json``. target_name: name or path of the target.
-        meta: facts of the drafter's manifest. recipe: the configuration it was trained with.
-        coverage: share of counted tokens that the draft vocabulary holds, if it is known.
-        sections: further ones, in Markdown.
-    """
-
-    name: str
-    layout: str
+    name: str  # of the folder
+    layout: str  # row of the table of formats
     drafter: Drafter
-    target: Mapping[str, Any]
-    target_name: str
+    target: Mapping[str, Any]  # its ``config.json``
+    target_name: str  # name or path
     dtype: str
-    server: str | None = None
+    server: str | None = None  # see ``Export.server``
     speculative_tokens: int = 5
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    coverage: float | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)  # facts of the drafter's manifest
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # the configuration it was trained with
+    coverage: float | None = None  # share of counted tokens that the draft vocabulary holds, if it is known
     measured: Sequence[MeasuredMethod] = ()
-    sections: Sequence[str] = ()
+    sections: Sequence[str] = ()  # further ones, in Markdown
 
 
 def model_card(facts: CardFacts) -> str:

@@ -232,21 +232,22 @@ def _vocab_head(base: HeadBase, subset: VocabSubset, source: Path) -> BuiltHead:
     return BuiltHead(scheduled, phrase("scheduled", scheduled, options))
 
 
+_PARTS = (
+    ("core_size", "hot core of {:,}"),
+    ("context_size", "up to {:,} of the text"),
+    ("tail_size", "tail of {:,} from a ranker"),
+    ("sizes", "tokens by draft step {}"),
+    ("shortlist", "shortlist of {:,}"),
+    ("budgets", "clusters by draft step {}"),
+)
+
+
 def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
     """What a head is, for tables and reports."""
     parts = [f"{kind} head over {built.size:,} tokens"]
-    if (core := getattr(built, "core_size", None)) is not None:
-        parts.append(f"hot core of {core:,}")
-    if built.context_size:
-        parts.append(f"up to {built.context_size:,} of the text")
-    if (tail := getattr(built, "tail_size", None)) is not None:
-        parts.append(f"tail of {tail:,} from a ranker")
-    if (sizes := getattr(built, "sizes", None)) is not None:
-        parts.append(f"tokens by draft step {' '.join(map(str, sizes))}")
-    if (shortlist := getattr(built, "shortlist", None)) is not None:
-        parts.append(f"shortlist of {shortlist:,}")
-    if (budgets := getattr(built, "budgets", None)) is not None:
-        parts.append(f"clusters by draft step {' '.join(map(str, budgets))}")
+    for name, text in _PARTS:
+        if value := getattr(built, name, None):
+            parts.append(text.format(value if isinstance(value, int) else " ".join(map(str, value))))
     if options.rows is not None:
         parts.append(f"{options.rows} rows")
     if options.fp8:

@@ -10,7 +10,7 @@ read the target's last hidden states. EAGLE-3 (Li et al. 2025) reads three layer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,8 @@ class EagleBackend:
 
     def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
         self.drafter, self.kind, self.label = drafter, kind, label
-        self.reads, self.aux_layers = drafter.reads, tuple(drafter.config.aux_layers)
+        self.reads: Literal["aux", "hidden", "none"] = drafter.reads
+        self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
         self._bits = False  # what a pass sees is told by lengths and bits, not by masks

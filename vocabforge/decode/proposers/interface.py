@@ -49,23 +49,15 @@ class Draw:
 
 @dataclass(frozen=True)
 class Commit:
-    """What one cycle commits in B rows, padded to L positions a row.
+    """What one cycle commits in B rows, padded to L positions a row."""
 
-    Attributes:
-        following: (B, L) int64 token after each committed position; the first is that after the root.
-        states: (B, L, .) the target's states of those positions, as the proposer reads them; None where it
-            reads none.
-        counts: (B,) int64 real positions of each row (0 for an idle row); the rest is padding.
-        path: (B, L) int64 nodes of the last proposed tree behind those positions, the root first; None where no
-            tree was proposed (plain decoding).
-        tokens: the same tokens as ``following``, real ones only, on the host.
-    """
-
-    following: Tensor
-    states: Tensor | None
-    counts: Tensor
-    path: Tensor | None
-    tokens: Sequence[Sequence[int]]
+    following: Tensor  # (B, L) int64 token after each committed position; the first is that after the root
+    states: Tensor | None  # (B, L, .) the target's states of those positions, if the proposer reads any
+    counts: Tensor  # (B,) int64 real positions of each row (0 for an idle row); the rest is padding
+    path: (
+        Tensor | None
+    )  # (B, L) int64 nodes of the last proposed tree, the root first; None: none was proposed
+    tokens: Sequence[Sequence[int]]  # the real ones of ``following``, on the host
 
 
 class Frontier(NamedTuple):
@@ -76,38 +68,22 @@ class Frontier(NamedTuple):
 
 
 class DraftStep(NamedTuple):
-    """States of one frontier.
+    """States of one frontier."""
 
-    ``hidden`` (B, W, H) is what the head reads; ``tokens`` (B, W) and ``previous`` (B, W, H) what was fed;
-    ``carry`` whatever the backend needs to expand it.
-    """
-
-    hidden: Tensor
-    tokens: Tensor
-    previous: Tensor
-    carry: Any
+    hidden: Tensor  # (B, W, H) that the head reads
+    tokens: Tensor  # (B, W) that were fed,
+    previous: Tensor  # (B, W, H) with these states
+    carry: Any  # whatever the backend needs to expand it
 
 
 class DraftBackend(Protocol):
-    """Computes draft states level by level, for B rows at once.
+    """Computes draft states level by level, for B rows at once."""
 
-    Attributes:
-        reads: which states of the target it takes: ``aux`` layer outputs, final ``hidden`` states, or ``none``.
-        aux_layers: 0-based layers behind ``aux``.
-        most_levels: deepest tree it can draft; None where there is no bound.
-        kind, label: its proposer's name, and as people write it.
-    """
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def reads(self) -> Literal["aux", "hidden", "none"]: ...
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-    @property
-    def most_levels(self) -> int | None: ...
+    kind: str  # its proposer's name,
+    label: str  # and as people write it
+    reads: Literal["aux", "hidden", "none"]  # states of the target that it takes: of layers, or the last
+    aux_layers: tuple[int, ...]  # 0-based layers behind ``aux``
+    most_levels: int | None  # deepest tree it can draft
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         """Memory for B rows of that many positions and ``scratch`` draft nodes; forgets everything."""
@@ -193,26 +169,13 @@ class Growth(Protocol):
 
 
 class DraftPolicy(Protocol):
-    """Which tree is drafted.
+    """Which tree is drafted."""
 
-    Attributes:
-        plan: its full size.
-        scratch: draft nodes that backends must have room for (all expanded nodes of a drafting).
-        width: most children of a node.
-        broadest: most nodes that are expanded at once.
-        samples: children are drawn from the head's distribution (verification B); else they are its best.
-    """
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def scratch(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def broadest(self) -> int: ...
-    @property
-    def samples(self) -> bool: ...
+    plan: Plan  # its full size
+    scratch: int  # draft nodes that backends must have room for (all expanded nodes of a drafting)
+    width: int  # most children of a node
+    broadest: int  # most nodes that are expanded at once
+    samples: bool  # children are drawn from the head's distribution; else they are its best
 
     def plans(self) -> list[Plan]:
         """The sizes it can draft, smallest first, ``plan`` last."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class ModelProposer:
         self._wrap: Wrap | None = None
         self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
         # The backend and the head, where they have these sides; to ask them in every cycle takes longer than a kernel.
-        self._device = backend if isinstance(backend, DeviceBackend) else None
+        self._device: Any = backend if isinstance(backend, DeviceBackend) else None
         self._feeds = backend if isinstance(backend, FeedsAhead) else None
         self._prepares = head if isinstance(head, PreparesSteps) else None
         self._captured: GraphCapture | None = None
@@ -175,28 +176,24 @@ class ModelProposer:
         """Before a cycle on the device: what the host still holds goes there."""
         self._flush()
         self._told = None if self._context is None else self._context.tensor  # always the same tensor
-        assert self._device is not None
         self._view = self._device.view()
 
     def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
         """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
-        assert self._device is not None
         return self._draft(self._device.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         """Commit what was drafted, on the device; see ``DeviceBackend``."""
-        assert self._device is not None
         self._device.advance(following, states, counts)
 
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
         """The same on the host: the committed tokens of each row."""
-        assert self._device is not None
         self._meet(tokens)
         self._device.note([len(found) for found in tokens])
 
     def device_state(self) -> Sequence[Tensor]:
-        assert self._device is not None
-        return self._device.device_state()
+        state: Sequence[Tensor] = self._device.device_state()
+        return state
 
     def wrap(self, wrap: Wrap) -> None:
         """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""

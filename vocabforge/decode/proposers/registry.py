@@ -71,34 +71,18 @@ class ProposerParts:
 
 
 class Proposer(Protocol):
-    """Drafts a tree under the last committed token of each of B rows.
+    """Drafts a tree under the last committed token of each of B rows."""
 
-    Attributes:
-        kind, label: its name in the table, and as people write it.
-        reads, aux_layers: which states of the target it takes; see ``DraftBackend``.
-        plan: its full size; ``plans`` all sizes it can draft.
-        samples: its trees carry the laws that their nodes were drawn from.
-        head: None where it has none (n-gram).
-        scratch: slots behind the committed ones of the target's cache that drafting itself writes.
-    """
+    kind: str  # its name in the table,
+    label: str  # and as people write it
+    reads: Literal["aux", "hidden", "none"]  # states of the target that it takes; see ``DraftBackend``
+    aux_layers: tuple[int, ...]
+    plan: Plan  # its full size; ``plans`` all sizes it can draft
+    samples: bool  # its trees carry the distributions that their nodes were drawn from
+    scratch: int  # slots behind the committed ones of the target's cache that drafting itself writes
 
     @property
-    def kind(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def reads(self) -> Literal["aux", "hidden", "none"]: ...
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def samples(self) -> bool: ...
-    @property
-    def head(self) -> DraftHead | None: ...
-    @property
-    def scratch(self) -> int: ...
-
+    def head(self) -> DraftHead | None: ...  # None for n-gram
     def plans(self) -> list[Plan]: ...
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:

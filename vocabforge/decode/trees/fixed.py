@@ -24,23 +24,14 @@ MISSING = 0  # token of a node without one: a valid id, never accepted
 
 @dataclass(frozen=True)
 class _Level:
-    """One expansion: the frontier's nodes, W of them, get their children.
+    """One expansion: the frontier's nodes, W of them, get their children."""
 
-    Attributes:
-        nodes: W places in the tree.
-        children: their children, (W, at most k) places in the tree.
-        k: children asked of the head, the highest rank + 1.
-        picks: (n,) places of the n children in the head's (W * k) answers; None where all are taken in order.
-        fresh: (W',) places of the next frontier among the n children; None where they are all of them.
-        parents: (1, W') places of the next frontier's parents in this one.
-    """
-
-    nodes: tuple[int, ...]
-    children: tuple[tuple[int, ...], ...]
-    k: int
-    picks: Tensor | None
-    fresh: Tensor | None
-    parents: Tensor
+    nodes: tuple[int, ...]  # W places in the tree
+    children: tuple[tuple[int, ...], ...]  # theirs, (W, at most k)
+    k: int  # children asked of the head, the highest rank + 1
+    picks: Tensor | None  # (n,) places of the n children in the head's (W * k) answers; None: all, in order
+    fresh: Tensor | None  # (W',) places of the next frontier among the n children; None: all of them
+    parents: Tensor  # (1, W') places of the next frontier's parents in this one
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,10 @@ FIRST_RIGHT = 0.6
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A tree without tokens, in level order: nodes of a level by the places of their parents, then by rank.
+    """A tree without tokens, in level order: nodes of a level by the places of their parents, then by rank."""
 
-    Attributes:
-        parents: place of every node's parent; the root's is 0.
-        ranks: which of its parent's children a node is, 0 the best; the root's is 0.
-    """
-
-    parents: tuple[int, ...]
-    ranks: tuple[int, ...]
+    parents: tuple[int, ...]  # place of every node's parent; the root's is 0
+    ranks: tuple[int, ...]  # which of its parent's children a node is, 0 the best; the root's is 0
 
     @property
     def nodes(self) -> int:

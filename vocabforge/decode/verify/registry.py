@@ -67,18 +67,11 @@ class RowVerification:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Outcome of one verification of B rows.
+    """Outcome of one verification of B rows."""
 
-    Attributes:
-        path: (B, levels + 1) int64 nodes from the root to the last accepted one, which is repeated up to the end;
-            an idle row has some nodes of its tree.
-        accepted: accepted draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row.
-        tokens: the accepted draft tokens and, last, the target's own: accepted + 1 of them; none for an idle row.
-    """
-
-    path: Tensor
-    accepted: list[int]
-    tokens: list[list[int]]
+    path: Tensor  # (B, levels + 1) int64 nodes from the root to the last accepted one, repeated up to the end
+    accepted: list[int]  # draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row
+    tokens: list[list[int]]  # those and, last, the target's own; none for an idle row
 
 
 def verify(

@@ -85,32 +85,22 @@ class Folder:
 
 @dataclass
 class Served:
-    """A folder as one server has it.
+    """A folder as one server has it."""
 
-    Attributes:
-        server: row of ``registry.READERS``. title: its name in words.
-        architecture: class that loads it.
-        keys: every stored tensor. gaps: every parameter without one, and where it comes from: ``target`` where the
-            server shares the target's, ``random`` where it keeps whatever memory held.
-        problems: what the reading found.
-        layers: the target layers (0-based outputs) whose states it reads; () where it reads the final hidden states.
-        target_ids: target id of each row of the head as the server maps them; None where rows are ids.
-        facts: settings as the server reads them, defaults included.
-        drafter: what it would compute; None where it would not start or parameters would be random.
-        own_head: whether the LM head is the folder's.
-    """
-
-    server: str
-    title: str
-    architecture: str
-    keys: list[KeyUse] = field(default_factory=list)
+    server: str  # row of ``registry.READERS``,
+    title: str  # and its name in words
+    architecture: str  # class that loads it
+    keys: list[KeyUse] = field(default_factory=list)  # every stored tensor
+    # Every parameter without one, and its source: the target's, or random: whatever memory held.
     gaps: dict[str, Source] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    layers: tuple[int, ...] = ()
-    target_ids: Tensor | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    drafter: ServedDrafter | None = None
-    own_head: bool = True
+    layers: tuple[int, ...] = ()  # of the target (0-based outputs) that it reads; (): the final hidden states
+    target_ids: Tensor | None = None  # of each row of the head as the server maps them; None: rows are ids
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings as the server reads them, defaults included
+    drafter: ServedDrafter | None = None  # what it would compute; None if it would not start
+    own_head: bool = True  # whether the LM head is the folder's
 
     def fail(self, check: Check, found: str, remedy: str) -> None:
         """Record what keeps the server from starting or from computing the drafter."""
