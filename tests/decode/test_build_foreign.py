@@ -104,14 +104,6 @@ def test_the_choice_is_made_and_told(place: Path, capsys: pytest.CaptureFixture[
     assert kinds_of(sampled) == {"letters": "slrs", "words": "slem", "near": "tli"}
 
 
-def test_proposers_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    both = methods_of(place, "letters", proposer=["tli", "slem", "slrs"])
-    assert kinds_of(both) == {"letters:tli": "tli", "letters:slem": "slem", "letters:slrs": "slrs"}
-    assert kinds_of(methods_of(place, "near", proposer=["slem"])) == {"near": "slem"}
-    assert "chosen" not in capsys.readouterr().err
-    assert "chosen" not in both["letters:tli"].description
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_output_is_the_targets_own(place: Path, temperature: float) -> None:
     found = methods_of(place, "letters", "near", proposer=["tli", "slem", "slrs"])

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.worlds import tiny_target
-from vocabforge.core.errors import VocabForgeError
 from vocabforge.decode.accelerate.compiled import CompiledPass, PassCompiler, compile_passes, compiler_problem
 from vocabforge.models.lean.model import LeanModel, load_target
 
@@ -102,16 +101,6 @@ def test_compiled_passes_equal_eager_ones(
     compare(wrap("target", other.forward), other, 4, 128)
     assert config.get_config_copy() == settings, "settings leaked"
     assert torch._C.has_mkl == mkl
-
-
-@needs_compiler
-def test_what_cannot_be_compiled_is_told() -> None:
-    def branches(tokens: Tensor) -> Tensor:
-        return tokens if int(tokens.sum()) else -tokens
-
-    with pytest.raises(VocabForgeError, match="could not be compiled") as told:
-        compile_passes()("branches", branches)(torch.ones(2))
-    assert "--compile" in str(told.value)
 
 
 def test_calls_are_told_apart_by_shape_type_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:

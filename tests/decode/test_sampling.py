@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -76,58 +73,6 @@ def test_weights_are_those_of_transformers(sampling: SamplingParams) -> None:
         assert weights.dtype == np.float64
         assert (weights > 0).tolist() == (expected > 0).tolist()
         np.testing.assert_allclose(weights / weights.sum(), expected.numpy(), atol=2e-6)
-
-
-def penalised_by_hand(
-    logits: list[float], sampling: SamplingParams, prompt: list[int], output: list[int]
-) -> list[float]:
-    """The formulas, token by token."""
-    found = []
-    for token, logit in enumerate(logits):
-        if token in prompt or token in output:
-            logit = logit / sampling.repetition_penalty if logit > 0 else logit * sampling.repetition_penalty
-        logit -= sampling.frequency_penalty * output.count(token)
-        found.append(logit - sampling.presence_penalty * (token in output))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("repetition", "presence", "frequency"),
-    [(1.4, 0.0, 0.0), (1.0, 0.7, 0.0), (1.0, 0.0, 0.3), (0.6, -0.5, -0.2), (1.3, 0.4, 0.25)],
-)
-def test_penalties_are_their_formulas(repetition: float, presence: float, frequency: float) -> None:
-    sampling = SamplingParams(
-        0.9, repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency
-    )
-    for seed in range(60):
-        draw = random.Random(seed)
-        vocab = draw.randint(2, 12)
-        logits = [draw.choice([0.0, draw.gauss(0, 2)]) for _ in range(vocab)]
-        prompt, output, path = ([draw.randrange(vocab) for _ in range(draw.randint(0, 6))] for _ in range(3))
-        weights = target_weights(torch.tensor(logits), sampling, history_of(prompt, output, vocab), path)
-        scores = penalised_by_hand(logits, sampling, prompt, output + path)
-        parts = [math.exp((score - max(scores)) / 0.9) for score in scores]
-        np.testing.assert_allclose(weights / weights.sum(), np.array(parts) / sum(parts), atol=1e-6)
-        greedy = SamplingParams(
-            0.0, repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency
-        )
-        only = target_weights(torch.tensor(logits), greedy, history_of(prompt, output, vocab), path)
-        assert sorted(only.tolist()) == [0.0] * (vocab - 1) + [1.0]
-        assert scores[int(only.argmax())] == pytest.approx(max(scores), abs=1e-6)
-
-
-def test_a_path_counts_as_output_and_is_forgotten_again() -> None:
-    sampling = SamplingParams(1.0, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.5)
-    logits = torch.linspace(-2, 2, VOCAB)
-    history = history_of([1, 2], [4, 5])
-    before = target_weights(logits, sampling, history, [])
-    below = target_weights(logits, sampling, history, [5, 7, 7])
-    np.testing.assert_array_equal(
-        below, target_weights(logits, sampling, history_of([1, 2], [4, 5, 5, 7, 7]), [])
-    )
-    np.testing.assert_array_equal(before, target_weights(logits, sampling, history, []))
-    assert not np.array_equal(before, below)
-    assert history.length == 4
 
 
 def test_ties_at_the_borders_go_to_the_lower_ids() -> None:

@@ -52,22 +52,6 @@ def test_which_way_the_pooled_acceptance_errs(conditional: list[F]) -> None:
         assert plug_in(falling) < theory.expected_tokens(falling)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(shares, st.integers(1, 4)), min_size=2, max_size=4), st.integers(2, 5))
-def test_a_mixture_of_texts(texts: list[tuple[F, int]], length: int) -> None:
-    """Each text has one acceptance. Their mean is too low (Jensen); seen by position acceptance rises (survivors)."""
-    total = sum(weight for _, weight in texts)
-    true = sum(F(w, total) * theory.expected_tokens_alike(a, length) for a, w in texts)
-    mean = sum(F(w, total) * a for a, w in texts)
-    moments = [sum(F(w, total) * a**j for a, w in texts) for j in range(length + 1)]
-    by_position = [b / a for a, b in itertools.pairwise(moments)]
-    assert by_position == sorted(by_position)
-    assert theory.expected_tokens(by_position) == true
-    assert theory.expected_tokens_alike(mean, length) <= true <= plug_in(by_position)
-    if len({a for a, _ in texts}) > 1:
-        assert theory.expected_tokens_alike(mean, length) < true < plug_in(by_position)
-
-
 laws = st.lists(st.integers(0, 4), min_size=3, max_size=4).filter(any)
 
 

@@ -126,8 +126,7 @@ class Decoder:
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
 
-        They grow by themselves when a request needs it, and are made anew after an error; asking beforehand keeps
-        that out of measured time.
+        They grow by themselves; asking beforehand keeps that out of measured time.
         """
         self._caches.reserve(positions)
 

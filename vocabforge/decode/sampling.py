@@ -92,7 +92,7 @@ def target_weights(
     history: TokenHistory,
     path_tokens: Sequence[int],
 ) -> Weights:
-    """The target's law of the next token after the transform, up to a factor.
+    """The target's distribution of the next token after the transform, up to a factor.
 
     Args:
         history: prompt and committed output, the tree's root included.
@@ -114,11 +114,7 @@ def target_weights(
 
 
 def draft_weights(logits: Tensor | np.ndarray[Any, Any], sampling: SamplingParams) -> Weights:
-    """The same transform of a drafter's logits (C,), without penalties; float64 (C,).
-
-    Raises:
-        DataError: the logits have no largest number.
-    """
+    """The same transform of a drafter's logits (C,), without penalties; float64 (C,)."""
     scores = _scores(logits)
     best = int(scores.argmax())
     if not scores[best] > -np.inf:

@@ -20,9 +20,6 @@ def tiles_bound(sizes: Iterable[int], clusters: int) -> int:
     Args:
         sizes: rows of each cluster.
         clusters: opened by any row of a call, at most.
-
-    Raises:
-        UsageError: no cluster may be opened, or none has a row.
     """
     check_range("tiles_bound", "the number of opened clusters", clusters, 1, None)
     tiles = sorted((-(-size // TILE) for size in sizes), reverse=True)

@@ -61,11 +61,7 @@ def tree_expand(
 
 
 def _check_children(scores: Tensor, logprobs: Tensor, ids: Tensor) -> int:
-    """Children of a row, W * k.
-
-    Raises:
-        UsageError: they do not fit together.
-    """
+    """Children of a row, W * k."""
     check_shape("tree_expand", "scores", scores, None, None)
     check_shape("tree_expand", "ids", ids, *scores.shape, None)
     check_shape("tree_expand", "logprobs", logprobs, *ids.shape)

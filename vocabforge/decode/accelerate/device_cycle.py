@@ -171,11 +171,7 @@ def device_cycle(
 
 
 def check_window(target: LeanModel, levels: int) -> None:
-    """Refuse trees that a window would cut: bits say that a node sees all nodes above it.
-
-    Raises:
-        UsageError: the target's window is not longer than a path.
-    """
+    """Refuse trees that a window would cut: bits say that a node sees all nodes above it."""
     window = target.config.sliding_window
     if window is not None and window <= levels:
         raise UsageError(

@@ -143,11 +143,7 @@ class GraphCapture:
 
 
 def capture_passes(device: torch.device | str) -> GraphCapture:
-    """What ``Decoder(wrap=...)`` takes to run CUDA graphs.
-
-    Raises:
-        UsageError: a device other than a CUDA one.
-    """
+    """What ``Decoder(wrap=...)`` takes to run CUDA graphs; a UsageError on other devices."""
     device = torch.device(device)
     if device.type != "cuda":
         raise UsageError(

@@ -52,11 +52,7 @@ class BuiltHead:
 
 
 def parse_dynamic(text: str) -> Dynamic:
-    """``context``, ``context:512``, ``ranker`` or ``ranker:512``.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """``context``, ``context:512``, ``ranker`` or ``ranker:512``."""
     source, separator, size = text.partition(":")
     if source not in SOURCES:
         raise UsageError(
@@ -103,16 +99,11 @@ def spec_head(
 ) -> BuiltHead | None:
     """The draft head that a spec asks for over one exact head; None for that head itself.
 
-    A hot core may lack ids of the exact head; a draft vocabulary may not.
-
-    Args:
-        base: of a drafter (``base_of``) or of a model (``base_of_model``).
-        trained: the head in ``spec.head``.
-        fingerprint: of the tokenizer that the base was made for; None if that is not known.
+    A hot core may lack ids of the exact head; a draft vocabulary may not. ``trained`` is the head in ``spec.head``,
+    ``fingerprint`` that of the base's tokenizer, if it is known.
 
     Raises:
-        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, or a setting that it does not
-            have.
+        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, or a setting that it lacks.
     """
     if spec.vocab is None:
         if trained is None:
@@ -172,11 +163,7 @@ def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOp
 
 
 def parse_budget(text: str, steps: int) -> tuple[int, ...]:
-    """``32`` or ``decay:32:8`` -> clusters of each draft step.
-
-    Raises:
-        UsageError: not of this form, an unknown law, or sizes that are not in order.
-    """
+    """``32`` or ``decay:32:8`` -> clusters of each draft step."""
     law, *sizes = text.split(":") if ":" in text else ("constant", text)
     if not 1 <= len(sizes) <= 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(
@@ -189,12 +176,7 @@ def parse_budget(text: str, steps: int) -> tuple[int, ...]:
 
 
 def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:
-    """A subset artefact, its tokenizer compared where the other side is known.
-
-    Raises:
-        ArtifactError: no such artefact.
-        MismatchError: it was made for another tokenizer.
-    """
+    """A subset artefact, its tokenizer compared if the other side is known."""
     subset = load_subset(vocab)
     if fingerprint:
         check_fingerprint(

@@ -93,11 +93,7 @@ def build_methods(
 def build_method(
     models: Models, spec: MethodSpec, name: str, *, wrap: Wrap | None = None, sampled: bool = False
 ) -> Method:
-    """One way of decoding; see :func:`recipe_methods`. Errors name the method.
-
-    Raises:
-        VocabForgeError: settings that mean nothing together; anything missing, damaged, or not belonging together.
-    """
+    """One way of decoding; see :func:`recipe_methods`. Errors name the method."""
     if not spec.drafts:
         return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
     with _named(name):
@@ -214,11 +210,7 @@ def _head(
 
 
 def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> dict[str, MethodSpec]:
-    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
-    """
+    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with."""
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
     grid = grid.on(models.model.device.type)
     trained = [path for _, path in grid.drafters if not is_draft_model(path)]

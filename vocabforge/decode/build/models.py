@@ -30,13 +30,8 @@ _TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the 
 class Models:
     """A target, and what drafts for it: loaded when first asked for, then kept, in one dtype (of ``DTYPES``).
 
-    Attributes:
-        model, tokenizer: the target and its tokenizer.
-        built: draft heads over an exact head, by what was asked for.
-        bridges: between the target's vocabulary and another one, by its fingerprint and the saved overlap.
-
-    Raises:
-        VocabForgeError: no such dtype or device, a target that cannot be loaded, a tokenizer that is not its own.
+    ``built`` are draft heads over an exact head, by what was asked for; ``bridges`` lie between the target's vocabulary
+    and another one, by its fingerprint and the saved overlap.
     """
 
     def __init__(

@@ -235,12 +235,7 @@ def turned(overlap: Overlap) -> Overlap:
 
 
 def restricted(bridge: Bridge, subset: VocabSubset, source: Path) -> Bridge:
-    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else.
-
-    Raises:
-        UsageError: the draft vocabulary has a schedule.
-        DataError: it holds no common token.
-    """
+    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else."""
     if subset.schedule:
         raise UsageError(
             "tli drafts with the same tokens at every step",

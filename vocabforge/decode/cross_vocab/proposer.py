@@ -154,9 +154,7 @@ def _expanded(path: Sequence[int], new: Sequence[int]) -> int:
 def build_tli(parts: ProposerParts) -> ForeignProposer:
     """Token-level intersection: the draft model drafts the tokens that both vocabularies have (Timor et al. 2025).
 
-    Its LM head is restricted to their rows, in a copy. Drawn drafts (``--draft-sampling``) have the law
-    q'(x) = q(x) / sum of q over the intersection, exactly.
-
+    Its LM head is restricted to their rows, in a copy. Drawn drafts have q'(x) = q(x) / sum of q over the intersection.
     """
     bridge, drafter = check_parts(parts, "tli")
     if not len(bridge.pairs):

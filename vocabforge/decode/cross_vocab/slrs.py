@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
 from ...core.console import say
-from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
@@ -26,14 +25,12 @@ from ..proposers.ngram import chain_trees, root_trees
 from ..proposers.registry import Lap, ProposerParts
 from ..request import SamplingParams
 from ..tree import DraftTree, LazyLaw
+from ..trees.policies import refuse_given
 from .proposer import check_parts, target_levels, text_room
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
 from .slrs_psi import ChainLaws, Streams
 from .slrs_trie import DraftWords, TargetTrie, target_ids
 from .text import DraftText
-
-if TYPE_CHECKING:
-    from ..build.spec import MethodSpec
 
 TARGET_TOKENS = 4  # of a drafted text by default, about
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default
@@ -230,7 +227,13 @@ def build(parts: ProposerParts) -> SlrsProposer:
     """SLRS with a draft model; its text is drawn whether or not ``--draft-sampling`` is given."""
     bridge, drafter = check_parts(parts, "slrs")
     options, mean = parts.options, bridge.drafter.mean_bytes
-    _check_options(options)
+    refuse_given(
+        options,
+        [*(["tree"] if options.tree != "chain" else []), "topk", "total_nodes", "tree_file"],
+        "slrs drafts one text a cycle, which is no tree",
+        expected="--tree chain, sized with --depth",
+        remedy="--proposer slem or tli drafts trees",
+    )
     if mean > LONG_WORDS:
         say(
             f"The draft model's tokens are {mean:.1f} bytes long on average: SLRS may need many of its contexts for "
@@ -244,20 +247,3 @@ def build(parts: ProposerParts) -> SlrsProposer:
         length = options.depth + 1
     look_ahead = LOOK_AHEAD if options.look_ahead is None else options.look_ahead
     return SlrsProposer(drafter, bridge, length, look_ahead, options.single_token)
-
-
-def _check_options(options: MethodSpec) -> None:
-    useless = {
-        f"--tree {options.tree}": options.tree not in (None, "chain"),
-        "--topk": options.topk is not None,
-        "--total-nodes": options.total_nodes is not None,
-        "--tree-file": options.tree_file is not None,
-    }
-    given = [name for name, there in useless.items() if there]
-    if given:
-        raise UsageError(
-            "slrs drafts one text a cycle, which is no tree",
-            got=", ".join(given),
-            expected="--tree chain, sized with --depth",
-            remedy="--proposer slem or tli drafts trees",
-        )

@@ -19,13 +19,11 @@ class Segments(NamedTuple):
 
 
 class TargetTrie:
-    """The target's tokens by their bytes, without those that are far from the next shorter one.
+    """The target's tokens by their bytes (one id each), without those that are far from the next shorter one.
 
-    A token stays if no token is a proper prefix of it, or if the longest kept one that is ends at most
-    ``look_ahead`` bytes before it does. Over what is kept the rule is the longest match, and how far it has to read
-    on behind a token is bounded.
-
-    ``forms`` are the bytes of the kept tokens by id.
+    A token stays if no token is a proper prefix of it, or if the longest kept one that is ends at most ``look_ahead``
+    bytes before it. So how far the longest match has to read on behind a token is bounded. ``forms`` are the kept ones
+    by id.
     """
 
     def __init__(self, ids: Mapping[bytes, int], look_ahead: int) -> None:

@@ -12,9 +12,8 @@ from torch import Tensor
 class ContextTokens:
     """For B rows, the ``size`` distinct tokens of prompt and output that were met last.
 
-    A ring: a new token takes the place of the one that was met longest ago, and all others keep theirs, so that
-    a cycle writes a few places of one tensor whose address never changes.
-
+    A ring: a new token takes the place of the one that was met longest ago, so that a cycle writes a few places of one
+    tensor whose address never changes.
     """
 
     def __init__(self, rows: int, size: int, device: torch.device | str) -> None:

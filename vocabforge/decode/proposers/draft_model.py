@@ -213,14 +213,8 @@ def check_same_tokenizer(
 ) -> None:
     """Refuse a draft model whose token ids mean other texts than the target's.
 
-    Padded LM heads may differ in size if the tokenizer is the same.
-
-    Args:
-        drafter: None if no tokenizer is stored with the draft model; its size must then be the target's.
-        sizes: rows of the LM head of target and draft model.
-
-    Raises:
-        MismatchError: another tokenizer, or other sizes without one to compare.
+    Without a tokenizer beside it the rows of its LM head must be the target's (``sizes`` of both); padded heads of one
+    tokenizer may differ.
     """
     if drafter is None and sizes[0] != sizes[1]:
         raise MismatchError(

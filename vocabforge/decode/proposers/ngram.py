@@ -16,6 +16,7 @@ from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ..tree import DraftTree, build_tree
+from ..trees.policies import refuse_given
 from ..trees.shapes import chain
 from .interface import Commit, Draw, Plan, shallower_plans
 from .registry import Lap, ProposerParts
@@ -212,23 +213,19 @@ def build(parts: ProposerParts) -> NgramProposer:
     different ones into a tree of at most ``total_nodes``.
     """
     options = parts.options
-    useless = {
-        "--drafter": parts.drafter is not None,
-        "--head": parts.head is not None,
-        "--draft-sampling": options.draft_sampling,
-        "--exit-layers": options.exit_layers is not None,
-        "--tree-file": options.tree_file is not None,
-        "--tree static": options.tree == "static",
-        "--topk": options.topk is not None and options.tree != "dynamic",
-        "--total-nodes": options.total_nodes is not None and options.tree != "dynamic",
-    }
-    given = [name for name, there in useless.items() if there]
-    if given:
-        raise UsageError(
-            "n-gram drafting has no use for this",
-            got=", ".join(given),
-            expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
-        )
+    sizes = [] if options.tree == "dynamic" else ["topk", "total_nodes"]
+    refuse_given(
+        options,
+        [
+            "draft_sampling",
+            "exit_layers",
+            "tree_file",
+            *(["tree"] if options.tree == "static" else []),
+            *sizes,
+        ],
+        "n-gram drafting has no use for this",
+        expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
+    )
     shortest, longest = options.ngram or DEFAULT_NGRAM
     levels = chain(DEFAULT_LENGTH if options.depth is None else options.depth + 1).levels
     if options.tree != "dynamic":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import UsageError
 from ..proposers.interface import DraftPolicy
@@ -44,26 +45,31 @@ def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | Non
 
 def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape:
     if tree == "chain":
-        useless = {"topk": options.topk, "total-nodes": options.total_nodes}
-        given = [f"--{name} {value}" for name, value in useless.items() if value is not None]
-        if given:
-            raise UsageError("a chain has one child a node", got=", ".join(given), remedy="give --depth")
+        refuse_given(options, ("topk", "total_nodes"), "a chain has one child a node", remedy="give --depth")
         levels = DEFAULT_CHAIN if options.depth is None else options.depth + 1
         return chain(min(levels, most_levels or levels) if options.depth is None else levels)
     if options.tree_file is not None:
-        sizes = {"depth": options.depth, "topk": options.topk, "total-nodes": options.total_nodes}
-        given = [f"--{name} {value}" for name, value in sizes.items() if value is not None]
-        if given:
-            raise UsageError(
-                "the file of a static tree holds its whole shape",
-                got=", ".join(given),
-                expected="--tree-file without sizes",
-                source=options.tree_file,
-                remedy="leave them out",
-            )
+        refuse_given(
+            options,
+            ("depth", "topk", "total_nodes"),
+            "the file of a static tree holds its whole shape",
+            expected="--tree-file without sizes",
+            source=options.tree_file,
+            remedy="leave them out",
+        )
         return read_shape(options.tree_file, most_levels)
     settings = tree_settings(options.depth, options.topk, options.total_nodes, most_levels)
     return default_shape(settings.levels, settings.topk, settings.total_nodes)
+
+
+def refuse_given(options: MethodSpec, names: Iterable[str], message: str, **more: Any) -> None:
+    """Refuse those of some options that were given: they mean nothing here."""
+    given = [(name, value) for name in names if (value := getattr(options, name)) not in (None, False)]
+    if given:
+        told = [
+            f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}") for name, value in given
+        ]
+        raise UsageError(message, got=", ".join(told), **more)
 
 
 def tree_settings(

@@ -78,11 +78,7 @@ class TreeShape:
 
 
 def chain(length: int) -> TreeShape:
-    """One draft token after the other.
-
-    Raises:
-        UsageError: less than one.
-    """
+    """One draft token after the other."""
     if length < 1:
         raise UsageError("a chain has no draft tokens", got=f"{length}", expected="1 or more")
     return TreeShape((0, *range(length)), (0,) * (length + 1))
@@ -119,11 +115,7 @@ def _no_tree(path: object, expected: str, source: object) -> DataError:
 
 
 def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
-    """A shape from JSON: a list of paths, each a list of ranks from the root, as Medusa's trees are published.
-
-    Raises:
-        DataError: the file cannot be read, or its paths are no tree; see :func:`from_paths`.
-    """
+    """A shape from JSON: a list of paths, each a list of ranks from the root, as Medusa's trees are published."""
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -139,17 +131,9 @@ def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
     """The shape with the longest expected accepted length under the geometric assumption of :data:`FIRST_RIGHT`.
 
     Medusa's construction (Cai et al. 2024, section 2.3.3): a node is on the accepted path with the product of the
-    accuracies along its own path, taken as independent, and the expected accepted length is the sum over nodes.
-    A node's product never exceeds its parent's, so taking the largest one whose parent is taken, again and
-    again, is optimal. Ties go to the upper level, then to the lower ranks.
-
-    Args:
-        levels: below the root; the path of best children reaches the last one.
-        topk: most children of a node.
-        nodes: root included.
-
-    Raises:
-        UsageError: no such tree.
+    accuracies along its own path, taken as independent. A node's product never exceeds its parent's, so taking the
+    largest one whose parent is taken, again and again, is optimal. Ties go to the upper level, then to the lower ranks.
+    The path of best children reaches the last of ``levels``; ``nodes`` counts the root.
     """
     row = [FIRST_RIGHT * (1 - FIRST_RIGHT) ** rank for rank in range(topk)]
     taken: dict[RankPath, float] = {}  # path -> product

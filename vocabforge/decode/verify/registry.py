@@ -25,11 +25,7 @@ VERIFIERS: dict[str, str] = {
 
 
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
-    """The verifier that a user asked for, if it has a part in the run.
-
-    Raises:
-        UsageError: no such verifier, or one that would never be asked at this temperature.
-    """
+    """The verifier that a user asked for; one that would never be asked at this temperature is refused."""
     check_known(name, VERIFIERS, "verifier", source="--verifier")
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if found.samples and not sampled:
