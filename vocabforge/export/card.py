@@ -136,7 +136,6 @@ def _training(facts: CardFacts) -> str:
 
 
 def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-
     def of(section: str, name: str) -> Any:
         part = recipe.get(section)
         return part.get(name) if isinstance(part, Mapping) else None

@@ -47,8 +47,6 @@ class PassCompiler:
         """The same function, compiled when it is first called with new shapes.
 
         Args:
-
-        Args:
             name: for people.
             function: of tensors (or None), by position. It reaches everything else through attributes: module
                 parameters and buffers are constants, other tensors are looked up in every call, other values

@@ -85,8 +85,9 @@ def expand(
                 "drafter_tokenizer": grid.common.drafter_tokenizer if facts.tokenizer else None,
             }
             add(method, bare.model_copy(update=own), name)
-            useless = [option for option, there in _not_foreign(grid, name).items() if there]
-            if useless and several:
+            useless = [o for o, there in (("--vocab", grid.vocabs), ("--dynamic", grid.dynamic)) if there]
+            foreign = name in FOREIGN and (name != "tli" or bool(grid.dynamic))  # TLI restricts its bridge
+            if useless and foreign and several:
                 given = " and ".join(useless)
                 notes.append(f"{method} drafts without {given}: {name} has no use for them.")
                 continue
@@ -119,14 +120,6 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
                     if kind == RANKER
                 ]
     return ways
-
-
-def _not_foreign(grid: MethodGrid, name: str) -> dict[str, bool]:
-    """Options that a proposer over two vocabularies has no use for: TLI has one for draft vocabularies."""
-    vocab, dynamic = bool(grid.vocabs), bool(grid.dynamic)
-    if name not in FOREIGN or (name == "tli" and not dynamic):
-        return {}
-    return {"--vocab": vocab, "--dynamic": dynamic}
 
 
 def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:

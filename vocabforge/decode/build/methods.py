@@ -148,7 +148,13 @@ def _parts(
         (proposer,) = fitting(drafter.kind, [spec.proposer] if spec.proposer else [], path)
         return proposer, drafter, _head(models, spec, lambda: base_of(drafter), trained_for(artifact)), None
     small = models.language_model(path)
-    ways = _ways(models, spec, spec.proposer, spec.overlap, sampled)
+    ways = _ways(
+        models,
+        spec,
+        sampled,
+        proposers=[spec.proposer] if spec.proposer else [],
+        overlaps=[spec.overlap] if spec.overlap else [],
+    )
     way = ways.of(path, small.config.vocab_size)
     ways.check_used()
     (proposer,) = way.names
@@ -173,20 +179,11 @@ def _parts(
     return proposer, small, None, way
 
 
-def _ways(
-    models: Models, spec: MethodSpec, proposer: str | None, overlap: Path | None, sampled: bool
-) -> ForeignWays:
+def _ways(models: Models, spec: MethodSpec, sampled: bool, **more: Any) -> ForeignWays:
     from ..cross_vocab.build import ForeignWays
 
-    return ForeignWays(
-        models.tokenizer,
-        models.model.config.vocab_size,
-        spec,
-        proposers=[] if proposer is None else [proposer],
-        overlaps=[] if overlap is None else [overlap],
-        sampled=sampled,
-        bridges=models.bridges,
-    )
+    size = models.model.config.vocab_size
+    return ForeignWays(models.tokenizer, size, spec, sampled=sampled, bridges=models.bridges, **more)
 
 
 def _head(
@@ -214,7 +211,17 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
     grid = grid.on(models.model.device.type)
     trained = [path for _, path in grid.drafters if not is_draft_model(path)]
-    ways = _grid_ways(models, grid, sampled) if len(trained) < len(grid.drafters) else None
+    ways = None
+    if len(trained) < len(grid.drafters):
+        ways = _ways(
+            models,
+            grid.common,
+            sampled,
+            proposers=grid.proposers,
+            overlaps=grid.overlaps,
+            several=len(grid.drafters) > 1,
+            alone=not draft_several(grid),
+        )
     heads = {label: models.trained_head(path) for label, path in grid.heads}
     owners = {label: owner_of(head.artifact).drafter for label, head in heads.items()}
     for label, head in heads.items():
@@ -245,22 +252,6 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
     for note in notes:
         say(note)
     return specs
-
-
-def _grid_ways(models: Models, grid: MethodGrid, sampled: bool) -> ForeignWays:
-    from ..cross_vocab.build import ForeignWays
-
-    return ForeignWays(
-        models.tokenizer,
-        models.model.config.vocab_size,
-        grid.common,
-        proposers=grid.proposers,
-        overlaps=grid.overlaps,
-        sampled=sampled,
-        several=len(grid.drafters) > 1,
-        alone=not draft_several(grid),
-        bridges=models.bridges,
-    )
 
 
 @contextmanager
