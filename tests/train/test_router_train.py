@@ -79,7 +79,7 @@ def settings(place: Path, output: str, **sections: Any) -> dict[str, Any]:
         "data": {"train": [str(place / "texts.jsonl")], "heldout_documents": 6, "sequence_length": 64},
         "router": {"top_n": 3, "steps": 3},
         "optim": {"steps": 30, "batch_size": 3, "lr": 1e-2, "clip": 1.0},
-        "run": {"device": "cpu", "log_every": 1, "eval_every": 15, "checkpoint_every": 5, "budgets": [2, 8]},
+        "run": {"device": "cpu", "log_every": 1, "eval_every": 15, "checkpoint_every": 5},
     }
     for section, changes in sections.items():
         values[section] = {**values.get(section, {}), **changes}
@@ -194,7 +194,7 @@ def test_states_are_what_the_unroll_feeds_at_every_step(place: Path) -> None:
 
 def test_training_makes_recall_rise_and_reports(place: Path) -> None:
     run = trainer(place, "learns", optim={"steps": 120})
-    before = run.report(schedules=False)["heads"]["router"]["overall"]
+    before = run.report()["heads"]["router"]["overall"]
     path = run.run()
     report = json.loads((place / "learns" / "report.json").read_text())
     after = report["heads"]["router"]["overall"]
@@ -204,11 +204,7 @@ def test_training_makes_recall_rise_and_reports(place: Path) -> None:
     losses = [row["loss"] for row in lines(place, "learns", "train")]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
     assert written(read_jsonl_log(place / "learns" / "metrics.jsonl")) == keys_by_kind("Rows of train-router")
-    names = set(report["heads"])
-    assert {"full", "router", "constant:2", "constant:8", "decay:8:2"} <= names
-    wide, narrow = (report["heads"][name]["overall"] for name in ("constant:8", "constant:2"))
-    assert wide["argmax_recall"] >= narrow["argmax_recall"]
-    assert wide["shortlist"] > narrow["shortlist"]
+    assert list(report["heads"]) == ["full", "router"]
     loaded = load_head(path)
     owner = owner_of(loaded.artifact)
     assert owner.drafter == drafter_digest(place / "drafter")
@@ -327,7 +323,7 @@ def test_the_command(place: Path) -> None:
         *("--clusters", str(place / "clusters"), "--input", str(place / "texts.jsonl")),
         *("--output", str(place / "command")),
         *("optim.steps=4", "data.heldout_documents=6", "data.sequence_length=64", "router.steps=2"),
-        *("optim.batch_size=2", "run.device=cpu", "run.budgets=[4,8]"),
+        *("optim.batch_size=2", "run.device=cpu"),
     ]
     beyond = CliRunner().invoke(app, [*words, "--plan", "data.sequence_length=100000"])
     assert "longer than the target's context" in beyond.output
@@ -342,9 +338,8 @@ def test_the_command(place: Path) -> None:
     assert not (place / "command").exists()
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    for word in ("router (4)", "constant:8", "argmax"):
+    for word in ("router", "argmax"):
         assert word in done.stdout
-    assert "constant:4" not in done.stdout, "it is the router's own schedule"
     again = CliRunner().invoke(app, [*words, "--fresh", "--json"])
     assert json.loads(again.stdout)["router"].endswith("router")
     log = (place / "command" / "metrics.jsonl").read_bytes()
@@ -357,6 +352,8 @@ def test_the_command(place: Path) -> None:
     wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
     assert wrong.exit_code == 2
     assert "did you mean 'width'" in wrong.output
+    former = CliRunner().invoke(app, [*words, "run.budgets=[4]"])
+    assert "run.budgets was removed" in former.output
 
 
 def test_a_second_writer_is_refused(place: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ...core.config import Positive, StrictModel
+from ...core.config import Positive, StrictModel, without_removed
 from ...models.heads.router import DEFAULT_TOP_N
 from ..config import CaptureConfig, DataConfig, MemoryConfig, OptimConfig
 
@@ -33,8 +33,6 @@ class RouterRunConfig(StrictModel):
 
     Attributes:
         eval_rows: held-out rows of a report.
-        budgets: clusters at step 0 that the last report compares; None takes a sixteenth, an eighth, a
-            quarter and a half of them.
         keep: newest checkpoints kept.
     """
 
@@ -43,9 +41,16 @@ class RouterRunConfig(StrictModel):
     log_every: Positive = 20
     eval_every: Positive = 200
     eval_rows: Positive = 32
-    budgets: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     checkpoint_every: Positive = 200
     keep: Positive = 2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        instead = (
+            "run.budgets was removed: compare budgets of clusters with vocabforge tune, or eval --budget"
+        )
+        return without_removed(values, "budgets", instead)
 
 
 class RouterTrainConfig(StrictModel):
