@@ -256,18 +256,10 @@ def test_roundings_of_one_table_are_equal(
 def test_a_trained_embedding_is_refused(target: torch.dtype, stored: torch.dtype) -> None:
     other = table()
     other[[25, 40]] *= 1.05
-    with pytest.raises(MismatchError, match=r"2 of 50 rows differ, by at most \d") as error:
+    with pytest.raises(MismatchError, match="2 of 50 rows differ") as error:
         check_own_embedding(other.to(stored), over_table(table().to(target)), "folder")
     assert "embedding of its own" in str(error.value)
     assert "folder" in str(error.value)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_single_value_one_step_away_is_refused(dtype: torch.dtype) -> None:
-    other = table().to(dtype)
-    other[40, 3] = torch.nextafter(other[40, 3], torch.tensor(1e3, dtype=dtype))
-    with pytest.raises(MismatchError, match="1 of 50 rows differ"):
-        check_own_embedding(other, over_table(table().to(dtype)), "folder")
 
 
 def test_another_targets_shape_is_refused() -> None:

@@ -249,7 +249,7 @@ class Training:
             trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
 
     def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
-        own, config = self.config.drafters, self.config
+        own = self.config.drafters
         settings = part_settings(inputs.base, own.router, self.place / router_folder(count), self.seed)
         making.router_run(
             settings,
@@ -259,7 +259,6 @@ class Training:
             inputs.target,
             optim=settings.optim.model_copy(update={"clip": 1.0}),
             levels=own.steps,
-            budgets=(max(1, round(max(config.methods.budgets) * count)),),
             best=self._best,
             replace=True,
         )

@@ -213,7 +213,6 @@ def router_run(
     *,
     optim: OptimConfig,
     levels: int,
-    budgets: tuple[int, ...] | None = None,
     best: BestTokens | None = None,
     replace: bool = False,
 ) -> dict[str, Any]:
@@ -224,7 +223,6 @@ def router_run(
         full: result of the drafter's run.
         optim: how it learns.
         levels: draft steps whose states it learns from.
-        budgets: clusters that its report compares; see ``RouterRunConfig``.
         best: what routers on one drafter share; see ``RouterTrainer``.
 
     Returns:
@@ -255,7 +253,6 @@ def router_run(
             device=config.run.device,
             eval_rows=config.run.eval_rows,
             eval_every=optim.steps,
-            budgets=budgets,
             checkpoint_every=min(optim.steps, config.run.checkpoint_every),
         ),
     )

@@ -24,12 +24,7 @@ def make_optimizer(
     lower: torch.dtype | None = None,
     fp32_gradients: bool = False,
 ) -> torch.optim.Optimizer:
-    """AdamW, without weight decay on vectors (norms).
-
-    Args:
-        lower: cast the parameters to this type and keep fp32 masters; see :class:`MasterAdamW`.
-        fp32_gradients: add gradients up in fp32 although parameters are lower.
-    """
+    """AdamW, without weight decay on vectors (norms); ``lower`` and ``fp32_gradients``: see :class:`MasterAdamW`."""
     trained = [p for p in parameters if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
@@ -119,13 +114,7 @@ class MasterAdamW(torch.optim.Optimizer):
 
 @torch.no_grad()
 def clip_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale all gradients so that their common norm is at most ``limit``.
-
-    As ``torch.nn.utils.clip_grad_norm_``, but the norm is fp32 whatever the gradients' type.
-
-    Returns:
-        the norm before clipping, fp32 scalar; not finite where a gradient is not.
-    """
+    """Scale all gradients to a common norm of at most ``limit``; returns the norm before, fp32 whatever their type."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())

@@ -148,7 +148,7 @@ def flat(values: Mapping[str, Any], separator: str, prefix: str = "") -> dict[st
     """The leaves of nested mappings and lists under joined names; a list's entries are numbered from 1."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        inner = dict(enumerate(value, 1)) if isinstance(value, (list, tuple)) else value
+        inner: Any = dict(enumerate(value, 1)) if isinstance(value, (list, tuple)) else value
         if isinstance(inner, Mapping):
             found |= flat(inner, separator, f"{prefix}{key}{separator}")
         else:

@@ -60,10 +60,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of the drafter's attention; q, k and v read ``inputs`` features, the output is H.
-
-    ``qk_norm``: every head's q and k pass an RMSNorm over D before the rotation, as in Qwen3.
-    """
+    """The drafter's attention; q, k and v read ``inputs`` features. ``qk_norm``: RMSNorm of q and k, as in Qwen3."""
 
     def __init__(self, config: LayerSizes, inputs: int, *, qk_norm: bool = False) -> None:
         super().__init__()
@@ -106,10 +103,7 @@ class MLP(nn.Module):
 
 
 class MidLayer(nn.Module):
-    """EAGLE-3's decoder layer.
-
-    ``norm_before_residual``: the residual stream starts from the normed g in place of g itself.
-    """
+    """EAGLE-3's decoder layer."""
 
     def __init__(self, config: MidLayerSizes) -> None:
         super().__init__()

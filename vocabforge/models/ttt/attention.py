@@ -36,7 +36,6 @@ class TTTState:
         document: (B, T) document number in its row, 0 for padding.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
-        documents: where the documents lie, found at the first step that asks for it.
     """
 
     document: Tensor
@@ -81,7 +80,7 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
 
 
 def choose_attention(asked: str, device: torch.device, length: int, head_dim: int) -> str:
-    """The implementation for rows of ``length`` tokens: ``eager``, ``merged`` or ``flex``.
+    """The implementation for rows of ``length`` tokens.
 
     Raises:
         ConfigError: there is none of that name, or ``flex`` off CUDA.

@@ -31,12 +31,7 @@ from ..target.documents import runs_of
 
 @dataclass(frozen=True)
 class Segment:
-    """The same stretch of tokens in neighbouring rows.
-
-    Attributes:
-        rows, tokens: slices of B and T.
-        padding: the tokens see themselves only, otherwise all of the segment before them.
-    """
+    """The same stretch of tokens in neighbouring rows; in ``padding`` a token sees itself only."""
 
     rows: slice
     tokens: slice
@@ -114,11 +109,7 @@ def causal_backward(
 
 @functools.cache
 def has_cpu_kernel() -> bool:
-    """Whether this torch has the CPU flash kernel, and it does what is relied on here.
-
-    It is not public: it must give the log-sum-exp, take grouped heads, and in its backward pass use the ``out``
-    and ``lse`` that it is given. Small random rows against the blocks below decide.
-    """
+    """Whether this torch has the CPU flash kernel, which is not public, and it does what is relied on here."""
     try:
         forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -205,14 +196,9 @@ def _scores(query: Tensor, k: Tensor, rows: slice, keys: slice) -> Tensor:
 
 
 def merged_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents) -> Tensor:
-    """TTT attention that holds no (T, T) weights.
+    """TTT attention (B, h, T, D) that holds no (T, T) weights; one (B, kv, T, D) pair a step, the causal keys first.
 
-    Args:
-        q: (B, h, T, D).
-        k, v: one (B, kv, T, D) pair a step; the first holds the causal keys.
-
-    Returns:
-        (B, h, T, D) in q's type; scores, weights and sums are fp32 (fp64 for fp64).
+    The result is in q's type; scores, weights and sums are fp32 (fp64 for fp64).
     """
     return _Merged.apply(q, documents, *k, *v)
 
@@ -244,15 +230,12 @@ class _Merged(torch.autograd.Function):
 def merge(
     q: Tensor, out: Tensor, lse: Tensor, k: Sequence[Tensor], v: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Add a row's own keys to attention over other keys.
+    """Add a row's own keys to attention over other keys: out in q's type, and lse over all keys.
 
     Args:
         q: (B, h, T, D).
         out, lse: (B, h, T, D) and (B, h, T) of the other keys.
         k, v: (B, kv, T, D) each.
-
-    Returns:
-        out in q's type and lse over all keys.
     """
     if not k:
         return out, lse

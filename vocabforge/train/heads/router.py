@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import CapturedBatch
+from ...capture.online import CapturedBatch, to_tensors
 from ...core.artifact import check_output
 from ...core.console import say
 from ...core.distributed import Group
@@ -28,7 +28,7 @@ from ...models.heads.registry import RouterHead, base_of, default_budgets
 from ...models.heads.router import Router, cluster_rows
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from ..data import TrainData, batch_rows, to_tensors
+from ..data import TrainData, batch_rows
 from ..loop import run_steps
 from ..optim import learning_rate
 from ..parallel.replicated import Replicated
@@ -52,8 +52,8 @@ class RouterTrainer:
         identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
         owner: what the router will belong to.
         parents: content hashes of what it is made from.
-        best: the drafter's best tokens by what they follow from, step and draft step: routers that are trained one
-            after the other on the same rows share them, as they are most of the work with a large vocabulary.
+        best: the drafter's best tokens by rows and steps, shared by routers trained on the same rows: with a large
+            vocabulary they are most of the work.
     """
 
     config: RouterTrainConfig
@@ -79,10 +79,7 @@ class RouterTrainer:
         self._rows_key = repr((*decides, config.optim.batch_size, config.router.steps, config.router.top_n))
 
     def run(self) -> Path:
-        """Train to the last step, resuming from the newest checkpoint.
-
-        Returns:
-            the folder of the router artefact.
+        """Train to the last step, resuming from the newest checkpoint; returns the router's folder.
 
         Raises:
             DataError: a loss that is not finite (the batch is named), or no row to learn from.
