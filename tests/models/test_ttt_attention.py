@@ -177,21 +177,6 @@ def test_no_score_matrix_is_held(causal: str, monkeypatch: pytest.MonkeyPatch) -
     assert memory.peak - made < small < heads * length * length * 4 / 4
 
 
-def test_eager_does_hold_it() -> None:
-    with TensorMemory() as memory:
-        case(packed([(1, 512)]), 2, heads=2, kv=1).run("eager")
-    assert memory.largest >= 2 * 512 * 512 * 4
-
-
-def test_long_rows_stay_bounded() -> None:
-    """T = 32,768: a (T, T) tensor would take 4 GiB a head."""
-    with TensorMemory() as memory, torch.no_grad():
-        rows = case(packed([(1, 24_000), (2, 8_768)]), 2, heads=1, kv=1)
-        state = TTTState(rows.document, "merged", rows.k, rows.v)
-        ttt_attention(rows.q[:, :, :], state)
-    assert memory.peak < 20 * 32_768 * 8 * 4
-
-
 def test_keys_of_other_documents_get_no_gradient() -> None:
     rows = case(packed([(1, 10), (2, 10)]), 2)
     rows.above[:, :, 10:] = 0

@@ -200,37 +200,6 @@ def test_all_clusters_lose_nothing_but_padding(setup) -> None:
     assert overall["acceptance_lost"] == pytest.approx(0.0, abs=1e-6)
 
 
-def train_scorer(scorer, drafter, batches, steps: int) -> None:
-    """Soft cross-entropy of the scores against the full head's distribution."""
-    optimizer = torch.optim.AdamW(scorer.parameters(), lr=1e-2)
-    states = [rows.hidden for batch in batches for rows in drafting_rows(drafter, batch, STEPS)]
-    hidden = torch.cat(states)
-    teacher = (hidden @ drafter.head_weight.T).softmax(-1).detach()
-    for _ in range(steps):
-        loss = -(teacher * scorer.scores(hidden).log_softmax(-1)).sum(-1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@pytest.mark.parametrize("init", ["random", "svd"])
-def test_training_a_scorer_makes_its_recall_rise(setup, init: str) -> None:
-    target, drafters, batches = setup
-    drafter = drafters["whole"]
-    scorer = LowRankScorer(32, VOCAB, 6)
-    scorer.init_random(0) if init == "random" else scorer.init_from_head(drafter.target_head, 0)
-    head = RankerHead(base_of(drafter), scorer, 6)
-
-    def recall() -> float:
-        report = head_report(drafter, target, {"ranker": head}, batches, STEPS)
-        return report["heads"]["ranker"]["overall"]["argmax_recall"]
-
-    before = recall()
-    train_scorer(scorer, drafter, batches, 60)
-    assert recall() > before + 0.05
-    assert (before > 0.4) == (init == "svd"), "the start from the head is the better one"
-
-
 def test_tables_fit_80_columns(setup, capsys) -> None:
     target, drafters, batches = setup
     heads = make_heads(drafters["whole"])

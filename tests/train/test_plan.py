@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,20 +96,6 @@ def test_prepared_rows_and_epochs(place: Path, prepared: Path, capsys: pytest.Ca
     assert found["config"]["data"]["sequence_length"] == 64
     told = capsys.readouterr().err
     assert "sequence_length 64 (not 256)" in " ".join(told.split())
-
-
-def test_prepared_data_of_another_tokenizer_are_refused(place: Path, prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(place / "target", tmp_path / "target")
-    path = tmp_path / "target" / "tokenizer.json"
-    path.write_text(path.read_text().replace("<|bos|>", "<|BOS|>"))
-    with pytest.raises(MismatchError, match="different tokenizers"):
-        plan(
-            parse_config(
-                TrainConfig,
-                {**settings(place, "run", data=over(prepared)), "target": str(tmp_path / "target")},
-                source="test",
-            )
-        )
 
 
 def test_trained_state_is_sixteen_bytes_a_parameter(place: Path) -> None:

@@ -20,7 +20,6 @@ from vocabforge.cli.train.train_router import train_router
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.core.journal import read_jsonl_log
-from vocabforge.core.lock import only_writer
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import save_drafter
@@ -28,8 +27,6 @@ from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.head_rows import open_head
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train.config import DataConfig
-from vocabforge.train.data import prepare
 from vocabforge.train.heads.router_config import RouterTrainConfig
 from vocabforge.train.heads.router_setup import build_router_trainer, plan
 from vocabforge.train.heads.states import (
@@ -215,18 +212,6 @@ def test_training_makes_recall_rise_and_reports(place: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(place: Path) -> None:
-    made = [
-        trainer(place, name, optim={"steps": 6}, run={"seed": seed})
-        for name, seed in (("one", 1), ("two", 1), ("three", 2))
-    ]
-    for run in made:
-        run.run()
-    one, two, three = ([p.clone() for p in run.router.parameters()] for run in made)
-    assert all(torch.equal(a, b) for a, b in zip(one, two))
-    assert not torch.equal(one[0], three[0])
-
-
 class Killed(BaseException):
     """The process is gone: nothing is written any more."""
 
@@ -307,14 +292,6 @@ def test_several_processes_are_refused(place: Path, monkeypatch: pytest.MonkeyPa
         plan(config(place, "several"))
 
 
-def test_prepared_data_hold_their_own_row_length(place: Path) -> None:
-    made = prepare(config(place, "x").data, load_tokenizer(place / "target"), cache=place / "cache")
-    given = config(place, "over").model_copy(
-        update={"data": DataConfig(prepared=made.prepared.artifact.path, sequence_length=100_000)}
-    )
-    assert plan(given)["config"]["data"]["sequence_length"] == made.train.length
-
-
 def test_the_command(place: Path) -> None:
     app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
     words = [
@@ -354,13 +331,3 @@ def test_the_command(place: Path) -> None:
     assert "did you mean 'width'" in wrong.output
     former = CliRunner().invoke(app, [*words, "run.budgets=[4]"])
     assert "run.budgets was removed" in former.output
-
-
-def test_a_second_writer_is_refused(place: Path) -> None:
-    app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
-    words = ["train-router", "--target", place / "target", "--drafter", place / "drafter"]
-    words += ["--clusters", place / "clusters", "--input", place / "texts.jsonl", "--output", place / "held"]
-    with only_writer(place / "held"):
-        done = CliRunner().invoke(app, [*map(str, words), "--fresh"])
-    assert done.exit_code == 2, done.output
-    assert "another process is working in this folder" in done.output

@@ -271,15 +271,6 @@ def test_nothing_of_rows_times_vocabulary_is_ever_held(vocab: int, reduced: int 
     assert memory.peak > (budget << 20) // 3, "the workspace should be used"
 
 
-def test_naive_does_hold_them() -> None:
-    """The counter sees what the fused loss avoids."""
-    x = case(9, 96, 16, 32_768, hidden=4)
-    x["draft"].requires_grad_()
-    with TensorMemory() as memory:
-        vocab_loss(LossInputs(**x), NAIVE).total.backward()
-    assert memory.largest >= 96 * 32_768 * 4
-
-
 def test_auto_is_naive_where_that_is_small() -> None:
     def products(vocab: int) -> int:
         x = case(1, 64, 16, vocab)

@@ -35,7 +35,7 @@ def load_capture_target(
         VocabForgeError: anything missing, damaged, or not loadable where it is asked for.
         MismatchError: ``capture.dtype`` is not what the cache was made with.
     """
-    dtype = settings.dtype
+    dtype: str = settings.dtype
     if settings.cache is not None:
         made_with = cache_key(open_cache(settings.cache))
         if dtype not in ("auto", made_with.target_dtype):

@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from ...capture.config import CaptureConfig
 from ...core.config import Positive, StrictModel, without_removed
 from ...models.heads.router import DEFAULT_TOP_N
-from ..config import CaptureConfig, DataConfig, MemoryConfig, OptimConfig
+from ..config import DataConfig, MemoryConfig, OptimConfig
 
 
 class RouterConfig(StrictModel):
