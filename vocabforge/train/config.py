@@ -205,8 +205,8 @@ class MemoryConfig(StrictModel):
 
     Attributes:
         loss: ``fused`` never holds (rows, V) logits; ``naive`` is the plain formula; ``auto`` chooses by size.
-        attention: of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` works in blocks and merges by
-            log-sum-exp, ``flex`` is flex attention on CUDA; ``auto`` chooses.
+        attention: of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` (CPU) and ``flex`` (CUDA) work in
+            blocks; ``auto`` chooses.
         checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
         weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
         chunk_mb: workspace of the fused loss, MiB.

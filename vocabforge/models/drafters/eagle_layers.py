@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +29,6 @@ class LayerSizes(Protocol):
     def head_dim(self) -> int: ...
     @property
     def rms_norm_eps(self) -> float: ...
-
-
-class MidLayerSizes(LayerSizes, Protocol):
-    """What EAGLE-3's layer needs beside them; see ``Eagle3Config``."""
-
-    @property
-    def norm_before_residual(self) -> bool: ...
-    @property
-    def qk_norm(self) -> bool: ...
 
 
 class RMSNorm(nn.Module):
@@ -105,7 +96,7 @@ class MLP(nn.Module):
 class MidLayer(nn.Module):
     """EAGLE-3's decoder layer."""
 
-    def __init__(self, config: MidLayerSizes) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(size, eps)

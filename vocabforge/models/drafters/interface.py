@@ -11,22 +11,6 @@ from ..kv_cache import KVCache, Sight
 from ..ttt.attention import TTTState
 
 
-class DrafterSizes(Protocol):
-    """Sizes that every kind's configuration has."""
-
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def draft_vocab_size(self) -> int | None: ...
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-    @property
-    def max_position_embeddings(self) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 class Drafter(Protocol):
     """A drafter over a frozen target (all are ``nn.Module``).
 

@@ -19,7 +19,6 @@ from ...core.errors import ConfigError, MismatchError
 from ..kv_cache import KVCache, Sight, sight_attention
 from ..rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
 from .eagle_layers import LayerSizes
-from .interface import DrafterSizes
 
 _MOST = 1 << 28  # no size of any model comes near
 
@@ -104,7 +103,7 @@ def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
         ) from error
 
 
-def size_problem(sizes: DrafterSizes, *names: str) -> str | None:
+def size_problem(sizes: Any, *names: str) -> str | None:
     """The first thing wrong with a drafter's sizes, or None; ``names`` are further fields that must be 1 or more."""
     names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
     small = [f"{name} {getattr(sizes, name)}" for name in names if getattr(sizes, name) < 1]
@@ -279,7 +278,7 @@ class RotaryPositions:
 
 
 def share_target(
-    drafter: nn.Module, sizes: DrafterSizes, embedding: Tensor, head: Tensor, target_ids: Tensor | None
+    drafter: nn.Module, sizes: Any, embedding: Tensor, head: Tensor, target_ids: Tensor | None
 ) -> None:
     """Register the target's tensors (V, H), and the own head's ids (R,), as buffers neither trained nor saved.
 

@@ -7,7 +7,6 @@ in static shapes. A tail names head rows that the core does not have, so no toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -61,36 +60,17 @@ class HotCore(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
 
 
-class Tail(Protocol):
-    """Head rows beside the core; with ``fills`` it gives as many tokens as are asked for, else the core must."""
-
-    context_size: int
-    fills: bool
-
-    def over(self, core: HotCore, ops: bool) -> None:
-        """The core that it stands beside, and whether ``rows`` is to use the ops."""
-        ...
-
-    def rows(
-        self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
-    ) -> Tensor:
-        """(G, T) int head rows outside the core, once each, -1 for padding.
-
-        Group g has the N / G hidden rows (N, H) from g * N / G on. ``alone``: rows share nothing of each other's.
-        """
-        ...
-
-
 class ContextTail:
-    """The tokens of each request's own text."""
+    """The tokens of each request's own text; a short text ``fills`` no k tokens, so the core must.
+
+    ``rows`` of a tail are (G, T) int head rows outside the core, once each, -1 for padding. Group g has the N / G
+    hidden rows (N, H) from g * N / G on. ``alone``: rows share nothing of each other's.
+    """
 
     fills = False
 
     def __init__(self, size: int) -> None:
         self.context_size = size
-
-    def over(self, core: HotCore, ops: bool) -> None:
-        """One indexing, static as it is."""
 
     def rows(
         self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
@@ -163,13 +143,16 @@ class CoreAndTail(nn.Module):
     weight: Tensor
     target_ids: Tensor
 
-    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
+    def __init__(
+        self, base: HeadBase, ranked: Sequence[int], tail: ContextTail | RankerTail, ops: bool | None = None
+    ) -> None:
         super().__init__()
         self.register_buffer("weight", base.weight.detach(), persistent=False)
         self.register_buffer("target_ids", base.target_ids, persistent=False)
         self.on_ops = head_ops.chosen(base.weight, ops)
         self.core, self.tail = HotCore(base, rows_of(base, ranked)[0].sort().values), tail
-        tail.over(self.core, self.on_ops)
+        if isinstance(tail, RankerTail):
+            tail.over(self.core, self.on_ops)
         self.size, self.core_size = len(base.target_ids), self.core.size
         self.context_size = tail.context_size
         self.tail_size = tail.size if isinstance(tail, RankerTail) else None
