@@ -92,13 +92,6 @@ def test_auxiliary_layers_that_do_not_exist_are_refused(folder: Path) -> None:
     assert "0 to 4" in str(error.value)
 
 
-def test_the_target_is_frozen(folder: Path) -> None:
-    target = HFTarget.load(folder)
-    assert not any(p.requires_grad for p in target.model.parameters())
-    assert not target.model.training
-    assert (target.num_layers, target.vocab_size, target.hidden_size) == (5, 61, 32)
-
-
 def gemma2(folder: Path, **changes: Any) -> Path:
     config = Gemma2Config(
         vocab_size=50,

@@ -164,15 +164,6 @@ def test_no_score_matrix_is_held() -> None:
     assert memory.peak - made < small < heads * length * length * 4 / 4
 
 
-def test_keys_of_other_documents_get_no_gradient() -> None:
-    rows = case(packed([(1, 10), (2, 10)]), 2)
-    rows.above[:, :, 10:] = 0
-    _, _, dk, own, *_ = rows.run("merged")
-    assert not dk[:, :, 10:].any()
-    assert not own[:, :, 10:].any()
-    assert dk[:, :, :10].any()
-
-
 def test_a_document_in_two_places_is_refused() -> None:
     with pytest.raises(DataError, match="in two places"):
         Documents.find(packed([(1, 3), (2, 3), (1, 2)]))
