@@ -68,23 +68,18 @@ class ContextHead(CoreAndTail):
 
 
 def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
-    """The request's own text as a tail of ``size`` tokens; None takes :func:`default_context`."""
+    """The request's own text as a tail of ``size`` tokens; None: what the core leaves of ``MOST_TOKENS``.
+
+    Raises:
+        UsageError: ``size`` is outside 1 to V.
+    """
     vocab_size = len(base.embedding)
-    size = default_context(len(ranked), vocab_size) if size is None else size
-    check_context(size, vocab_size)
-    return ContextTail(size)
-
-
-def default_context(core: int, vocab_size: int) -> int:
-    """What the core leaves of ``MOST_TOKENS``, but at least ``LEAST_CONTEXT``."""
-    return min(max(MOST_TOKENS - core, LEAST_CONTEXT), vocab_size)
-
-
-def check_context(size: int, vocab_size: int) -> None:
-    """Raises UsageError if ``size`` is outside 1 to ``vocab_size``."""
+    if size is None:
+        size = min(max(MOST_TOKENS - len(ranked), LEAST_CONTEXT), vocab_size)
     if not 1 <= size <= vocab_size:
         raise UsageError(
             "the context of a draft head does not suit the vocabulary",
             got=f"{size:,} tokens of the text",
             expected=f"1 to {vocab_size:,}",
         )
+    return ContextTail(size)
