@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.errors import ConfigError, MismatchError
+from ...core.errors import MismatchError
 from ...models.device import has_triton
 from .fused import FusedVocabLoss, LossInputs, accumulation, scores, teacher_terms
 
@@ -40,18 +40,6 @@ class LossOptions:
     impl: Literal["auto", "naive", "fused"] = "auto"
     chunk_mb: int = 256
     compiled: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.impl not in ("auto", "naive", "fused"):
-            raise ConfigError(
-                "there is no such vocabulary loss", got=self.impl, expected="auto, naive or fused"
-            )
-        if self.chunk_mb < 1:
-            raise ConfigError(
-                "the workspace of the vocabulary loss must be positive",
-                got=f"{self.chunk_mb} MiB",
-                expected="1 MiB or more",
-            )
 
 
 @dataclass(frozen=True)
