@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from ...capture.config import CaptureConfig
-from ...core.config import Positive, StrictModel, without_removed
+from ...core.config import Positive, StrictModel
+from ...core.console import say
 from ...models.heads.router import DEFAULT_TOP_N
 from ..config import DataConfig, MemoryConfig, OptimConfig
 
@@ -48,10 +50,13 @@ class RouterRunConfig(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _removed(cls, values: Any) -> Any:
-        instead = (
-            "run.budgets was removed: compare budgets of clusters with vocabforge tune, or eval --budget"
+        # It changed no weight: a former run resumes without it.
+        if not isinstance(values, Mapping) or "budgets" not in values:
+            return values
+        say(
+            "run.budgets is no longer read: compare budgets of clusters with vocabforge tune, or eval --budget"
         )
-        return without_removed(values, "budgets", instead)
+        return {name: value for name, value in values.items() if name != "budgets"}
 
 
 class RouterTrainConfig(StrictModel):
