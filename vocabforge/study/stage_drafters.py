@@ -79,7 +79,6 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
             target,
             optim=settings.optim.model_copy(update={"clip": 1.0}),
             levels=own.steps,
-            budgets=(max(1, round(max(config.methods.budgets) * count)),),
             best=best,
             replace=True,
         )

@@ -186,7 +186,6 @@ def router_run(
     *,
     optim: OptimConfig,
     levels: int,
-    budgets: tuple[int, ...] | None = None,
     best: BestTokens | None = None,
     replace: bool = False,
 ) -> dict[str, Any]:
@@ -226,7 +225,6 @@ def router_run(
             device=config.run.device,
             eval_rows=config.run.eval_rows,
             eval_every=optim.steps,
-            budgets=budgets,
             checkpoint_every=min(optim.steps, config.run.checkpoint_every),
         ),
     )

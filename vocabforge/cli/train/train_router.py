@@ -49,7 +49,7 @@ def train_router(
     """Train a router over vocabulary clusters on a trained drafter's states (DynaSpec).
 
     The states of every draft step are made from the data as training goes; target and drafter stay frozen. The
-    same command again resumes an interrupted run. At the end the held-out report compares budgets of clusters.
+    same command again resumes an interrupted run. `vocabforge tune` or `eval --budget` compares budgets of clusters.
 
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
     --input chats.jsonl --output router-run/`

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import RowBatch
+from ...capture.online import RowBatch, to_tensors
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError, MismatchError
 from ...core.journal import MetricsLog
@@ -27,7 +27,6 @@ from ...models.target.documents import document_mask
 from ...train import checkpoint as checkpoints
 from ...train.checkpoint import restore_state, state_of
 from ...train.config import OptimConfig
-from ...train.data import to_tensors
 from ...train.machine import stop_requested
 from ...train.optim import learning_rate, make_optimizer, set_learning_rate
 from .config import TinyTargetConfig

@@ -16,12 +16,9 @@ from .load import read_target_config
 
 @dataclass(frozen=True)
 class TargetHead:
-    """Embedding and LM head of a target; it computes logits, never hidden states.
+    """Embedding and LM head (V, H) of a target; it computes logits, never hidden states.
 
-    Attributes:
-        embedding: (V, H).
-        head_weight: (V, H) LM head.
-        aux_layers: decoder layers (0-based outputs) that the cached features are of.
+    ``aux_layers``: decoder layers (0-based outputs) that the cached features are of.
     """
 
     embedding: Tensor
