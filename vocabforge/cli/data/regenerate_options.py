@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -39,6 +39,7 @@ class RegenerateOptions(StrictModel):
     body: tuple[str, ...] | None = _option(
         None, "Further key of a server's request (`top_k=20`); `null` removes one.", "KEY=VALUE"
     )
+    empty: Literal["keep", "drop"] = _option("drop", "Rows with an empty answer: **keep** or **drop** them.")
     drop_failed: bool = _option(False, "Leave out rows whose requests found no answer.")
     concurrency: Positive = _option(32, "Requests under way at each server.", "N")
     timeout: Annotated[float, Field(ge=0.1)] = _option(600.0, "Seconds that an answer may take.", "S")
