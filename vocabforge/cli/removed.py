@@ -34,7 +34,6 @@ REMOVED: dict[str, dict[str, str]] = {
     "regenerate": {
         "--truncated": "rows with a cut answer are kept and marked `cut`, and its end is not learnt; to leave "
         "them out, filter the rows of `responses.jsonl` by `generation.answers[].finish_reason`",
-        "--empty": "rows with an empty answer are left out; leave it out",
     },
     "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
     "report": {

@@ -32,7 +32,14 @@ def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
     reading = document.SourceOptions(
         text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
     )
-    task = RegenerateJob(list(asked.input), reading, generation, asked.first_turn_only, asked.drop_failed)
+    task = RegenerateJob(
+        list(asked.input),
+        reading,
+        generation,
+        asked.first_turn_only,
+        asked.empty == "keep",
+        asked.drop_failed,
+    )
     meta = run(task, backend, output, overwrite=result.overwrite, fresh=asked.fresh)
     if result.as_json:
         print_json({"responses": str(output / RESPONSES), **meta})

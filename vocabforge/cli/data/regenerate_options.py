@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,7 @@ class RegenerateOptions(StrictModel):
     body: tuple[str, ...] = option(
         (), "Further key of a server's request (`top_k=20`); `null` removes one.", "KEY=VALUE", many=True
     )
+    empty: Literal["keep", "drop"] = option("drop", "Rows with an empty answer: **keep** or **drop** them.")
     drop_failed: bool = option(False, "Leave out rows whose requests found no answer.")
     concurrency: Positive = option(32, "Requests under way at each server.", "N")
     timeout: Annotated[float, Field(ge=0.1)] = option(600.0, "Seconds that an answer may take.", "S")

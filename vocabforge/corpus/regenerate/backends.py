@@ -29,6 +29,7 @@ class RegenerateJob:
 
     Attributes:
         first_turn_only: answer the first turn and end the conversation there.
+        keep_empty: keep rows with an answer without text or tool calls.
         drop_failed: leave out rows with a request that found no answer, instead of stopping at the end.
     """
 
@@ -36,6 +37,7 @@ class RegenerateJob:
     sources: SourceOptions
     generation: GenerationSettings
     first_turn_only: bool = False
+    keep_empty: bool = False
     drop_failed: bool = False
 
     def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
@@ -51,7 +53,7 @@ class RegenerateJob:
 
     def walk(self, conversation: PromptConversation) -> Walk:
         """The conversation before its first answer."""
-        return Walk(conversation, self.generation, self.first_turn_only)
+        return Walk(conversation, self.generation, self.first_turn_only, self.keep_empty)
 
 
 class RegenerateRun:

@@ -123,13 +123,17 @@ class Walk:
     """
 
     def __init__(
-        self, conversation: PromptConversation, generation: GenerationSettings, first_turn_only: bool = False
+        self,
+        conversation: PromptConversation,
+        generation: GenerationSettings,
+        first_turn_only: bool = False,
+        keep_empty: bool = False,
     ) -> None:
         self.conversation = conversation
         self.messages: list[Message] = []
         self.answers: list[ChatCompletion] = []
         self.ended: str | None = None
-        self._generation, self._first_only = generation, first_turn_only
+        self._generation, self._first_only, self._keep_empty = generation, first_turn_only, keep_empty
         self._old, self._at = list(conversation.messages), 0
         self._ids: dict[str, str] = {}
         self._fresh_ids: list[str] = []
@@ -172,7 +176,7 @@ class Walk:
             replaced.append(self._old[self._at])
             self._at += 1
         self._check_tools(answer, replaced)
-        if self.ended is None and answer.empty:
+        if self.ended is None and answer.empty and not self._keep_empty:
             self.ended = "empty"
         if self._first_only:
             self.ended = self.ended or "first turn"

@@ -82,7 +82,7 @@ def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
     for number, path in enumerate(expand_paths(work.inputs), start=1):
         name = f"{number} {path if is_hub(path) else path.name}"
         sources[name], digests[name] = {"rows": 0}, hashlib.sha256()
-        part = RegenerateJob([path], work.sources, work.generation, work.first_turn_only)
+        part = RegenerateJob([path], work.sources, work.generation, work.first_turn_only, work.keep_empty)
         for conversation in part.conversations(problems):
             sources[name]["rows"] += 1
             digests[name].update(conversation_digest(conversation))
@@ -114,6 +114,7 @@ def _write(
     meta = {
         "generation": work.generation.facts(),
         "first_turn_only": work.first_turn_only,
+        "keep_empty": work.keep_empty,
         "inputs": sources,
         **{name: counts[name] for name in COUNTS},
         "finish_reasons": dict(sorted(reasons.items())),
