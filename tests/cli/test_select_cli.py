@@ -115,7 +115,7 @@ def test_padded_rows_are_reported(run, tmp_path):
     assert done.exit_code == 0, done.output
     assert "3 padded rows: the target's head has 264 rows" in done.stdout
     assert load_file(tmp_path / "s" / "d2t.safetensors")["t2d"].shape == (264,)
-    facts = facts_of(run("select-vocab --counts @a --size 5 --target @m --output @q --json --export text"))
+    facts = facts_of(run("select-vocab --counts @a --size 5 --target @m --output @q --json"))
     assert (facts["target_rows"], facts["padded_rows"]) == (264, 3)
 
 
@@ -175,9 +175,9 @@ def test_merge_freq(run, tmp_path):
         ("select-vocab --counts @a --schedule decay --size 5", 2, "--schedule LAW --k-max N"),
         ("select-vocab --counts @a --schedule decay --k-max 5 --k-min 5 --size 5", 2, "makes one artefact"),
         ("select-vocab --counts @a --k-min 5 --size 5", 2, "--schedule LAW --k-max N"),
-        ("select-vocab --counts @a --size 5 --export text", 2, "there is no tokenizer"),
-        ("select-vocab --counts @a --size 5 --export freq", 2, "fr-spec, d2t, text, counts-text"),
-        ("select-vocab --counts @a --size 5 --export text --tokenizer @u", 1, "different tokenizers"),
+        ("select-vocab --counts @a --size 5 --export text", 2, "the export text was removed"),
+        ("select-vocab --counts @a --size 5 --export freq", 2, "fr-spec, d2t, counts-text"),
+        ("select-vocab --counts @a --size 5 --tokenizer @u", 1, "different tokenizers"),
     ],
 )
 def test_mistakes(run, tmp_path, line, code, words):

@@ -114,7 +114,7 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
     assert "Not lossless" not in (tmp_path / "point" / "report.html").read_text("utf-8")
     compared = invoke("report", f"a={tmp_path / 'point'}", f"b={tmp_path / 'all'}", "--json")
     assert compared.exit_code == 0, compared.output
-    warned = [line for line in json.loads(compared.stdout)["warnings"] if "not lossless" in line]
+    warned = [line for line in json.loads(compared.stdout)["notes"] if "not lossless" in line]
     assert [line.partition(":")[0] for line in warned] == ["b"]
 
 

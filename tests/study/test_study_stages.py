@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.report_support import report_config
+from tests.study.training_support import study_config
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.files import read_json
 from vocabforge.study import stages
@@ -30,7 +30,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> StudyConfig:
-    return report_config(tmp_path / "study")
+    return study_config(tmp_path / "study", seeds=(0, 1, 2))
 
 
 def changed(config: StudyConfig, section: str, **values: Any) -> StudyConfig:

@@ -138,7 +138,9 @@ class DataTable:
             [name for name, _ in self.headings], rows, text=sum(t for _, t in self.headings)
         )
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
         cells, needs = self.cells, []
         for place, (name, text) in enumerate(self.headings):
             lines = [line for row in cells for line in (row[place].text, row[place].under)]
@@ -154,10 +156,12 @@ class DataTable:
             while rest and (len(shown) == 1 or left >= needs[rest[0]] - 2):
                 left -= needs[rest[0]]
                 shown.append(rest.pop(0))
-            yield self._part(title, shown, cells, needs, "" if rest else self.caption)
+            yield self._part(title, shown, cells, needs)
             if not rest:
-                return
+                break
             title = "(continued)"
+        if self.caption:
+            yield Text(self.caption, style="dim italic")
 
     def _part(
         self,
@@ -165,12 +169,10 @@ class DataTable:
         shown: Sequence[int],
         cells: list[list[DataCell]],
         needs: Sequence[int],
-        caption: str,
     ) -> Table:
         from rich.text import Text
 
         table = simple_table(title)
-        table.caption, table.caption_justify = caption or None, "left"
         for place in shown:
             name, text = self.headings[place]
             lines = [

@@ -251,11 +251,11 @@ def train_model(
             mean, last = sum(recent) / len(recent), done == optim.steps
             if last or done % _LOG_EVERY == 0:
                 log.write(kind="train", step=done, lr=rate, loss=mean, grad_norm=float(norm))
-            if last or stop or done % config.checkpoint_every == 0:
+            if last or stop.is_set() or done % config.checkpoint_every == 0:
                 state = state_of(model, optimizer, {"first": first, "recent": recent})
                 checkpoints.save_checkpoint(work.steps, done, state, identity, _KEEP)
             bar.update(tokens, note=f"loss {mean:.3f}")
-            if stop and not last:
+            if stop.is_set() and not last:
                 say(f"Stopped at step {done}; the same command resumes from there.")
                 raise KeyboardInterrupt
     return first, sum(recent) / len(recent)
