@@ -21,7 +21,7 @@ help:
 	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
 	@echo "make test-long  whole runs and launches of several processes"
 	@echo "make test-all  test, test-long and test-docs in one call (part of .ci/run)"
-	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
+	@echo "make test-proof  the long versions of proofs (lossless decoding)"
 	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
 	@echo "make test-faults  kills, failing writes, file quotas, two writers, a wrong clock (docs/faults.md)"
 	@echo "make test-docs  executes the commands of README and docs, made small"
@@ -65,10 +65,9 @@ heads: $(STAMP) $(REAL)/target/generation_config.json
 
 # Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
 bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/vocabforge bench decoding --repeats 5 --json target=$(REAL)/target drafter=$(REAL)/run/drafter \
-	  draft_model=$(VOCABFORGE_DATA)/models/stories260K > $(REAL)/decoding.json
-	$(BIN)/vocabforge bench decoding --repeats 3 --json target=$(REAL)/target drafter=$(REAL)/run/drafter \
-	  widen=4 threads=2 > $(REAL)/decoding-wide.json
+	$(BIN)/vocabforge bench decoding --repeats 5 --json target=$(REAL)/target \
+	  methods.draft-model.drafter=$(VOCABFORGE_DATA)/models/stories260K methods.n-gram.proposer=n-gram \
+	  methods.early-exit.proposer=early-exit methods.eagle3.drafter=$(REAL)/run/drafter > $(REAL)/decoding.json
 
 # A model of characters, from a llama2.c checkpoint; BOS stands between stories, so it ends one, as for bitllama.
 TOK105 := runs/tok105/model
@@ -81,16 +80,18 @@ $(TOK105)/generation_config.json: | $(STAMP)
 
 # 512 BPE tokens and 105 characters, each the other's drafter: greedy against transformers, then drawn at temperature 1.
 FOREIGN := $(BIN)/vocabforge bench decoding --json --repeats
-FOREIGN_MODES := 'modes=[plain,tli,slem,slrs]' draft_tokens.tli=2
-TO_BITLLAMA := target=$(REAL)/target foreign_drafter=$(TOK105) $(FOREIGN_MODES) draft_tokens.slem=6 draft_tokens.slrs=6
-TO_TOK105 := target=$(TOK105) foreign_drafter=$(REAL)/target $(FOREIGN_MODES) draft_tokens.slem=3 draft_tokens.slrs=3
+over = $(foreach way,tli slem slrs,methods.$(way).drafter=$(1) methods.$(way).proposer=$(way)) methods.tli.depth=1 \
+  methods.slem.depth=$(2) methods.slrs.depth=$(2)
+TO_BITLLAMA := target=$(REAL)/target $(call over,$(TOK105),5)
+TO_TOK105 := target=$(TOK105) $(call over,$(REAL)/target,2)
+DRAWN := temperature=1 methods.tli.draft_sampling=true
 
 bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generation_config.json
 	@mkdir -p runs/foreign
 	$(FOREIGN) 3 $(TO_BITLLAMA) > runs/foreign/bitllama.json
 	$(FOREIGN) 3 $(TO_TOK105) > runs/foreign/tok105.json
-	$(FOREIGN) 1 $(TO_BITLLAMA) temperature=1 > runs/foreign/bitllama-drawn.json
-	$(FOREIGN) 1 $(TO_TOK105) temperature=1 > runs/foreign/tok105-drawn.json
+	$(FOREIGN) 1 $(TO_BITLLAMA) $(DRAWN) > runs/foreign/bitllama-drawn.json
+	$(FOREIGN) 1 $(TO_TOK105) $(DRAWN) > runs/foreign/tok105-drawn.json
 
 # No set-up of their own: a GPU machine may have no network, and any Python with torch will do.
 ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))

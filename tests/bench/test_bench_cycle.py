@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from vocabforge.bench.kernels import cycle as bench_cycle
+from vocabforge.bench.kernels.cases.heads import head_cost
 from vocabforge.bench.kernels.cases.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
 from vocabforge.bench.kernels.parts import NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
 from vocabforge.bench.kernels.shapes import Pair, head_settings, lean_config, random_pair
@@ -63,9 +64,7 @@ def test_a_cycle_reads_the_target_once_and_the_drafter_every_level() -> None:
     extra -= 6 * (2 * 128_256 * 4096)  # heads
     norms = extra - 6 * 2 * (layer + cached)
     assert 0 < norms < 6 * 2 * 5 * 4096
-    ranker = pair.head_bytes(settings["ranker"])
-    assert ranker == 2 * (256 * (128_256 + 4096) + 2048 * 4096)
-    assert pair.head_bytes(settings["static"]) == 2 * 32_768 * 4096
+    assert head_cost(LLAMA3_8B, settings["ranker"])[0] == 2 * (256 * (128_256 + 4096) + 2048 * 4096)
 
 
 def test_plain_and_speculative_cycles_run(tiny: Pair) -> None:

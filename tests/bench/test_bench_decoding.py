@@ -12,9 +12,9 @@ from tokenizers import pre_tokenizers
 from typer.testing import CliRunner
 
 from tests.worlds import byte_tokenizer, merging_tokenizer, tiny_drafter, tiny_target
-from vocabforge.bench.decoding.modes import Done, OurRun
 from vocabforge.bench.decoding.run import bench_decoding, remarks
 from vocabforge.bench.decoding.settings import PROMPTS
+from vocabforge.bench.decoding.sides import Done, OurRun, TheirRun
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
@@ -34,17 +34,24 @@ SMALL = [f"max_new_tokens={NEW}", "questions=2", "compile=false", "their_threads
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """``key=value`` of a target, a draft model and a drafter."""
+    """``key=value`` of a target, then of methods: with a draft model, with a drafter, and without either."""
     place = tmp_path_factory.mktemp("bench")
     tiny_target(place / "t", vocab_size=261)
     byte_tokenizer(place / "t")
     tiny_target(place / "small", vocab_size=261, num_hidden_layers=1, seed=3)
+    byte_tokenizer(place / "small")
     meta = {
         "target_fingerprint": target_fingerprint(place / "t"),
         "tokenizer_fingerprint": load_tokenizer(place / "t").fingerprint,
     }
     save_drafter(place / "drafter", tiny_drafter(HFTarget.load(place / "t")), meta, config={})
-    return [f"target={place / 't'}", f"draft_model={place / 'small'}", f"drafter={place / 'drafter'}"]
+    return [
+        f"target={place / 't'}",
+        f"methods.draft-model.drafter={place / 'small'}",
+        "methods.n-gram.proposer=n-gram",
+        "methods.early-exit.proposer=early-exit",
+        f"methods.eagle3.drafter={place / 'drafter'}",
+    ]
 
 
 def test_every_mode_is_measured_on_both_sides(folders: list[str]) -> None:
@@ -59,12 +66,11 @@ def test_every_mode_is_measured_on_both_sides(folders: list[str]) -> None:
         ours, theirs = row["ours"], row["theirs"]
         assert ours["tokens"] == 2 * NEW
         assert ours["tokens_per_s"]["lowest"] <= ours["tokens_per_s"]["median"]
-        assert ours["part_ms_per_token"]["verify"] > 0
         assert row["as_plain"] == {"equal": 2, "compared": 2, "divergences": []}
         assert row["over_plain"]["median"] > 0
         assert (theirs is None) == (name == "eagle3")
         if theirs is not None:
-            assert row["outputs"] == {"equal": 2, "compared": 2, "divergences": []}
+            assert row["theirs_as_plain"] == {"equal": 2, "compared": 2, "divergences": []}
             assert theirs["tokens"] == ours["tokens"]
             assert theirs["settings"] in [one["settings"] for one in theirs["tried"]]
             best = max(theirs["tried"], key=lambda one: float(one["tokens_per_s"]))
@@ -77,58 +83,57 @@ def test_every_mode_is_measured_on_both_sides(folders: list[str]) -> None:
     assert rows["early-exit"]["theirs"]["target_forwards"] <= 2 * NEW, "drafting passes were counted"
 
 
-def foreign(folder: Path, words: list[str]) -> str:
-    """``foreign_drafter=`` a model with a tokenizer of bytes and these words."""
+def foreign(folder: Path, words: list[str], *ways: str) -> list[str]:
+    """Methods of these names over a model with a tokenizer of bytes and these words."""
     letters = "".join(sorted(pre_tokenizers.ByteLevel.alphabet()))
     size = merging_tokenizer(folder, letters, words)
     tiny_target(folder, vocab_size=size, num_hidden_layers=1, seed=4)
-    return f"foreign_drafter={folder}"
+    return [f"methods.{way}.{item}" for way in ways for item in (f"drafter={folder}", f"proposer={way}")]
 
 
 def test_a_drafter_with_another_tokenizer(folders: list[str], tmp_path: Path) -> None:
-    drafter = foreign(tmp_path, ["th", "the", "\u0120t", "an"])
-    asked = [folders[0], drafter, *SMALL, "modes=[plain,tli,slem,slrs]", "draft_tokens.slem=2"]
+    methods = foreign(tmp_path, ["th", "the", "\u0120t", "an"], "tli", "slem", "slrs")
+    asked = [folders[0], *methods, *SMALL, "methods.slem.depth=1"]
     result = bench_decoding(asked, repeats=2)
     rows = {row["mode"]: row for row in result["modes"]}
     assert list(rows) == ["plain", "tli", "slem", "slrs"]
     same = {"equal": 2, "compared": 2, "divergences": []}
     for name in ("tli", "slem", "slrs"):
         row = rows[name]
-        assert row["as_plain"] == row["outputs"] == row["theirs_as_plain"] == same
+        assert row["as_plain"] == row["theirs_as_plain"] == same
         assert row["theirs"] == rows["tli"]["theirs"], "transformers is measured once"
         assert row["theirs"]["target_forwards"] <= 2 * NEW
         assert all("tokens_per_s" in one for one in row["theirs"]["tried"])
-    assert rows["slem"]["ours"]["settings"] == {"draft_tokens": 2}
-    assert rows["tli"]["ours"]["settings"]["levels"] > 0
+    assert rows["slem"]["ours"]["settings"]["depth"] == 1
+    assert "common to target" in rows["tli"]["ours"]["settings"]["is"]
     assert rows["slrs"]["ours"]["counts"]["drafted"] > 0
     assert rows["slrs"]["ours"]["counts"]["psi"] == 0, "greedy drafts need no law"
     json.dumps(result)
 
 
 def test_drawn_tokens_are_measured_on_one_side(folders: list[str], tmp_path: Path) -> None:
-    drafter = foreign(tmp_path, ["th", "the", "\u0120t", "an"])
-    asked = [folders[0], drafter, *SMALL, "modes=[plain,tli,slrs]", "temperature=1", "verifier=residual"]
+    methods = foreign(tmp_path, ["th", "the", "\u0120t", "an"], "tli", "slrs")
+    asked = [folders[0], *methods, *SMALL, "temperature=1", "methods.tli.draft_sampling=true"]
+    asked.append("methods.tli.verifier=residual")
     rows = {row["mode"]: row for row in bench_decoding(asked, repeats=1)["modes"]}
     for row in rows.values():
         assert row["theirs"] is None
-        assert "as_plain" not in row
+        assert row["as_plain"] is None
         assert row["over_plain"]["median"] > 0
     assert rows["slrs"]["ours"]["counts"]["psi"] > 0
     settings = rows["tli"]["ours"]["settings"]
     assert (settings["verifier"], settings["lossless"]) == ("residual", True)
     app = build_app({"bench": bench}, ["bench"])
-    done = CliRunner().invoke(
-        app, ["bench", "decoding", *asked, "modes=[slrs]", "--repeats", "1"], terminal_width=240
-    )
+    done = CliRunner().invoke(app, ["bench", "decoding", *asked, "--repeats", "1"], terminal_width=240)
     assert done.exit_code == 0, done.output
     assert "temperature 1" in done.output
-    assert "contexts a psi" in " ".join(done.output.split())
+    assert "psi_contexts" in done.output
 
 
 def test_what_transformers_refuses_is_told(folders: list[str], tmp_path: Path) -> None:
     """It takes vocabularies of one size for one vocabulary."""
-    drafter = foreign(tmp_path, ["th", "the", "an"])  # 261 tokens, as the target
-    (row,) = bench_decoding([folders[0], drafter, *SMALL, "modes=[tli]"], repeats=1)["modes"]
+    methods = foreign(tmp_path, ["th", "the", "an"], "tli")  # 261 tokens, as the target
+    _, row = bench_decoding([folders[0], *methods, *SMALL], repeats=1)["modes"]
     assert row["theirs"] is None
     assert {"settings", "threads", "error"} == set(row["refused"][0])
     shown = remarks({"modes": [row]})
@@ -138,8 +143,6 @@ def test_what_transformers_refuses_is_told(folders: list[str], tmp_path: Path) -
 def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that only generation moves: VocabForge needs 1 second a prompt, transformers 4."""
     import time
-
-    from vocabforge.bench.decoding.modes import TheirRun
 
     now = [0.0]
 
@@ -153,7 +156,7 @@ def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(OurRun, "generate", taking(1.0))
     monkeypatch.setattr(TheirRun, "generate", taking(4.0))
-    (row,) = bench_decoding([*folders, *SMALL, "modes=[plain]"], repeats=2)["modes"]
+    row, _ = bench_decoding([*folders[:2], *SMALL], repeats=2)["modes"]
     assert row["ratio"] == {"median": 4.0, "lowest": 4.0, "highest": 4.0}
     assert row["ours"]["tokens_per_s"]["median"] == NEW
     assert row["theirs"]["tokens_per_s"]["median"] == NEW / 4
@@ -171,14 +174,14 @@ def test_a_wrong_token_is_reported_with_its_margin(
     monkeypatch.setattr(OurRun, "generate", wrong)
     app = build_app({"bench": bench}, ["bench"])
     done = CliRunner().invoke(
-        app, ["bench", "decoding", *folders, *SMALL, "modes=[plain]", "--repeats", "1"], terminal_width=240
+        app, ["bench", "decoding", *folders[:2], *SMALL, "--repeats", "1"], terminal_width=240
     )
     assert done.exit_code == 0, done.output
     assert "0 of 2" in done.output
-    assert "at token 4" in done.output
+    assert "at token 4" in " ".join(done.output.split())
     assert "WRONG" in done.output
 
-    (row,) = bench_decoding([*folders, *SMALL, "modes=[plain]"], repeats=1)["modes"]
+    row, _ = bench_decoding([*folders[:2], *SMALL], repeats=1)["modes"]
     folder = Path(folders[0].removeprefix("target="))
     model, tokenizer = load_target(folder), load_tokenizer(folder)
     ids = PromptBuilder(tokenizer, resolve_format(tokenizer, "auto")).ask(PROMPTS[0])
@@ -186,7 +189,7 @@ def test_a_wrong_token_is_reported_with_its_margin(
         for _ in range(3):
             ids.append(int(next_logits(model, ids).argmax()))
         best = next_logits(model, ids).topk(2).values
-    first = row["outputs"]["divergences"][0]
+    first = row["theirs_as_plain"]["divergences"][0]
     assert (first["prompt"], first["token"], first["tie"]) == (0, 3, False)
     assert first["margin"] == pytest.approx(float(best[0] - best[1]), abs=1e-4)
 
@@ -194,13 +197,15 @@ def test_a_wrong_token_is_reported_with_its_margin(
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
-        (["modes=[eagle9]"], UsageError, "no such mode"),
-        (["modes=[eagle3]"], UsageError, "needs a folder"),
-        (["modes=[tli]"], UsageError, "foreign_drafter=DIR"),
-        (["draft_tokens.slim=3"], UsageError, "no such mode"),
+        (["methods.x.proposer=eagle9"], UsageError, "eagle9"),
         (["temperature=-1"], ConfigError, "temperature"),
-        (["verifier=mach", "temperature=1"], UsageError, "no verifier of this name"),
-        (["verifier=point"], UsageError, "takes the best ones"),
+        (
+            ["methods.n-gram.proposer=n-gram", "methods.n-gram.verifier=point"],
+            UsageError,
+            "takes the best ones",
+        ),
+        (["foreign_drafter=x"], ConfigError, "methods.slem.drafter=DIR"),
+        (["draft_tokens=3"], ConfigError, "methods.NAME.depth=N"),
         (["max_new_tokens=250"], UsageError, "does not fit"),
         (["speed=11"], ConfigError, "speed"),
     ],

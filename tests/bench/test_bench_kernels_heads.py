@@ -77,32 +77,18 @@ def test_wrong_ids_and_repeated_ids_are_found() -> None:
     assert "outside" in str(judged(replace(case, run=outside)))
 
 
-class TestFloors:
-    """Bytes by hand: d = 64, V = 1,003, bf16, five rows of 128 bytes."""
+def test_floors_are_bytes_by_hand() -> None:
+    """d = 64, V = 1,003, bf16, five rows of 128 bytes."""
+    rest = 5 * 128
 
-    def bytes_of(self, word: str) -> float:
-        case = named(word)
-        return case.bytes_of(case.make(CPU, torch.bfloat16, 0)) - 5 * 128
+    def moved(word: str) -> float:
+        return float(named(word).floor_bytes) - rest  # type: ignore[arg-type]
 
-    def test_full_and_static(self) -> None:
-        assert self.bytes_of("full") == 1003 * 128
-        assert self.bytes_of("static") == 256 * 128
-
-    def test_low_rank_and_context(self) -> None:
-        assert self.bytes_of("low rank") == 8 * (1003 + 64) * 2
-        assert 20 * 128 < self.bytes_of("context") <= 40 * 128
-
-    def test_fp8_halves_the_scorer(self) -> None:
-        plain = self.bytes_of("ranker d/4, k = 64, rows alike")
-        small = self.bytes_of("ranker d/4 in fp8")
-        rows = (small - 1003 * (16 + 4) - 16 * 64 * 2) / 128
-        assert rows == int(rows)
-        assert 64 <= rows < 100
-        assert plain - small == pytest.approx(1003 * (16 - 4), abs=40 * 128)
-
-    def test_router(self) -> None:
-        width, clusters = 16, 12
-        mlp = 2 * (width * 128 + width + clusters * width + clusters)
-        rows = (self.bytes_of("router") - mlp) / 128
-        assert rows == int(rows)
-        assert 2 * (1003 // 12) <= rows <= 5 * (1003 // 12 + 1)
+    assert moved("full") == 1003 * 128
+    assert moved("static") == 256 * 128
+    assert moved("low rank") == 8 * (1003 + 64) * 2
+    assert moved("context") == 40 * 128
+    assert moved("ranker d/4, k = 64, rows alike") == 16 * (1003 + 64) * 2 + 64 * 128
+    assert moved("ranker d/4 in fp8") == 1003 * (16 + 4) + 16 * 64 * 2 + 64 * 128
+    assert moved("ranker d/8, k = 16, rows unlike") == 8 * (1003 + 64) * 2 + 5 * 16 * 128
+    assert moved("router") == 2 * 16 * (128 + 12) + 200 * 128

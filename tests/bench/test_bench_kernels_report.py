@@ -11,7 +11,7 @@ from vocabforge.bench.kernels import run as bench_kernels
 from vocabforge.bench.kernels.parts import FigureJournal, KernelOptions
 from vocabforge.bench.kernels.table import markdown, tables
 from vocabforge.bench.kernels.timing import DeviceCeilings
-from vocabforge.cli.bench import HeadBenchArguments, RoundOptions, bench
+from vocabforge.cli.bench import BenchRequest, bench
 from vocabforge.core.errors import UsageError
 
 
@@ -99,6 +99,6 @@ class TestRun:
 
     def test_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         settings = ["device=cpu", "parts=ops", "ops=silu_mul"]
-        bench("kernels", RoundOptions(repeats=1), HeadBenchArguments(), settings)
+        bench("kernels", BenchRequest(repeats=1, settings=tuple(settings)))
         printed = capsys.readouterr().out
         assert "| silu_mul R=" in printed

@@ -10,8 +10,7 @@ import torch
 
 from tests.capture.capture_support import packed
 from tests.worlds import tiny_target
-from vocabforge.capture.cache import to_batch
-from vocabforge.capture.online import OnlineCapture
+from vocabforge.capture.online import OnlineCapture, to_tensors
 from vocabforge.models.target.hf import HFTarget
 
 CPU = torch.device("cpu")
@@ -32,7 +31,7 @@ def target(tmp_path: Path) -> Any:
 
 
 def ask(source: OnlineCapture, split: str, rows: list[int]) -> Any:
-    return source(to_batch(ROWS, rows, CPU), [(split, row) for row in rows])
+    return source(to_tensors(ROWS, rows, CPU), [(split, row) for row in rows])
 
 
 def test_row_by_row_keeps_rows_in_any_company(target: Any) -> None:

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.capture.capture_support import make_cache, make_job, splits
 from tests.worlds import tiny_target
-from vocabforge.capture.cache import SPLITS, CachedCapture, to_batch
-from vocabforge.capture.online import OnlineCapture
+from vocabforge.capture.cache import SPLITS, CachedCapture
+from vocabforge.capture.online import OnlineCapture, to_tensors
 from vocabforge.capture.speculators import SpeculatorsCapture
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.target.documents import document_spans
@@ -42,7 +42,7 @@ def write_samples(
     number = 0
     for split in SPLITS:
         rows = splits()[split]
-        batch = to_batch(rows, list(range(len(rows.input_ids))), CPU)
+        batch = to_tensors(rows, list(range(len(rows.input_ids))), CPU)
         for span in document_spans(batch.document):
             ids = batch.input_ids[span.row, span.start : span.stop]
             if len(ids) == LENGTH:  # a document that was cut: the sample is as long as it was
@@ -71,7 +71,7 @@ def test_samples_give_what_the_target_gives(target: HFTarget, tmp_path: Path, no
     online = OnlineCapture(target, 0)
     for split in SPLITS:
         rows = list(range(len(splits()[split].input_ids)))
-        batch, keys = to_batch(splits()[split], rows, CPU), [(split, row) for row in rows]
+        batch, keys = to_tensors(splits()[split], rows, CPU), [(split, row) for row in rows]
         ours, other = online(batch, keys), source(batch, keys)
         scale = float(ours.features.abs().max())
         torch.testing.assert_close(other.features, ours.features, rtol=0, atol=1e-5 * scale)
@@ -81,7 +81,7 @@ def test_samples_give_what_the_target_gives(target: HFTarget, tmp_path: Path, no
 def test_samples_become_a_cache(target: HFTarget, tmp_path: Path) -> None:
     source = SpeculatorsCapture(write_samples(tmp_path / "s", target), target, LENGTH)
     make_cache(make_job(tmp_path / "c", target, splits()), target, source)
-    batch = to_batch(splits()["train"], [1, 0], CPU)
+    batch = to_tensors(splits()["train"], [1, 0], CPU)
     keys = [("train", 1), ("train", 0)]
     assert torch.equal(CachedCapture(tmp_path / "c")(batch, keys).hidden, source(batch, keys).hidden)
 
@@ -124,7 +124,7 @@ def test_a_last_state_that_is_not_final_is_refused(target: HFTarget, tmp_path: P
 
 def test_a_document_without_a_sample_is_named(target: HFTarget, tmp_path: Path) -> None:
     samples = write_samples(tmp_path / "s", target)
-    batch = to_batch(splits()["train"], [2], CPU)
+    batch = to_tensors(splits()["train"], [2], CPU)
     span = document_spans(batch.document)[0]
     wanted = batch.input_ids[0, span.start : span.stop]
     for file in samples.glob("*.safetensors"):

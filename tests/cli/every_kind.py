@@ -133,9 +133,9 @@ def make_responses(path: Path) -> None:
 
 
 def make_study_report(path: Path) -> None:
-    """A study of one method and one claim."""
+    """A study of one method."""
     way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768", "dynamic": False}
-    figures = {"scored": [None], "exact": 0.2, "coverage": {}, "conditional": {}, "cells": {}}
+    figures = {"exact": 0.2, "cells": {}}
     results = StudyResults(
         vocabforge="0",
         created="now",
@@ -147,7 +147,6 @@ def make_study_report(path: Path) -> None:
         shapes=[DraftShape(key="chain", nodes=5, levels=4, width=1)],
         temperatures=["greedy"],
         groups=[],
-        coverage_texts=[],
         methods=[MethodFigures(**way, **figures)],
         checked=None,
         facts={},

@@ -172,11 +172,6 @@ def export(world: World, tmp_path: Path, *more: object, name: str = "native", ou
     return invoke("export", "--drafter", world.drafter, "--format", name, "--output", place, *more)
 
 
-def test_export_to_an_unknown_format(world: World, tmp_path: Path) -> None:
-    assert_user_error(export(world, tmp_path, name="natve"), 2, "did you mean native?", "sglang-eagle3")
-    assert_user_error(export(world, tmp_path, "--dtype", "int4"), 2, "float32")
-
-
 def test_export_never_replaces_what_is_not_ours(world: World, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -240,11 +235,6 @@ def test_train_with_a_bad_recipe(
 ) -> None:
     assert_user_error(train(pristine, tmp_path, *overrides), code, said)
     assert not (tmp_path / "run").exists()
-
-
-def test_train_without_a_recipe(tmp_path: Path) -> None:
-    missing = invoke("train-drafter", "--config", tmp_path / "no.yaml")
-    assert_user_error(missing, 2, "cannot read the configuration", "No such file")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import typer
 from tests.cli.cli_support import assert_user_error, call, invoke
 from tests.worlds import ROOT, World
 from vocabforge import __version__
-from vocabforge.cli import COMMANDS, app, main
+from vocabforge.cli import COMMANDS, main
 from vocabforge.cli.app import build_app
 from vocabforge.core.errors import DataError, UsageError
 
@@ -73,11 +73,6 @@ def test_every_command_has_a_help_page_that_says_all(helps: dict[str, dict], nam
 
 def test_version(helps: dict[str, dict]) -> None:
     assert (helps["--version"]["code"], helps["--version"]["text"]) == (0, f"vocabforge {__version__}\n")
-
-
-def test_as_a_module_from_a_shell() -> None:
-    done = call("--version")
-    assert (done.returncode, done.stdout) == (0, f"vocabforge {__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -163,13 +158,6 @@ def test_what_a_user_can_cause_is_a_message_and_a_code(error: BaseException, cod
 @pytest.mark.parametrize("error", [ValueError("bug"), RuntimeError("bug"), OSError("bug"), AssertionError()])
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     assert run(raising(error)).exception is error
-
-
-def test_json_results_are_one_document_of_readable_text(capsys: pytest.CaptureFixture[str]) -> None:
-    app.print_json({"text": "日本", "n": 1})
-    out = capsys.readouterr().out
-    assert "日本" in out
-    assert json.loads(out) == {"text": "日本", "n": 1}
 
 
 def start(*arguments: object) -> subprocess.Popen:

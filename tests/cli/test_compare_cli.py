@@ -40,7 +40,7 @@ def test_corpus_and_saved_pairs(folder, tmp_path):
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
     assert facts["corpus"]["documents"] == 4  # three paragraphs and one row
-    assert len(facts["corpus"]["b"]["failures"]) == 1
+    assert facts["corpus"]["b"]["exact"] == 3
     saved = load_overlap(tmp_path / "o")
     assert saved.to_json()["corpus"] == facts["corpus"]
     assert len(saved.pairs) == facts["pairs"]
@@ -64,11 +64,9 @@ def test_tables_fit_80_columns(folder, monkeypatch):
         "Overlap",
         "WordPiece",
         "BPE with byte fallback",
-        "changes texts",
-        "none fits",
+        "given back unchanged",
     ):
         assert word in done.stdout
-    assert "the␣[sea]␣shells" in done.stdout  # brackets are no markup
 
 
 def test_the_same_tokenizer_twice_is_wholly_shared(folder):
@@ -79,7 +77,6 @@ def test_the_same_tokenizer_twice_is_wholly_shared(folder):
     assert facts["pairs"] == facts["a"]["text_tokens"] == facts["a"]["shared"]
     ours = facts["corpus"]["a"]
     assert ours["shared"] == ours["tokens"] == ours["needed"][1]
-    assert facts["corpus"]["boundaries_shared"] == ours["boundaries"]
 
 
 @pytest.mark.parametrize(

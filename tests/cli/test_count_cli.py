@@ -99,27 +99,6 @@ def test_mistakes(run, tmp_path, line, code, message):
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        ("--size 262 --output @s", 2, "outside the vocabulary"),
-        ("--size 1 --output @s", 2, "below the number of forced"),
-        ("--size 200 --output @s", 1, "ids with a count or forced"),
-        ("--size 8 --force 999 --output @s", 2, "no token of the vocabulary"),
-        ("--size 8 --target @nowhere --output @s", 1, "target is missing"),
-        ("--size 8 --output @c", 2, "exists already"),
-        ("--size 8 --size 9 --output @c", 2, "cannot stand in it"),
-    ],
-)
-def test_mistakes_of_selecting(run, tmp_path, options, code, message):
-    assert run("count-freq --tokenizer @t --input @a.txt --output @c").exit_code == 0
-    done = run(f"select-vocab --counts @c {options}")
-    assert done.exit_code == code, done.output
-    assert message in done.output
-    assert "Traceback" not in done.output
-    assert not (tmp_path / "s").exists()
-
-
 def test_fill_forces_and_overwrite(run, tmp_path):
     assert run("count-freq --tokenizer @t --input @a.txt --output @c").exit_code == 0
     options = "--size 260 --fill lowest-id --force-bytes --force-tools --force 256 --output @s"

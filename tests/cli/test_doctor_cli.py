@@ -10,13 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
-from tests.worlds import World, byte_tokenizer, make_drafter, make_target, make_vocab
+from tests.cli.cli_support import assert_user_error, invoke, truncate
+from tests.worlds import World, byte_tokenizer, make_target, make_vocab
 
 
 @pytest.fixture(autouse=True)
 def _quick_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One measured check is enough of it: tests/doctor/test_doctor.py looks at the environment."""
     monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
 
 
@@ -40,7 +39,7 @@ def test_alone_it_examines_the_environment() -> None:
     code, rows = examine()
     assert code == 0
     names = {key.partition(": ")[2] for key in rows if key.startswith("environment")}
-    assert names >= {"Python", "torch", "CUDA", "nvcc", "faiss", "memory", "disk", "bf16 on the CPU"}
+    assert names >= {"Python", "torch", "CUDA", "nvcc", "memory", "disk", "bf16 on the CPU"}
     assert not [key for key in rows if not key.startswith("environment")]
 
 
@@ -61,13 +60,6 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert len(ours) == 19
 
 
-def test_the_table_reads_well(pristine: World) -> None:
-    result = invoke("doctor", "--target", pristine.target)
-    assert result.exit_code == 0
-    assert "chat template" in result.stdout
-    assert result.stdout.rstrip().splitlines()[-1].startswith("Fits: ")
-
-
 def test_it_ends_with_a_verdict(pristine: World, tmp_path: Path) -> None:
     alone = invoke("doctor").stdout.rstrip().splitlines()[-1]
     assert re.match(r"This machine is fit for use: \d+ checks, ", alone)
@@ -76,20 +68,6 @@ def test_it_ends_with_a_verdict(pristine: World, tmp_path: Path) -> None:
     assert result.exit_code == 1
     last = result.stdout.rstrip().splitlines()[-1]
     assert re.match(r"Does not fit: \d+ of \d+ checks failed \(drafter", last)
-
-
-def test_in_a_file_nothing_is_folded(pristine: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the checks found stands on its line where nobody watches, whatever the terminal around it."""
-    words = ("doctor", "--target", pristine.target)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    found = [row["found"] for row in json.loads(invoke(*words, "--json").stdout)["checks"]]
-    long = [text for text in found if 60 < len(text) < 120]
-    assert long
-    wide = invoke(*words).stdout
-    # Free memory, disk and times differ from run to run; the sentences of the target do not.
-    assert [text for text in long if text in wide and not re.search(r"GiB|ms", text)]
-    monkeypatch.setenv("COLUMNS", "70")
-    assert max(map(len, invoke(*words).stdout.splitlines()[:-1])) <= 70
 
 
 @pytest.mark.parametrize("option", ["--drafter", "--vocab", "--tokenizer"])
@@ -102,21 +80,6 @@ def test_a_missing_target_fails_and_the_rest_is_skipped(tmp_path: Path, pristine
     assert code == 1
     assert states(rows, "target: configuration", "target: loads") == ["failed", "skipped"]
     assert states(rows, "drafter: artefact", "drafter: drafting") == ["ok", "skipped"]
-
-
-def test_truncated_weights(world: World) -> None:
-    truncate(world.target / "model.safetensors")
-    code, rows = examine("--target", world.target)
-    assert code == 1
-    assert rows["target: weight files"]["state"] == "failed"
-    assert "truncated" in rows["target: weight files"]["remedy"]
-
-
-def test_an_unsupported_architecture_names_the_supported(world: World) -> None:
-    edit_json(world.target / "config.json", architectures=["MambaForCausalLM"])
-    _, rows = examine("--target", world.target)
-    assert rows["target: configuration"]["state"] == "failed"
-    assert "LlamaForCausalLM" in rows["target: configuration"]["found"]
 
 
 def test_weights_that_are_not_finite(world: World) -> None:
@@ -206,11 +169,6 @@ def test_a_damaged_drafter(world: World, share: float) -> None:
     assert states(rows, "drafter: artefact", "drafter: tensors") == ["failed", "skipped"]
 
 
-def test_no_drafter_there(world: World, tmp_path: Path) -> None:
-    _, rows = examine("--target", world.target, "--drafter", tmp_path)
-    assert rows["drafter: artefact"]["state"] == "failed"
-
-
 def export(world: World, folder: Path) -> Path:
     result = invoke(
         *("export", "--drafter", world.drafter, "--target", world.target, "--vocab", world.vocab),
@@ -223,7 +181,6 @@ def export(world: World, folder: Path) -> Path:
 def test_an_export_is_examined_with_its_maps(pristine: World, tmp_path: Path) -> None:
     code, rows = examine("--target", pristine.target, "--drafter", export(pristine, tmp_path / "x"))
     assert code == 0
-    assert "d2t (offsets) and t2d agree" in rows["drafter: draft vocabulary"]["found"]
     assert rows["drafter: end tokens"]["state"] == "ok"
 
 
@@ -235,7 +192,7 @@ def test_an_export_made_elsewhere_is_a_warning(pristine: World, tmp_path: Path) 
     assert rows["drafter: drafting"]["state"] == "ok"
 
 
-@pytest.mark.parametrize("damage", ["t2d", "t2d shape", "no t2d", "d2t"])
+@pytest.mark.parametrize("damage", ["t2d", "t2d shape", "d2t"])
 def test_maps_that_disagree(pristine: World, tmp_path: Path, damage: str) -> None:
     folder = export(pristine, tmp_path / "x")
     (folder / "manifest.json").unlink()
@@ -244,8 +201,6 @@ def test_maps_that_disagree(pristine: World, tmp_path: Path, damage: str) -> Non
         tensors["t2d"] = tensors["t2d"].roll(1)
     elif damage == "t2d shape":
         tensors["t2d"] = tensors["t2d"][:-3].clone()
-    elif damage == "no t2d":
-        del tensors["t2d"]
     else:
         tensors["d2t"] = torch.arange(len(tensors["d2t"]))  # ids instead of offsets: beyond the vocabulary
         tensors["d2t"][-1] += 500
@@ -283,24 +238,6 @@ def test_drafting_that_changes_the_output_is_found(pristine: World, monkeypatch:
     assert "token 2 differs" in rows["drafter: drafting"]["found"]
 
 
-def test_a_drafter_with_an_own_small_head(pristine: World, tmp_path: Path) -> None:
-    ids = torch.tensor([*range(20), 257])
-    drafter = make_drafter(tmp_path / "d", pristine.target, own_head=21, target_ids=ids)
-    code, rows = examine("--target", pristine.target, "--drafter", drafter)
-    assert code == 0
-    assert "21 of 264" in rows["drafter: draft vocabulary"]["found"]
-
-
-def test_a_crash_inside_a_check_is_its_failure(pristine: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> None:
-        raise ZeroDivisionError("unexpected")
-
-    monkeypatch.setattr("vocabforge.doctor.target.render_with_mask", crash)
-    code, rows = examine("--target", pristine.target)
-    assert code == 1
-    assert rows["target: chat template"]["found"] == "ZeroDivisionError: unexpected"
-
-
 def test_a_folder_is_read_as_servers_read_it(pristine: World, tmp_path: Path) -> None:
     folder = export(pristine, tmp_path / "x")
     code, rows = examine("--target", pristine.target, "--drafter", folder)
@@ -332,18 +269,6 @@ def test_options_of_a_drafters_folder_need_one(pristine: World, option: tuple[st
     assert_user_error(invoke("doctor", "--target", pristine.target, *option), 2, "--drafter")
 
 
-def test_an_unknown_server(pristine: World) -> None:
-    result = invoke("doctor", "--target", pristine.target, "--drafter", pristine.drafter, "--server", "sgl")
-    assert_user_error(result, 2, "sglang")
-
-
 def test_a_draft_model_is_no_folder_of_a_server(pristine: World) -> None:
     options = ("--target", pristine.target, "--drafter", pristine.target)
     assert_user_error(invoke("doctor", *options, "--server", "vllm"), 2, "language model")
-
-
-def test_prompts_need_a_tokenizer(world: World, tmp_path: Path) -> None:
-    folder = export(world, tmp_path / "x")
-    (world.target / "tokenizer.json").unlink()
-    options = ("--target", world.target, "--drafter", folder, "--prompts", tmp_path / "q.jsonl")
-    assert_user_error(invoke("doctor", *options), 2, "--tokenizer")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.cli.cli_support import assert_user_error, edit_json, invoke
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
-from tests.worlds import ROWS, World, make_drafter, make_target, make_vocab
+from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.export.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
@@ -122,24 +122,12 @@ def test_the_rank_order_goes_through(small: Path, pristine: World, tmp_path: Pat
     exported(*again, "--output", tmp_path / "b")
     assert torch.load(tmp_path / "b" / f"freq_{SIZE}.pt", weights_only=True) == ranked
     export(
-        "--drafter",
-        tmp_path / "a",
-        "--format",
-        "native",
-        "--target",
-        pristine.target,
-        "--output",
-        tmp_path / "n",
+        *("--drafter", tmp_path / "a", "--format", "native", "--target", pristine.target),
+        *("--output", tmp_path / "n"),
     )
     lost = export(
-        "--drafter",
-        tmp_path / "n",
-        "--format",
-        "fr-spec",
-        "--target",
-        pristine.target,
-        "--output",
-        tmp_path / "c",
+        *("--drafter", tmp_path / "n", "--format", "fr-spec", "--target", pristine.target),
+        *("--output", tmp_path / "c"),
     )
     assert "rank is not known" in lost.output
     assert torch.load(tmp_path / "c" / f"freq_{SIZE}.pt", weights_only=True) == sorted(ranked)
@@ -184,14 +172,8 @@ def test_an_export_knows_its_target_and_keeps_what_was_recorded(pristine: World,
     assert "coverage" not in open_artifact(tmp_path / "c").meta, "that of another draft vocabulary"
     (tmp_path / "a" / MANIFEST).unlink()
     exported(
-        "--drafter",
-        tmp_path / "a",
-        "--format",
-        "native",
-        "--target",
-        pristine.target,
-        "--output",
-        tmp_path / "d",
+        *("--drafter", tmp_path / "a", "--format", "native", "--target", pristine.target),
+        *("--output", tmp_path / "d"),
     )
     meta = open_artifact(tmp_path / "d").meta
     assert meta["target_fingerprint"] == open_artifact(pristine.drafter).meta["target_fingerprint"]
@@ -235,13 +217,6 @@ def test_the_figures_of_the_exported_vocabulary_are_taken(
     assert "Not all of these figures" not in (tmp_path / "a" / "README.md").read_text("utf-8")
 
 
-def test_an_export_of_an_export_keeps_the_figures(pristine: World, evaluated: Path, tmp_path: Path) -> None:
-    base = ["--format", "sglang-eagle3", "--target", pristine.target]
-    export("--drafter", pristine.drafter, *base, "--output", tmp_path / "a")
-    exported("--drafter", tmp_path / "a", *base, "--eval", evaluated, "--output", tmp_path / "b")
-    assert len(measured(tmp_path / "b" / "README.md")) == 1
-
-
 def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: Path, tmp_path: Path) -> None:
     other = make_drafter(tmp_path / "other", pristine.target, seed=5)
     base = ["--format", "sglang-eagle3", "--output", tmp_path / "out"]
@@ -266,7 +241,6 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
         (("--format", "native", "--server", "vllm"), ("not written for one server", "leave --server out")),
         (("--format", "fr-spec", "--server", "vllm"), ("--server sglang",)),
         (("--format", "native", "--prompts", "p.jsonl"), ("--prompts", "--head DIR beside it")),
-        (("--format", "native", "--vocab", "a", "--vocab", "b"), ("2 times --vocab",)),
         (("--format", "eagle3"), ("sglang-eagle3",)),
     ],
 )
@@ -285,18 +259,6 @@ def test_the_folder_around_a_drafter_is_answered_with_the_drafter(pristine: Worl
     assert_user_error(result, 1, "there is no drafter here", f"give {tmp_path / 'run' / 'drafter'}")
 
 
-def test_the_targets_own_dtype_is_named(tmp_path: Path) -> None:
-    target = make_target(tmp_path / "t")
-    edit_json(target / "config.json", dtype="bfloat16", torch_dtype="bfloat16")
-    drafter = make_drafter(tmp_path / "d", target)
-    done = export("--drafter", drafter, "--format", "native", "--output", tmp_path / "a")
-    assert "--dtype bfloat16 writes the drafter in it" in " ".join(done.output.split())
-    done = exported(
-        "--drafter", drafter, "--format", "native", "--dtype", "bfloat16", "--output", tmp_path / "b"
-    )
-    assert "writes the drafter in it" not in done.output
-
-
 def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(
     pristine: World, tmp_path: Path
 ) -> None:
@@ -310,11 +272,3 @@ def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(
     assert_user_error(invoke(*line, "--vocab", tmp_path / "foreign"), 1, "different tokenizers")
     assert not (tmp_path / "cut").exists()
     assert invoke(*line, "--vocab", pristine.vocab).exit_code == 0
-
-
-def test_what_is_exported_is_not_replaced(world: World) -> None:
-    line = ("export", "--drafter", world.drafter, "--vocab", world.vocab, "--format", "native", "--overwrite")
-    for option, folder in (("--drafter", world.drafter), ("--vocab", world.vocab)):
-        done = invoke(*line, "--output", folder)
-        assert_user_error(done, 2, "would replace what it is made from", f"and {option}")
-    assert [open_artifact(one).kind for one in (world.drafter, world.vocab)] == ["drafter", "subset"]

@@ -140,38 +140,13 @@ def test_the_dynamic_head_beside_it_is_bound_to_its_drafter(place: Path, made: d
         assert torch.equal(tensor, head.module.state_dict()[name])
     line = [
         "generate",
-        "--target",
-        place / "target",
-        "--prompt",
-        "the cat",
-        "--max-new-tokens",
-        8,
-        "--json",
-        "--device",
-        "cpu",
+        *("--target", place / "target", "--prompt", "the cat", "--max-new-tokens", 8, "--json"),
+        *("--device", "cpu"),
     ]
     plain = json.loads(invoke(*line).stdout)
     done = invoke(*line, "--drafter", folder / "drafter", "--head", folder / "head")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["token_ids"] == plain["token_ids"]
-
-
-def test_in_bf16_the_head_is_bound_to_the_rounded_drafter(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export_fallback, "NEW_TOKENS", 3)
-    done = run(
-        place,
-        "--format sglang-eagle3 --head @h --fallback-size 24 --prompts @p.jsonl --dtype bfloat16 --output @half",
-    )
-    assert done.exit_code == 0, done.output
-    assert "of the dynamic head's accepted length" in done.output
-    assert open_artifact(place / "half").meta["fallback"]["dtype"] == "float32", "as it was measured"
-    folder = place / "half" / "dynamic"
-    tensors = load_file(folder / "drafter" / "drafter.safetensors")
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    made_for = load_head(folder / "head").artifact.meta["drafter_digest"]
-    assert made_for == drafter_digest(folder / "drafter") != drafter_digest(place / "d")
 
 
 def other(place: Path, name: str, drafter: Any, kind: str = "ranker") -> None:
@@ -195,62 +170,13 @@ def test_fr_spec_gets_the_list_in_rank_order(place: Path, monkeypatch: pytest.Mo
     line = "--format fr-spec --fallback-size 24 --prompts @p.jsonl"
     done = invoke(
         "export",
-        "--drafter",
-        place / "e1",
-        "--head",
-        place / "e1-head",
-        "--output",
-        place / "fr",
+        *("--drafter", place / "e1", "--head", place / "e1-head", "--output", place / "fr"),
         *split(place, line),
     )
     assert done.exit_code == 0, done.output
     ranked = torch.load(place / "fr" / "freq_24.pt", weights_only=True)
     assert ranked == load_subset(place / "fr" / "dynamic" / "vocab").ranked.tolist()
     assert ranked != sorted(ranked)
-
-
-def test_what_the_layout_cannot_hold_is_refused_before_anything_is_measured(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "vocabforge.cli.ship.export_fallback.choose_fallback", lambda *_: pytest.fail("measured")
-    )
-    drafter = make_drafter("eagle1", place / "target", HFTarget.load(place / "target"), "own")
-    other(place, "own", drafter)
-    line = "--format fr-spec --fallback-size 24 --prompts @p.jsonl"
-    done = invoke(
-        "export",
-        "--drafter",
-        place / "own",
-        "--head",
-        place / "own-head",
-        "--output",
-        place / "y",
-        *split(place, line),
-    )
-    assert_user_error(done, 1, "head")
-    assert not list(place.glob("*y*.tmp*")) + list(place.glob(".y*"))
-    assert not (place / "y").exists()
-
-
-def test_a_drafter_made_elsewhere_and_the_speculators_layout(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export_fallback, "NEW_TOKENS", 3)
-    assert run(place, "--format sglang-eagle3 --output @s").exit_code == 0
-    for name in ("manifest.json", "README.md"):
-        (place / "s" / name).unlink()
-    tokenizer, digest = load_tokenizer(place / "target"), drafter_digest(place / "s")
-    owner = HeadOwner(digest, target_fingerprint(place / "target"), tokenizer.fingerprint)
-    save_head(place / "s-head", "ranker", LowRankScorer(32, VOCAB, 2), owner, {"shortlist": 12})
-    line = "--format speculators-eagle3 --fallback-size 24 --prompts @p.jsonl --head @s-head --output @sp"
-    done = invoke("export", "--drafter", place / "s", "--target", place / "target", *split(place, line))
-    assert done.exit_code == 0, done.output
-    tensors = load_file(place / "sp" / "model.safetensors")
-    subset = load_subset(place / "sp" / "dynamic" / "vocab")
-    assert (torch.arange(SIZE) + tensors["d2t"]).tolist() == subset.ids.tolist()
-    made_for = load_head(place / "sp" / "dynamic" / "head").artifact.meta["drafter_digest"]
-    assert made_for == drafter_digest(place / "sp" / "dynamic" / "drafter") != digest
 
 
 REFUSED = ("belongs to another drafter", "another kind", "nothing.jsonl")  # inputs, not the command line
@@ -261,7 +187,6 @@ REFUSED = ("belongs to another drafter", "another kind", "nothing.jsonl")  # inp
     [
         ("--format sglang-eagle3 --head @h --output @x", "--prompts FILE"),
         ("--format native --head @h --prompts @p.jsonl --output @x", "holds no static draft vocabulary"),
-        ("--format sglang-eagle3 --head @h --prompts @p.jsonl --vocab @v --vocab @v --output @x", "2 times"),
         ("--format sglang-eagle3 --fallback-size 24 --output @x", "no draft head"),
         ("--format sglang-eagle3 --prompts @p.jsonl --output @x", "no draft head"),
         ("--format sglang-eagle3 --head @o --prompts @p.jsonl --output @x", "belongs to another drafter"),

@@ -61,13 +61,6 @@ def test_what_is_learnt_is_shown(place):
     assert "⟦nine" not in lean.stdout
 
 
-def test_in_a_terminal_without_colour_brackets_show_what_is_learnt(place, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as if stdout were a terminal
-    assert "⟦" not in run(place, "--length", 512, "--show", 1).stdout
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "⟦nine<|end|>⟧" in run(place, "--length", 512, "--show", 1, output="grey").stdout
-
-
 def test_tools_and_long_documents_are_left_out_on_request(place):
     done = run(place, "--tools", "skip", "--json")
     facts = json.loads(done.stdout)["figures"]
@@ -102,15 +95,6 @@ def test_cut_answers_are_counted_and_their_end_is_not_learnt(place):
     assert "⟦abc⟧<|end|>" in done.stdout
     assert "answers cut: end not learnt" in done.stdout
     assert load_prepared(place / "out").figures["facts"]["cut_turns"] == 4
-
-
-def test_too_few_conversations_name_the_option(place):
-    done = run(place, "--heldout-documents", 99)
-    assert_user_error(done, 2, "--heldout-documents", "data.heldout_documents")
-    assert "separator" not in done.output
-    (place / "a.txt").write_text("one text")
-    fixed = ("--tokenizer", place / "tokenizer", "--input", place / "a.txt", "--output", place / "out")
-    assert_user_error(invoke("prepare-data", *fixed), 2, "--heldout-documents", "--separator")
 
 
 def test_template_variables(place):

@@ -177,15 +177,6 @@ def test_a_poisoned_request_fails_alone(rows, tmp_path, monkeypatch):
     assert not {"rows.jsonl:4", "rows.jsonl:6"} & set(sources)
 
 
-def test_servers_that_refuse_everything_are_told_early(tmp_path):
-    many = tmp_path / "many.jsonl"
-    many.write_text("".join(json.dumps({"prompt": f"p{n}", "response": "x"}) + "\n" for n in range(200)))
-    with FakeServer(lambda body: (400, {"error": "unknown key: seed"})) as server:
-        done = ask(many, tmp_path / "out", server, concurrency=1)
-    assert_user_error(done, 1, "the servers refuse every request", "unknown key: seed")
-    assert len(server.bodies) <= 24
-
-
 def test_a_wrong_key_or_path_is_told_at_once_and_the_key_is_nowhere(rows, tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-very-secret")
     locked = FakeServer(lambda body: (401, {"error": "Incorrect API key: sk-very-secret"}), models=None)
@@ -213,13 +204,11 @@ def test_truncated_and_empty_answers(rows, tmp_path):
         return 200, reply
 
     with FakeServer(short) as server:
-        ok(ask(rows, tmp_path / "kept", server, empty="keep"))
-        ok(ask(rows, tmp_path / "dropped", server, truncated="drop"))
-    kept, dropped = meta(tmp_path / "kept"), meta(tmp_path / "dropped")
-    assert (kept["rows_written"], kept["answers_truncated"], kept["answers_empty"]) == (14, 3, 2)
-    assert kept["finish_reasons"] == {"length": 3, "stop": 24}
-    counted = [dropped[f"rows_dropped_{name}"] for name in ("truncated", "empty")]
-    assert (dropped["rows_written"], counted) == (12, [1, 1])
+        ok(ask(rows, tmp_path / "out", server))
+        removed = ask(rows, tmp_path / "other", server, truncated="drop")
+    found = meta(tmp_path / "out")
+    assert (found["rows_written"], found["rows_dropped_empty"], found["answers_truncated"]) == (13, 1, 3)
+    assert_user_error(removed, 2, "--truncated was removed")
 
 
 def test_mistakes(rows, tmp_path):
@@ -236,16 +225,6 @@ def test_mistakes(rows, tmp_path):
     empty.write_text('{"messages": [{"role": "system", "content": "x"}]}\n')
     with FakeServer() as server:
         assert_user_error(ask(empty, out, server), 1, "no prompt to answer")
-
-
-def test_prompts_alone(tmp_path):
-    file = tmp_path / "prompts.jsonl"
-    rows = [{"q": "what?"}, {"q": [{"role": "user", "content": "why?"}]}]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with FakeServer() as server:
-        ok(ask(file, tmp_path / "out", server, prompt_field="q"))
-    asked = [row["messages"][0]["content"] for row in read(tmp_path / "out")]
-    assert asked == ["what?", "why?"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_mistakes_are_told_before_anything_is_written(world: World, tmp_path: Pa
     line = ("--output", tmp_path / "new")
     cases: list[tuple[tuple[object, ...], int, str]] = [
         (("--vocab", other), 1, "different tokenizers"),
-        (("--vocab", tmp_path / "nowhere"), 2, "no draft vocabulary here"),
+        (("--vocab", tmp_path / "nowhere"), 1, "not a VocabForge artefact"),
         (("--vocab", "full", "--format", "onnx"), 2, "no export format"),
         (("--vocab", "full", "--dtype", "int4"), 2, "no dtype of this name"),
         (("--vocab", "full", "--heal", 3), 2, "train-drafter drafter.init"),
@@ -157,16 +157,6 @@ def test_mistakes_are_told_before_anything_is_written(world: World, tmp_path: Pa
     for arguments, code, words in cases:
         assert_user_error(run(world, *arguments, *line), code, words)
         assert not (tmp_path / "new").exists()
-
-
-def test_a_layout_that_cannot_hold_it_leaves_nothing_behind(world: World, own: Path, tmp_path: Path) -> None:
-    made = run(
-        world,
-        *("--vocab", world.vocab, "--output", tmp_path / "new", "--format", "fr-spec"),
-        drafter=own,
-    )
-    assert_user_error(made, 1, "d2t")
-    assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
 
 
 def test_what_is_read_is_not_replaced(world: World) -> None:

@@ -27,14 +27,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(place: Path, output: Path, *more: object):
     common = [
-        "--target",
-        place / "t",
-        "--drafter",
-        place / "d",
-        "--prompts",
-        place / "q.jsonl",
-        "--device",
-        "cpu",
+        *("--target", place / "t", "--drafter", place / "d", "--prompts", place / "q.jsonl"),
+        *("--device", "cpu"),
     ]
     return invoke("tune", *common, "--prompt-format", "raw", "--output", output, *SMALL, *more)
 
@@ -45,9 +39,9 @@ def test_what_if_recommends_and_checks_and_eval_runs_the_recipe(place: Path, tmp
     assert result.exit_code == 0, result.output
     assert "Recommended: " in result.output
     assert "What if" in result.output
-    assert "top three are" in " ".join(result.output.split())
+    assert "on average" in " ".join(result.output.split())
     body = json.loads((out / "tune.json").read_text("utf-8"))
-    assert len(body["check"]["rows"]) == 4
+    assert len(body["check"]["rows"]) == 5
     assert body["what_if"] == str(place / "here.json")
     evaluated = invoke(
         "eval",
@@ -67,7 +61,6 @@ def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> 
     result = run(place, tmp_path / "there", "--measure-only", "--seconds", "40")
     assert result.exit_code == 0, result.output
     table = read_latency(tmp_path / "there")
-    assert {part.family.split()[0] for part in table.parts if part.name == "head"} >= {"static", "ranker"}
     assert not (tmp_path / "there" / "tune.json").exists()
     result = run(place, tmp_path / "here", "--what-if", tmp_path / "there", "--json")
     assert result.exit_code == 0, result.output

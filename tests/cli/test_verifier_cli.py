@@ -114,7 +114,7 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
     assert "Not lossless" not in (tmp_path / "point" / "report.html").read_text("utf-8")
     compared = invoke("report", f"a={tmp_path / 'point'}", f"b={tmp_path / 'all'}", "--json")
     assert compared.exit_code == 0, compared.output
-    warned = [line for line in json.loads(compared.stdout)["warnings"] if "not lossless" in line]
+    warned = [line for line in json.loads(compared.stdout)["notes"] if "not lossless" in line]
     assert [line.partition(":")[0] for line in warned] == ["b"]
 
 
@@ -140,13 +140,3 @@ def test_methods_of_a_recipe_have_verifiers_of_their_own(
     assert "method point: --verifier" in greedy.output
     beside = run_eval(place, tmp_path / "beside", *named, "--verifier", "point", "--temperature", 1)
     assert "--verifier beside --recipe" in beside.output.replace("\n", " ")
-
-
-def test_generate_says_which_verifier(place: Path, keeps_all: None) -> None:
-    words = ("generate", *drafted(place), "--prompt", "Once", "--max-new-tokens", 6, "--device", "cpu")
-    told = invoke(*words, "--temperature", 1, "--verifier", "keeps-all", "--json")
-    assert told.exit_code == 0, told.output
-    facts = json.loads(told.stdout)
-    assert (facts["verifier"], facts["lossless"]) == ("keeps-all", False)
-    usual = json.loads(invoke(*words, "--temperature", 1, "--json").stdout)
-    assert (usual["verifier"], usual["lossless"]) == (None, True)

@@ -205,18 +205,3 @@ def test_two_overwriting_writers_do_not_corrupt_each_other(tmp_path: Path) -> No
     assert not failures
     assert open_artifact(path).meta["text"] in {"a24", "b24"}
     assert names(tmp_path) == ["x"]
-
-
-def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x"
-    write(path, "old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some/file")
-
-    monkeypatch.setattr(artifact_module, "atomic_write_json", full)
-    with pytest.raises(VocabForgeError, match="No space left") as caught:
-        write(path, "new", overwrite=True)
-    assert "free disk space" in str(caught.value)
-    assert open_artifact(path).meta["text"] == "old"
-    assert names(tmp_path) == ["x"]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import io
-import pickle
 from pathlib import Path
 
 import pytest
 
 from vocabforge.core import console
 from vocabforge.core.artifact import model_remedy
-from vocabforge.core.console import ProgressBar, markdown_table, say
+from vocabforge.core.console import ProgressBar, say
 from vocabforge.core.distributed import rank, world_size
 from vocabforge.core.errors import (
-    ArtifactError,
-    ConfigError,
     DataError,
-    MismatchError,
     UsageError,
     VocabForgeError,
     closest,
@@ -33,17 +29,6 @@ def test_an_error_says_got_expected_source_remedy() -> None:
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["got", "expected", "source", "remedy"]
     assert "0" in lines[1], "a got of 0 is something"
     assert str(VocabForgeError("only this")) == "only this"
-
-
-def test_exit_codes_follow_the_kind() -> None:
-    assert {kind.exit_code for kind in (UsageError, ConfigError)} == {2}
-    assert {kind.exit_code for kind in (DataError, ArtifactError, MismatchError, VocabForgeError)} == {1}
-
-
-def test_an_error_survives_the_way_from_a_worker_process() -> None:
-    error = pickle.loads(pickle.dumps(MismatchError("no", got="a", remedy="b")))
-    assert isinstance(error, MismatchError)
-    assert "remedy" in str(error)
 
 
 def test_a_misspelt_name_finds_the_one_that_was_meant() -> None:
@@ -142,13 +127,6 @@ def interrupted_bar(error: BaseException) -> None:
         raise error
 
 
-def test_work_done_before_counts_for_the_share_and_not_for_the_rate(clock: Clock, capsys) -> None:
-    with ProgressBar("train", 100, "steps", initial=90) as bar:
-        clock.now += 20.0
-        bar.update(2)
-    assert capsys.readouterr().err.splitlines()[0] == "train | 92% | 0.1 steps/s | 20 s | 80 s left"
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -175,14 +153,6 @@ def test_other_ranks_are_silent(clock: Clock, capsys, monkeypatch) -> None:
         clock.now += 100
         bar.update(10)
     assert capsys.readouterr() == ("", "")
-
-
-def test_markdown_escapes_bars_and_ends_of_lines_and_aligns_numbers() -> None:
-    assert markdown_table(["name", "what", "n"], [["a|b", "c\nd", "1"]], text=2) == [
-        "| name | what | n |",
-        "| --- | --- | ---: |",
-        "| a\\|b | c d | 1 |",
-    ]
 
 
 def test_what_a_terminal_would_obey_is_spelled_out() -> None:

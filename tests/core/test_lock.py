@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import threading
 from pathlib import Path
 
 import pytest
@@ -50,21 +49,3 @@ def test_a_file_system_without_locks_holds_nothing(
     with only_writer(tmp_path / "out"), only_writer(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_one_can_wait(tmp_path: Path) -> None:
-    order: list[str] = []
-    entered = threading.Event()
-
-    def second() -> None:
-        entered.set()
-        with only_writer(tmp_path / "out", wait=True):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with only_writer(tmp_path / "out"):
-        thread.start()
-        entered.wait(10)
-        order.append("first")
-    thread.join(10)
-    assert order == ["first", "second"]

@@ -46,13 +46,3 @@ def test_a_listener_is_given_every_row_as_written(tmp_path: Path) -> None:
     log.listener = heard.append
     log.write(kind="train", step=1, loss=float("inf"))
     assert heard == [{"kind": "train", "step": 1, "loss": None}]
-
-
-def test_rows_behind_the_checkpoint_of_their_step_are_taken_back_too(tmp_path: Path) -> None:
-    """A run that died while it finished: its last checkpoint stands, and the report is made again."""
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path, keep_until=0)
-    for kind in ("train", "heldout", "heads"):
-        log.write(kind=kind, step=6)
-    assert MetricsLog(path, keep_until=6, again=("heads",)).removed == {("heads", 6)}
-    assert [row["kind"] for row in read_jsonl_log(path)] == ["train", "heldout"]

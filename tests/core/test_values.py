@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from vocabforge.cli.options.groups import one_size
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.values import parse_size, sizes_in, split_pair, words_in, yaml_pairs
 from vocabforge.decode.build.heads import Dynamic, parse_dynamic
@@ -16,7 +15,6 @@ def test_a_size_has_one_spelling_everywhere() -> None:
     assert sizes_in("--size", ["8k, 16k", "300"]) == (8192, 16384, 300)
     assert sizes_in("--size", "8k,300") == (8192, 300)
     assert sizes_in("--size", None) == ()
-    assert one_size("2k") == 2048
     assert MethodSpec(shortlist="2k").shortlist == 2048  # type: ignore[arg-type]
     assert parse_dynamic("context:2k") == Dynamic("context", 2048)
     assert words_in(["a, b", "c"]) == ("a", "b", "c")

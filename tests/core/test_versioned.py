@@ -43,8 +43,3 @@ def test_a_wrong_value_is_named_by_its_place(tmp_path: Path, lengths: Any, place
     with pytest.raises(DataError, match="does not fit its schema") as caught:
         read(tmp_path / "a.json", {"schema_version": 3, "lengths": lengths})
     assert str(caught.value.got).startswith(f"{place}:")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the file of lengths is missing"):
-        read_versioned(tmp_path / "b.json", Figures, 3, what="file of lengths", remedy="measure again")

@@ -165,26 +165,11 @@ def test_tokens_over_a_space_forbid_the_cut() -> None:
     assert CROSSING.keys() == {"crossing", "no_space"}
 
 
-def test_pieces_are_joined_only_if_they_come_apart_again() -> None:
-    rule = rule_of("qwen2")
-    assert rule.joined([" a", " b", "\nc"]) == " a b\nc"
-    assert rule.joined([" a.", "\nb"]) is None
-    assert rule.closed(" a.")
-    assert not rule.closed(" a\n")
-
-
 def test_the_start_of_a_text_is_treated_apart_only_there() -> None:
     rule = rule_of("sp_stripped")
     assert rule.interior is not rule.backend
     assert rule.encode(["a"], False) != rule.encode(["a"], True)
     assert rule_of("qwen2").interior is built("qwen2").backend
-
-
-def test_no_cut_at_the_ends_of_a_text() -> None:
-    rule = rule_of("gpt2")
-    for text in ("", " ", "a", "a ", " a"):
-        assert all(0 < place < len(text) for place in places(rule, text))
-    assert rule.first("ab cd ef", 3) == 5
 
 
 def test_plain_characters_stay_letters_under_every_normal_form() -> None:

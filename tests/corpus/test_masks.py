@@ -281,34 +281,6 @@ def test_the_end_of_a_cut_answer_is_not_learnt(plain, marked):
         assert tokenizer.decode([t for t, m in zip(ids, mask) if m], skip_special=False) == "first par"
 
 
-def test_tags_are_compared_with_the_turns(tmp_path):
-    """Tags around the wrong turns are refused; those around header or without end are told."""
-    talk = [ASK, {"role": "assistant", "content": "a"}]
-    turn = (
-        "{% for m in messages %}{% if m.role == 'ROLE' %}BEGIN<|assistant|>OPEN{{ m.content }}END<|end|>CLOSE"
-    )
-    turn += "{% else %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
-    turn += "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-
-    def template(name, role="assistant", **places):
-        text = turn.replace("ROLE", role)
-        for place in ("BEGIN", "OPEN", "END", "CLOSE"):
-            tag = {"o": "{% generation %}", "c": "{% endgeneration %}"}.get(places.get(place), "")
-            text = text.replace(place, tag)
-        return load_tokenizer(byte_tokenizer(tmp_path / name, template=text))
-
-    def found(tokenizer):
-        (chat,) = render_chats(tokenizer, talk, ChatOptions())
-        marks = chat.facts["marks_with_header"], chat.facts["marks_without_end"]
-        return [chat.text[start:end] for start, end in chat.spans], marks
-
-    assert found(template("right", OPEN="o", CLOSE="c")) == (["a<|end|>"], (0, 0))
-    assert found(template("header", BEGIN="o", CLOSE="c")) == (["<|assistant|>a<|end|>"], (1, 0))
-    assert found(template("end", OPEN="o", END="c")) == (["a"], (0, 1))
-    with pytest.raises(DataError, match="text that is not the assistant's"):
-        found(template("user", role="user", OPEN="o", CLOSE="c"))
-
-
 def spans(tmp_path, template, messages=({"role": "user", "content": " ab "},) * 2):
     talk = [*messages, {"role": "assistant", "content": " xy "}]
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))

@@ -100,13 +100,6 @@ def test_digest_sees_a_change_in_its_own_row_groups_only(tmp_path):
     assert [old == new for old, new in zip(before, after)] == [True, False, True]
 
 
-def test_a_row_group_is_read_in_small_batches(tmp_path):
-    file = table(tmp_path, {"text": [f"{n}" * 40000 for n in range(300)]})
-    with parquet._opened(file) as opened:
-        assert opened.metadata.num_row_groups == 1
-        assert 10 < parquet._batch_rows(opened, 0) < 100
-
-
 def test_rows_that_are_not_utf8(tmp_path):
     text = pa.array([b"a", b"\xff", b"c"]).cast(pa.binary()).view(pa.string())
     problems = Problems()
@@ -124,12 +117,17 @@ def test_damaged_files(tmp_path):
             documents(file)
 
 
-@pytest.mark.parametrize("package", ["pyarrow.parquet", "datasets"])
+@pytest.mark.parametrize("package", ["pyarrow.parquet", "datasets", "zstandard"])
 def test_missing_packages_name_the_extra(tmp_path, monkeypatch, package):
-    file = table(tmp_path, {"text": ["a"]})
+    (tmp_path / "a.txt.zst").write_bytes(b"")
+    inputs = {
+        "pyarrow.parquet": table(tmp_path, {"text": ["a"]}),
+        "datasets": f"hub:{tmp_path}/nowhere",
+        "zstandard": tmp_path / "a.txt.zst",
+    }
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(VocabForgeError, match=r"pip install 'vocabforge\[data\]'"):
-        documents(file if package != "datasets" else f"hub:{tmp_path}/nowhere")
+        documents(inputs[package])
 
 
 @needs_data

@@ -1,4 +1,4 @@
-"""Prepared data: stream packing, overlong documents, the artefact, and the cache keyed by content."""
+"""Prepared data: sequences, packing, overlong documents, the artefact, and the cache keyed by content."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from vocabforge.core.errors import ArtifactError, ConfigError, DataError, Mismat
 from vocabforge.corpus.chat.render import ChatOptions
 from vocabforge.corpus.prepared import artifact as module
 from vocabforge.corpus.prepared.artifact import check_belongs, load_prepared, prepare_in, write_prepared
-from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences
+from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences, pack
 from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions, content_key
 from vocabforge.corpus.prepared.packing import OverlongTally, StreamPacker, TrainingSequence
 from vocabforge.corpus.prepared.writer import ARRAYS, TensorStream, map_tensor
-from vocabforge.corpus.sources.sources import SourceOptions
+from vocabforge.corpus.sources.sources import Problems, SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.train.ttt import counted_rows
 
@@ -134,14 +134,6 @@ def write_lines(path: Path, number: int = 40, seed: int = 0) -> Path:
     return path
 
 
-def same(first, second) -> bool:
-    return all(
-        np.array_equal(getattr(getattr(first, split), name), getattr(getattr(second, split), name))
-        for split in ("train", "heldout")
-        for name in ARRAYS
-    )
-
-
 @pytest.mark.parametrize("overlong", ["cut", "split", "skip"])
 def test_the_artefact_holds_what_packing_in_memory_gives(tmp_path, tokenizer, overlong):
     file = write_lines(tmp_path / "a.txt")
@@ -164,7 +156,6 @@ def test_the_artefact_holds_what_packing_in_memory_gives(tmp_path, tokenizer, ov
         assert (figures["documents"], figures["tokens"]) == (len(part), packer.tokens)
         assert (figures["rows"], figures["counted"]) == (len(rows), packer.counted)
         assert figures["overlong"] == vars(tally)
-        assert sum(figures["lengths"].values()) == len(part)
         assert rows.fill == pytest.approx(float((rows.document > 0).mean()))
     assert isinstance(done.train.input_ids, np.memmap)
     assert done.train.input_ids.dtype == np.int32
@@ -319,36 +310,6 @@ def test_several_real_processes(tmp_path, tokenizer):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path, tokenizer):
-    """Ten times the documents; the tokens alone would need 48 MB as lists, the arrays 26 MB."""
-    file = tmp_path / "a.txt"
-    with file.open("w") as handle:
-        for _ in range(30):
-            handle.write("".join("z" * 96 + "\n" for _ in range(1000)))
-    code = (
-        "import resource, sys; from pathlib import Path\n"
-        "from dataclasses import replace\n"
-        "from tests.corpus.test_prepared import OPTIONS\n"
-        "from vocabforge.corpus.prepared.artifact import write_prepared\n"
-        "from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer\n"
-        "a, b, c, d = map(Path, sys.argv[1:])\n"
-        "options, tokenizer = replace(OPTIONS, length=2048), load_tokenizer(b)\n"
-        "write_prepared(a / 'small', tokenizer, [d], [], options)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "done = write_prepared(a / 'large', tokenizer, [c], [], options)\n"
-        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "print(after - before, done.figures['train']['tokens'])\n"
-    )
-    small = tmp_path / "b.txt"
-    small.write_text("".join("z" * 96 + "\n" for _ in range(3_000)))
-    words = [sys.executable, "-c", code, tmp_path, tmp_path / "tokenizer", file, small]
-    done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    grown, tokens = map(int, done.stdout.split())
-    assert tokens > 2_900_000
-    assert grown < 16_000, f"{grown} KiB for {tokens} tokens"
-
-
 def test_nothing_to_learn_and_too_few_documents(tmp_path, tokenizer):
     file = write_lines(tmp_path / "a.txt", 3)
     with pytest.raises(ConfigError, match="too few documents to hold some out"):
@@ -415,3 +376,69 @@ def test_a_streamed_tensor_is_a_safetensors_file(tmp_path_factory, rows, kind):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ArtifactError, match="not a file of prepared rows"):
         map_tensor(path, "x")
+
+
+@st.composite
+def sequence_lists(draw) -> list[TrainingSequence]:
+    """Sequences whose tokens are all different, so that each can be found again."""
+    lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(any))
+    found, start = [], 1
+    for length in lengths:
+        mask = draw(st.lists(st.integers(0, 1), min_size=length, max_size=length))
+        found.append(TrainingSequence(list(range(start, start + length)), mask))
+        start += length
+    return found
+
+
+@given(sequence_lists(), st.integers(1, 15))
+def test_packing_keeps_every_sequence_whole(sequences, length):
+    rows = pack(sequences, length, pad_id=-7)
+    found = {}
+    for row in range(len(rows)):
+        for number in range(1, rows.document[row].max() + 1):
+            place = np.flatnonzero(rows.document[row] == number)
+            assert (np.diff(place) == 1).all()
+            assert rows.position[row, place].tolist() == list(range(len(place)))
+            ids = rows.input_ids[row, place].tolist()
+            found[ids[0]] = (ids, rows.loss_mask[row, place].astype(int).tolist())
+    expected = {s.ids[0]: (s.ids[:length], s.loss_mask[:length]) for s in sequences if s.ids}
+    assert found == expected
+    padding = rows.document == 0
+    assert (rows.input_ids[padding] == -7).all()
+    assert not rows.loss_mask[padding].any()
+    assert not rows.position[padding].any()
+
+
+def test_sequences_of_text_and_conversations(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", add_bos_token=True))
+    rows = [
+        {"text": "one"},
+        {"prompt": "Q", "response": "A"},
+        {"messages": [{"role": "user", "content": "nobody answers"}]},
+        {"text": "two"},
+    ]
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    problems = Problems()
+    options = SequenceOptions(append_eos=True)
+    found = list(iter_sequences(tokenizer, [file], options, problems=problems))
+    shown = [tokenizer.decode(sequence.ids, skip_special=False) for sequence in found]
+    assert shown == [
+        "<|bos|>one<|end|>",
+        "<|user|>\nQ<|end|>\n<|assistant|>\nA<|end|>\n",
+        "<|bos|>two<|end|>",
+    ]
+    assert found[0].loss_mask == [0, 1, 1, 1, 1]
+    counted = [token for token, mask in zip(found[1].ids, found[1].loss_mask, strict=True) if mask]
+    assert tokenizer.decode(counted, skip_special=False) == "A<|end|>"
+    assert problems.total == 1
+    with pytest.raises(DataError, match=r"all zero(.|\n)*a.jsonl:3"):
+        list(iter_sequences(tokenizer, [file], SequenceOptions(SourceOptions(strict=True))))
+
+
+def test_conversations_need_a_template_and_an_end_token_is_needed_to_append_it(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "Q", "response": "A"}')
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=None))
+    with pytest.raises(DataError, match="no chat template"):
+        list(iter_sequences(tokenizer, [file], SequenceOptions()))

@@ -34,14 +34,6 @@ def test_an_ordinary_answer_comes_whole() -> None:
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
-def test_a_list_of_models_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChatServer, "_exchange", lambda *_: b"[" * 200_000)
-    generation = GenerationSettings(backend={"kind": "server"}, model="tiny")
-    server = ChatServer("http://host", generation, key=None, timeout=1.0)
-    assert server.models() is None
-    server.close()
-
-
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("place", ["{other}/v1/chat/completions", "file:///etc/passwd"])
 def test_no_redirect_is_followed_and_no_key_goes_elsewhere(status: int, place: str) -> None:

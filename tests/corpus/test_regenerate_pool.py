@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.corpus.regenerate import pool as regenerate_pool
 from vocabforge.corpus.regenerate.pool import PoolOptions, ServerPool
 from vocabforge.corpus.regenerate.rows import ChatCompletion, ChatRequest
 from vocabforge.corpus.regenerate.server import Refused, TryAgain, Unusable
@@ -60,26 +58,23 @@ def away(request):
 
 
 @pytest.mark.parametrize(
-    ("attempt", "wanted", "low", "high"),
-    [(0, None, 0.75, 1.25), (2, None, 3, 5), (9, None, 6, 10), (0, 7.0, 7, 7)],
+    ("retries", "wanted", "low", "high"),
+    [(1, None, 0.75, 1.25), (3, None, 3, 5), (5, None, 6, 10), (1, 7.0, 7, 7)],
 )
 def test_a_pause_doubles_up_to_a_limit_and_is_no_shorter_than_the_server_wants(
-    monkeypatch, attempt, wanted, low, high
+    monkeypatch, retries, wanted, low, high
 ):
-    options, now = PoolOptions(concurrency=1, retries=1, first_wait=1.0, longest_wait=8.0), [50.0]
-    with ServerPool([Plain("a", fine)], options) as pool:
-        idle = pool._changed.wait  # of the thread that has no task
+    def busy(request):
+        raise TryAgain("503", wanted)
 
-        def wait(left=None):
-            if left is None:
-                return idle()
-            now[0] += left
-            return True
-
-        monkeypatch.setattr(pool._changed, "wait", wait)
-        monkeypatch.setattr(regenerate_pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        assert pool._pause(pool._members[0], attempt, wanted)
-    assert low <= now[0] - 50.0 <= high
+    pauses = []
+    options = PoolOptions(concurrency=1, retries=retries, first_wait=1.0, longest_wait=8.0)
+    with ServerPool([Plain("a", busy)], options) as pool:
+        monkeypatch.setattr(pool._stopped, "wait", pauses.append)
+        pool.submit(requests(1)[0])
+        assert pool.next().reason == "503"
+    assert len(pauses) == retries
+    assert low <= pauses[-1] <= high
 
 
 @pytest.mark.parametrize("trouble", [TryAgain("connection refused"), Unusable("401 no key")])

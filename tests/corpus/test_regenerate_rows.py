@@ -12,7 +12,6 @@ from vocabforge.core.errors import DataError
 from vocabforge.corpus.regenerate.rows import (
     ChatCompletion,
     GenerationSettings,
-    Policy,
     PromptConversation,
     Walk,
     make_request,
@@ -33,9 +32,9 @@ def told(text: str = "new", *, finish: str = "stop", **fields) -> ChatCompletion
     return ChatCompletion({"role": "assistant", "content": text, **fields}, finish, 1)
 
 
-def walked(text: str, policy: Policy | None = None, answers=None) -> tuple[Walk, list[str]]:
+def walked(text: str, answers=None, *, first=False) -> tuple[Walk, list[str]]:
     """The walk to its end, and what was asked each time."""
-    walk = Walk(PromptConversation(turns(text)), GENERATION, policy or Policy())
+    walk = Walk(PromptConversation(turns(text)), GENERATION, first)
     asked = []
     while (request := walk.request()) is not None:
         asked.append(" ".join(message["content"] for message in request.messages))
@@ -69,22 +68,17 @@ def test_turns_are_replaced_in_order(given, asked, result):
 
 @given(st.text("uast", max_size=9), st.booleans())
 def test_open_turns_are_the_requests_to_come(text, first):
-    policy = Policy(first_turn_only=first)
-    total = Walk(PromptConversation(turns(text)), GENERATION, policy).open_turns
-    walk, asked = walked(text, policy)
+    total = Walk(PromptConversation(turns(text)), GENERATION, first).open_turns
+    walk, asked = walked(text, first=first)
     assert len(asked) == total or (walk.ended == "tools" and len(asked) < total)
     assert [m["role"] for m in walk.messages].count("assistant") >= len(asked)
 
 
-def test_first_turn_only_and_policies():
-    walk, asked = walked("uaua", Policy(first_turn_only=True))
+def test_first_turn_only_and_answers_that_are_cut_or_empty():
+    walk, asked = walked("uaua", first=True)
     assert (asked, len(walk.messages), walk.ended) == (["u0"], 2, "first turn")
-    cut = told(finish="length")
-    assert walked("uaua", Policy(truncated="drop"), [cut, told()])[0].ended == "truncated"
-    assert walked("uaua", Policy(truncated="keep"), [cut, told()])[0].ended is None
-    assert walked("uaua", Policy(first_turn_only=True, truncated="drop"), [cut])[0].ended == "truncated"
-    assert walked("uaua", Policy(empty="drop"), [told(" \n"), told()])[0].ended == "empty"
-    assert walked("uaua", Policy(empty="keep"), [told(""), told()])[0].ended is None
+    assert walked("uaua", [told(finish="length"), told()])[0].ended is None
+    assert walked("uaua", [told(" \n"), told()])[0].ended == "empty"
 
 
 def call(name: str, arguments, **more) -> dict:
@@ -106,16 +100,16 @@ TOOL_ROW = [
 
 def test_tool_results_follow_the_same_calls_only():
     same = told("", tool_calls=[call("sky", '{"at":  "Bonn"}', id="1"), call("sea", "{}", id="2")])
-    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
+    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION)
     walk.add(same)
     assert [message.get("tool_call_id") for message in walk.messages] == [None, None, "2", "1"]
     assert walk.request() is not None
     for other in (told("no idea"), told("", tool_calls=[call("sky", {"at": "Rome"}), call("sea", {})])):
-        walk = Walk(PromptConversation(TOOL_ROW), GENERATION, Policy())
+        walk = Walk(PromptConversation(TOOL_ROW), GENERATION)
         walk.add(other)
         assert (walk.ended, walk.request(), len(walk.messages)) == ("tools", None, 2)
     # A call where the data set has none: what follows answers no call.
-    walk = Walk(PromptConversation(turns("uaua")), GENERATION, Policy())
+    walk = Walk(PromptConversation(turns("uaua")), GENERATION)
     walk.add(told("", tool_calls=[call("sky", {})]))
     assert walk.ended == "tools"
 
@@ -160,14 +154,6 @@ def test_a_request_depends_on_content_and_settings_alone():
     assert 0 <= first.seed < 2**31
 
 
-def test_thinking_is_kept_in_the_row_and_sent_only_on_request():
-    for send in (False, True):
-        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
-        walk.add(told(reasoning_content="hm"))
-        assert ("reasoning_content" in walk.request().messages[1]) is send
-        assert walk.messages[1]["reasoning_content"] == "hm"
-
-
 def test_bodies_and_rows():
     generation = replace(
         GENERATION, template_arguments={"enable_thinking": False}, body={"top_p": None, "k": 1}
@@ -184,7 +170,7 @@ def test_bodies_and_rows():
         "chat_template_kwargs": {"enable_thinking": False},
         "k": 1,
     }
-    walk = Walk(PromptConversation(turns("ua"), [{"name": "sky"}], "a.jsonl:7"), GENERATION, Policy())
+    walk = Walk(PromptConversation(turns("ua"), [{"name": "sky"}], "a.jsonl:7"), GENERATION)
     walk.add(replace(told(), response_ids=(5, 2), prompt_tokens=9))
     row = output_row(walk, GENERATION)
     assert list(row) == ["messages", "tools", "generation"]
@@ -221,14 +207,14 @@ MALFORMED = [
 
 @pytest.mark.parametrize("calls", MALFORMED)
 def test_malformed_calls_of_an_old_log_end_a_walk_and_crash_nothing(calls):
-    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
+    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION)
     walk.add(told("", tool_calls=calls))
     assert walk.ended == "tools"
 
 
 def test_cut_answers_are_marked_in_the_row_and_not_in_requests():
     for send in (False, True):
-        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
+        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send))
         walk.add(told(finish="length"))
         assert walk.request().messages[1] == {"role": "assistant", "content": "new"}
         walk.add(told())

@@ -285,18 +285,6 @@ def test_the_sample_is_of_documents_and_moves_with_the_file(tmp_path):
             SourceOptions(sample=share)
 
 
-def test_a_document_in_several_shards_is_drawn_as_one(tmp_path, small):
-    text = b"one two three four five six seven eight nine\n" * 9
-    seen = set()
-    for seed in range(12):
-        groups, shards = in_shards(
-            [write(tmp_path, "a.txt", text)], SourceOptions(sample=0.5, seed=seed), shard_bytes=90
-        )
-        assert len(shards) > 3
-        seen.add("".join(d.text for d in flat(groups)))
-    assert seen == {"", text.decode()}
-
-
 def test_texts_that_cannot_be_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "DOCUMENT_LIMIT", 1 << 21)
     file = write(tmp_path, "a.txt", b"x" * (3 << 20))
@@ -315,13 +303,6 @@ def test_a_line_longer_than_may_be_held(tmp_path, monkeypatch):
     problems = Problems()
     assert [d.text for d in whole([file], problems=problems)] == ["a", "c"]
     assert problems.first == [f"{file}:{line}: the line is longer than 0 MiB" for line in (2, 4)]
-    text = write(tmp_path, "a.txt", b"a\n\n" + b"bb\n" * 50 + b"\nc")
-    problems = Problems()
-    documents = whole([text], SourceOptions(text_unit="paragraph"), problems)
-    assert [d.text for d in documents] == ["a", "c"]
-    assert problems.first == [f"{text}:3: the document is too long to be held"]
-    documents = whole([text], SourceOptions(separator="\nc"), problems)
-    assert (len(documents), problems.total) == (0, 2)
 
 
 def test_memory_is_bounded(tmp_path):

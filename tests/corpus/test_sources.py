@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.worlds import DATA, needs_data
 from vocabforge.core.artifact import write_artifact
-from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.sources import bytes as reading
-from vocabforge.corpus.sources import jsonl as jsonfile
 from vocabforge.corpus.sources.sources import (
     Problems,
     SourceOptions,
@@ -133,14 +131,6 @@ def test_strict_fails_at_the_first(tmp_path, line, message):
         texts(file, strict=True)
 
 
-def test_invalid_utf8_in_text_loses_that_line_only(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_bytes(b"one\n\xff\xfe\nthree")
-    assert texts(file) == ["one\nthree"]
-    with pytest.raises(DataError, match=r"a.txt:2"):
-        texts(file, strict=True)
-
-
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zst)])
 def test_cut_and_damaged_archives(tmp_path, suffix, pack):
     whole = pack(b"".join(b"line %d\n" % number for number in range(9999)))
@@ -173,13 +163,6 @@ def test_zst_cut_at_every_byte(tmp_path, monkeypatch):
     assert sum(read) == len(whole)
 
 
-def test_zst_without_its_package(tmp_path, monkeypatch):
-    (tmp_path / "a.txt.zst").write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(VocabForgeError, match=r"package zstandard(.|\n)*vocabforge\[data\]"):
-        texts(tmp_path / "a.txt.zst")
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -199,16 +182,6 @@ def test_broken_json_file(tmp_path, content):
     file.write_text(content)
     with pytest.raises(DataError, match="JSON file is not valid"):
         texts(file)
-
-
-def test_a_json_list_too_large_to_be_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(jsonfile, "JSON_LIMIT", 100)
-    file = tmp_path / "a.json"
-    file.write_text(json.dumps([{"text": "a"}, {"text": "b" * 500}]))
-    with pytest.raises(DataError, match=r"too large(.|\n)*jq -c"):
-        texts(file)
-    file.write_text('{"text": "a"}\n' * 50)
-    assert texts(file) == ["a"] * 50
 
 
 def test_globs(tmp_path):
@@ -322,9 +295,4 @@ def test_unusable_paths(tmp_path):
 def test_the_manifest_in_a_folder_of_responses_is_no_text(tmp_path: Path) -> None:
     with write_artifact(tmp_path / "responses", "responses", {}) as folder:
         (folder / "responses.jsonl").write_text('{"text": "hello"}\n')
-    (tmp_path / "responses" / "other").mkdir()
-    foreign = tmp_path / "responses" / "other" / "manifest.json"
-    foreign.write_text('[{"text": "a manifest of somebody else"}]')
-    found = expand_paths([tmp_path / "responses"])
-    assert [path.name for path in found] == ["manifest.json", "responses.jsonl"]
-    assert found[0] == foreign
+    assert [path.name for path in expand_paths([tmp_path / "responses"])] == ["responses.jsonl"]

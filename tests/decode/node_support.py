@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.decode.recording import TraceRecorder
 from tests.worlds import tiny_target
-from vocabforge.decode.accelerate.graphs import GraphCapture
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
@@ -169,18 +167,3 @@ def check_paths(
         torch.testing.assert_close(state, alone, rtol=1e-4, atol=1e-4)
         count += 1
     return count
-
-
-def check_captured(target: LeanModel, make: Callable[[], ModelProposer]) -> None:
-    """A captured drafting gives the same trees: nothing of it is decided in Python."""
-    results = []
-    capture = GraphCapture(TraceRecorder)
-    for wrap in (None, capture):
-        proposer = make()
-        control = Alternating(proposer.plans(), (True, True, True, False, False, True, False))
-        decoder = Decoder(target, proposer, context=96, rows=1, control=control, wrap=wrap)
-        results.append(decoder.generate_batch(requests(16, PROMPTS[:2])))
-    for one, again in zip(*results):
-        assert one.token_ids == again.token_ids
-        assert one.accept_lengths == again.accept_lengths
-    assert any("drafting" in one.name for one in capture.done)

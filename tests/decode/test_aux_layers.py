@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from tests.decode.drafting import PROMPT, head_of, make_drafter, watch_rows
-from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import TargetTensors, save_drafter
-from vocabforge.models.drafters.registry import drafter_sizes
 from vocabforge.models.lean.model import load_target
-from vocabforge.models.target.hf import HFTarget, default_aux_layers, read_target_config
+from vocabforge.models.target.hf import HFTarget
 
 
 @pytest.mark.parametrize("layers", [(0,), (4,), (0, 2), (3, 1), (1, 2, 3), (0, 1, 2, 3, 4)])
@@ -40,13 +38,3 @@ def test_the_engine_feeds_the_layers_of_the_artefact(
     torch.testing.assert_close(
         loaded.fuse(found[: text.shape[1]]), drafter.fuse(states.features[0]), rtol=1e-3, atol=2e-3
     )
-
-
-def test_layers_are_the_targets_default_or_those_wished_for(tiny_folder: Path) -> None:
-    config = read_target_config(tiny_folder)
-    assert drafter_sizes("eagle3", config).aux_layers == default_aux_layers(5)
-    assert drafter_sizes("eagle3", config, aux_layers=(2, 4)).aux_layers == (2, 4)
-    assert drafter_sizes("eagle1", config).aux_layers == drafter_sizes("medusa", config).aux_layers == ()
-    for wrong in ((5,), (1, 2, -1)):
-        with pytest.raises(MismatchError, match="no such layers"):
-            drafter_sizes("eagle3", config, aux_layers=wrong)

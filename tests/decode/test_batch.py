@@ -7,9 +7,8 @@ import itertools
 import pytest
 
 from tests.decode.drafting import PROMPT, SHAPES, Pair, check_figures, knowing
-from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.request import Generation, Request
 
 PROMPTS = [PROMPT, [60, 2], [(7 * i + 3) % 67 for i in range(31)], PROMPT[::-1], [5] * 9]
 
@@ -51,37 +50,6 @@ def test_more_requests_than_rows_of_any_length(pair: Pair) -> None:
     assert decoder.generate_batch([]) == []
 
 
-def test_what_a_row_gives_does_not_depend_on_its_company(pair: Pair) -> None:
-    """Sampling: the same seed gives the same tokens alone, in company, and in other company."""
-    sampling = [SamplingParams(1.0, seed=seed) for seed in range(5)]
-    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]), rows=3)
-    single = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
-    requests = [Request(prompt, 25, (), one) for prompt, one in zip(PROMPTS, sampling)]
-    expected = [single.generate_batch([request])[0].token_ids for request in requests]
-    assert len({tuple(tokens) for tokens in expected}) == 5
-    for order in ([0, 1, 2, 3, 4], [4, 2, 0], [3, 0, 1, 2, 4]):
-        results = decoder.generate_batch([requests[i] for i in order])
-        assert [result.token_ids for result in results] == [expected[i] for i in order]
-
-
-def test_requests_of_a_batch_may_differ_in_everything(pair: Pair) -> None:
-    greedy = alone(pair, PROMPT)
-    stop = greedy[7]
-    mixed = [
-        Request(PROMPT, 30, {stop}),
-        Request(PROMPT, 30, (), SamplingParams(0.8, top_k=5, seed=3)),
-        Request(PROMPT, 30, (), SamplingParams(repetition_penalty=1.5)),
-        Request(PROMPT, 500),
-    ]
-    single = [Decoder(pair.lean, pair.proposer(SHAPES["tree"])).generate_batch([one])[0] for one in mixed]
-    together = Decoder(pair.lean, pair.proposer(SHAPES["tree"]), rows=4).generate_batch(mixed)
-    for one, other in zip(single, together):
-        assert (one.token_ids, one.finish) == (other.token_ids, other.finish)
-    assert single[0].token_ids == greedy[: greedy.index(stop) + 1]
-    assert len({tuple(one.token_ids[:8]) for one in single[1:]}) == 3
-    assert single[3].finish == "cache"
-
-
 def test_streams_name_the_request_and_lose_nothing(pair: Pair) -> None:
     requests = [Request(prompt, 20) for prompt in PROMPTS]
     results = [Generation() for _ in requests]
@@ -91,8 +59,3 @@ def test_streams_name_the_request_and_lose_nothing(pair: Pair) -> None:
         pieces.setdefault(number, []).extend(tokens)
         assert pieces[number] == results[number].token_ids
     assert [pieces[number] for number in range(5)] == [alone(pair, prompt, 20) for prompt in PROMPTS]
-
-
-def test_a_decoder_needs_a_row(pair: Pair) -> None:
-    with pytest.raises(UsageError, match="needs a row"):
-        Decoder(pair.lean, rows=0)

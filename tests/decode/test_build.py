@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from tests.decode.build_support import grid_methods
@@ -67,36 +65,6 @@ def test_methods_are_named_after_run_and_vocabulary(place: Path) -> None:
     assert methods[2].generator.proposer.plan == Plan(2, 5)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_all_methods_take_the_dtype_asked_for(place: Path, dtype: str) -> None:
-    methods = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")], dtype=dtype)
-    for method in methods:
-        decoder = method.generator
-        assert isinstance(decoder, Decoder)
-        assert decoder.target.dtype == getattr(torch, dtype)
-        if decoder.proposer is not None:
-            assert {p.dtype for p in decoder.proposer.backend.drafter.parameters()} == {decoder.target.dtype}
-        assert len(decoder.generate([72], max_new_tokens=5, stop_ids=()).token_ids) == 5
-
-
-def test_the_drafters_share_the_targets_tensors(place: Path) -> None:
-    """A copy of embedding and LM head for every method would fill a device."""
-    methods = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])
-    for method in methods[1:]:
-        decoder = method.generator
-        assert isinstance(decoder, Decoder)
-        assert decoder.proposer is not None
-        drafter = decoder.proposer.backend.drafter
-        assert drafter.embedding.data_ptr() == decoder.target.embedding.data_ptr()
-        assert drafter.target_head.data_ptr() == decoder.target.lm_head_weight.data_ptr()
-
-
-def test_names_are_checked(place: Path) -> None:
-    drafter = str(place / "run" / "drafter")
-    with pytest.raises(UsageError, match="two methods have one name"):
-        grid_methods(place / "t", [drafter, drafter])
-
-
 def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -> None:
     drafter = str(place / "run" / "drafter")
     with pytest.raises(MismatchError, match="tokenizer"):
@@ -112,38 +80,6 @@ def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -
     for arguments, words in (({"dtype": "int8"}, "no such dtype"), ({"device": "tpu9"}, "no such device")):
         with pytest.raises(UsageError, match=words):
             grid_methods(place / "t", **arguments)
-
-
-def test_generate_streams_the_text_and_tells_the_figures(place: Path) -> None:
-    app = build_app({"generate": generate, "export": export}, ["generate", "export"])
-    base = ["generate", "--target", str(place / "t"), "--prompt", "Hello", "--prompt-format", "raw"]
-    base += ["--max-new-tokens", "12"]
-    drafted = [
-        "--drafter",
-        str(place / "run" / "drafter"),
-        "--depth",
-        "1",
-        "--topk",
-        "2",
-        "--total-nodes",
-        "6",
-    ]
-    plain = CliRunner().invoke(app, [*base, "--json"])
-    assert plain.exit_code == 0, plain.output
-    facts = json.loads(plain.stdout)
-    tree = CliRunner().invoke(app, [*base, *drafted, "--vocab", str(place / "v"), "--json"])
-    assert tree.exit_code == 0, tree.output
-    other = json.loads(tree.stdout)
-    assert other["token_ids"] == facts["token_ids"]
-    assert (facts["method"], other["method"]) == ("plain", "run+v")
-    shown = CliRunner().invoke(app, [*base, *drafted])
-    assert shown.exit_code == 0, shown.output
-    stable = facts["text"].rstrip("\N{REPLACEMENT CHARACTER}")
-    assert shown.stdout.encode("utf-8", "replace").startswith(f"Hello{stable}".encode("utf-8", "replace"))
-    assert "accepted length" in shown.stderr
-    wrong = CliRunner().invoke(app, [*base, "--vocab", str(place / "v")])
-    assert wrong.exit_code == 2
-    assert "--drafter" in wrong.output
 
 
 def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from tests.worlds import EOS, merging_tokenizer, tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.methods import Method
-from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.cross_vocab.build import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer, turned
+from vocabforge.decode.cross_vocab.build import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
@@ -74,24 +73,6 @@ def test_the_rule_of_choice(
     assert words in reason
 
 
-@pytest.mark.parametrize(
-    "draft",
-    [
-        MethodSpec(tree="dynamic"),
-        MethodSpec(tree="static"),
-        MethodSpec(tree_file=Path("t.json")),
-        MethodSpec(topk=2),
-        MethodSpec(total_nodes=8),
-    ],
-)
-def test_where_a_tree_was_asked_for_slrs_is_not_chosen(draft: MethodSpec) -> None:
-    name, reason = choose_proposer((0.1, 1.0), 1.0, True, draft)
-    assert name == "slem"
-    assert "tree" in reason
-    chain = MethodSpec(tree="chain", depth=3, draft_sampling=True)
-    assert choose_proposer((0.1, 1.0), 1.0, True, chain)[0] == "slrs"
-
-
 def test_the_choice_follows_what_was_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = methods_of(place, "letters", sampled=True, tree="dynamic", topk=2, total_nodes=8)
     assert kinds_of(tree) == {"letters": "slem"}
@@ -110,51 +91,6 @@ def test_the_choice_follows_what_was_asked_for(place: Path, capsys: pytest.Captu
     assert "near drafts without" not in told
 
 
-def test_options_of_slrs_wait_for_the_choice(place: Path) -> None:
-    for draft, option in (
-        ({"look_ahead": 0}, "--look-ahead"),
-        ({"single_token": True}, "--single-token"),
-    ):
-        chosen = methods_of(place, "letters", sampled=True, **draft)
-        assert kinds_of(chosen) == {"letters": "slrs"}
-        assert (chosen["letters"].generator.proposer.plan.levels == 1) == ("single_token" in draft)  # type: ignore[attr-defined]
-        words = rf"(?s){option} means nothing here.*slem, chosen for.*name it: --proposer slrs"
-        with pytest.raises(UsageError, match=words):
-            methods_of(place, "letters", **draft)
-        with pytest.raises(UsageError, match=rf"(?s){option} means nothing here.*--proposer slrs beside it"):
-            methods_of(place, "letters", proposer=["tli"], **draft)
-    both = {"look_ahead": 0, "single_token": True}
-    with pytest.raises(UsageError, match="--look-ahead and --single-token mean nothing here"):
-        methods_of(place, "letters", **both)
-    assert kinds_of(methods_of(place, "letters", "near", sampled=True, **both))["letters"] == "slrs"
-
-
-def test_zero_is_an_option_given(place: Path) -> None:
-    with pytest.raises(UsageError, match=r"(?s)means nothing here.*--depth, and nothing drafts"):
-        methods_of(place, depth=0)
-    with pytest.raises(UsageError, match="--look-ahead means nothing here"):
-        methods_of(place, "letters", proposer=["slem"], look_ahead=0)
-
-
-def test_what_one_of_several_leaves_out_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draft = {"tree": "dynamic", "topk": 2, "total_nodes": 8, "look_ahead": 2}
-    methods_of(place, "letters", proposer=["tli", "slrs"], **draft)
-    told = capsys.readouterr().err
-    assert (
-        "letters:slrs drafts without --tree dynamic, --topk 2, --total-nodes 8: slrs has no use for them."
-        in told
-    )
-    assert "letters:tli drafts without" not in told
-    with pytest.raises(UsageError, match=r"(?s)no tree.*--tree chain, sized with --depth.*slem or tli"):
-        methods_of(place, "letters", proposer=["slrs"], **draft)
-
-
-def test_the_length_of_a_drafted_text_is_told(place: Path) -> None:
-    found = methods_of(place, "letters", proposer=["tli", "slem", "slrs"], depth=6)
-    for name in ("tli", "slem", "slrs"):
-        assert "drafted as up to 7 draft tokens a cycle" in found[f"letters:{name}"].description
-
-
 def test_the_choice_is_made_and_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     greedy = methods_of(place, "letters", "words", "near")
     assert kinds_of(greedy) == {"letters": "slem", "words": "slem", "near": "tli"}
@@ -166,14 +102,6 @@ def test_the_choice_is_made_and_told(place: Path, capsys: pytest.CaptureFixture[
     assert "14 tokens common to target (15) and drafter (14)" in greedy["near"].description
     sampled = methods_of(place, "letters", "words", "near", sampled=True)
     assert kinds_of(sampled) == {"letters": "slrs", "words": "slem", "near": "tli"}
-
-
-def test_proposers_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    both = methods_of(place, "letters", proposer=["tli", "slem", "slrs"])
-    assert kinds_of(both) == {"letters:tli": "tli", "letters:slem": "slem", "letters:slrs": "slrs"}
-    assert kinds_of(methods_of(place, "near", proposer=["slem"])) == {"near": "slem"}
-    assert "chosen" not in capsys.readouterr().err
-    assert "chosen" not in both["letters:tli"].description
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -226,14 +154,6 @@ def test_what_cannot_be_is_refused_before_anything_is_decoded(place: Path) -> No
             methods_of(place, "letters", proposer=["slem"], **draft)
 
 
-def test_a_trained_drafter_has_its_own_vocabulary(place: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}", "utf-8")
-    with pytest.raises(UsageError, match=r"(?s)no drafter that drafts so.*--proposer slrs with eagle3"):
-        methods_of(place, str(tmp_path), proposer=["slrs"])
-    with pytest.raises(UsageError, match="--drafter-tokenizer means nothing here"):
-        methods_of(place, str(tmp_path), drafter_tokenizer=place / "letters")
-
-
 def test_a_tokenizer_from_another_folder(place: Path, tmp_path: Path) -> None:
     (tmp_path / "tok").mkdir()
     size = merging_tokenizer(tmp_path / "tok", LETTERS, ())
@@ -252,34 +172,6 @@ def test_a_tokenizer_from_another_folder(place: Path, tmp_path: Path) -> None:
         methods_of(place, twin, proposer=["slem"])
 
 
-@pytest.mark.parametrize(("padding", "warned"), [(256, False), (257, True)])
-def test_a_tokenizer_of_far_fewer_ids_is_warned_of(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], padding: int, warned: bool
-) -> None:
-    size = merging_tokenizer(tmp_path / "tok", LETTERS, ())
-    bare = tiny_target(tmp_path / "bare", vocab_size=size + padding, seed=2, num_hidden_layers=2)
-    methods_of(place, str(bare), drafter_tokenizer=tmp_path / "tok")
-    assert ("it may be the tokenizer of another model" in capsys.readouterr().err) == warned
-
-
-def test_an_overlap_of_others_says_which_is_missing(place: Path, tmp_path: Path) -> None:
-    sides = {name: prepare(load_tokenizer(place / name)) for name in ("t", "near", "words", "strange")}
-    for first, second, missing in (
-        ("t", "words", "the drafter's$"),
-        ("words", "t", "the drafter's$"),
-        ("near", "words", "the target's$"),
-        ("words", "strange", "the target's and the drafter's$"),
-    ):
-        folder = tmp_path / f"{first}-{second}"
-        save_overlap(compare(sides[first], sides[second]), folder)
-        with pytest.raises(MismatchError, match=f"(?m)another tokenizer than {missing}") as raised:
-            methods_of(place, "near", overlap=[folder])
-        assert all(
-            sides[name].tokenizer.fingerprint[:12] in str(raised.value.got) for name in (first, second)
-        )
-        assert "order" not in str(raised.value)
-
-
 def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path) -> None:
     ours, theirs = (prepare(load_tokenizer(place / name)) for name in ("t", "near"))
     forward = compare(ours, theirs)
@@ -296,13 +188,6 @@ def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path
         methods_of(place, "letters", "words", overlap=[tmp_path / "ab"])
     with pytest.raises(UsageError, match="--overlap means nothing here"):
         methods_of(place, overlap=[tmp_path / "ab"])
-
-
-def test_turning_an_overlap_round_is_comparing_the_other_way(place: Path) -> None:
-    ours, theirs = (prepare(load_tokenizer(place / name)) for name in ("t", "near"))
-    expected, found = compare(theirs, ours), turned(compare(ours, theirs))
-    assert np.array_equal(found.pairs, expected.pairs)
-    assert found.to_json() == expected.to_json()
 
 
 def test_tli_drafts_within_a_draft_vocabulary(
@@ -341,8 +226,3 @@ def test_tli_drafts_within_a_draft_vocabulary(
     save_subset(replace(plain, schedule=(4, 2)), tmp_path / "schedule")
     with pytest.raises(UsageError, match="same tokens at every step"):
         methods_of(place, "near", vocabs=[str(tmp_path / "schedule")])
-
-
-def test_draft_heads_belong_to_trained_drafters(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--head belongs to a drafter"):
-        methods_of(place, "near", head=[str(tmp_path)])

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.worlds import tiny_target
-from vocabforge.core.errors import UsageError, VocabForgeError
-from vocabforge.decode.accelerate import compiled
 from vocabforge.decode.accelerate.compiled import CompiledPass, PassCompiler, compile_passes, compiler_problem
 from vocabforge.models.lean.model import LeanModel, load_target
 
@@ -103,28 +101,6 @@ def test_compiled_passes_equal_eager_ones(
     compare(wrap("target", other.forward), other, 4, 128)
     assert config.get_config_copy() == settings, "settings leaked"
     assert torch._C.has_mkl == mkl
-
-
-@needs_compiler
-def test_what_cannot_be_compiled_is_told() -> None:
-    def branches(tokens: Tensor) -> Tensor:
-        return tokens if int(tokens.sum()) else -tokens
-
-    with pytest.raises(VocabForgeError, match="could not be compiled") as told:
-        compile_passes()("branches", branches)(torch.ones(2))
-    assert "--compile" in str(told.value)
-
-
-def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "compiler_problem", lambda: "none found")
-    with pytest.raises(UsageError, match=r"C\+\+ compiler") as told:
-        compile_passes()
-    assert "g++" in str(told.value)
-
-
-def test_other_devices_are_told() -> None:
-    with pytest.raises(UsageError, match="for the CPU"):
-        compile_passes("cuda")
 
 
 def test_calls_are_told_apart_by_shape_type_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:

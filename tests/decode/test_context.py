@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,41 +53,3 @@ def test_a_token_keeps_its_place_and_the_tensor_its_address() -> None:
     assert [first[1, i].item() for i in changed] == [8]
     assert [before[1, i].item() for i in changed] == [5]
     assert before[0].tolist() == [-1, -1, -1]
-
-
-def test_only_changes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = ContextTokens(1, 50, "cpu")
-    context.begin(0, list(range(40)))
-    assert context.tensor.max() == 39
-    context.add(0, [3, 4, 41])
-    assert len(context._changed) == 1
-    context.add(0, [3])
-    assert context.tensor[0, 40] == 41
-    assert not context._changed
-
-
-def test_a_long_prompt_is_read_from_its_end() -> None:
-    class Prompt(list):
-        read = 0
-
-        def __reversed__(self):
-            for token in super().__reversed__():
-                self.read += 1
-                yield token
-
-    prompt = Prompt([1] * 1000 + [2, 3, 2])
-    context = ContextTokens(1, 2, "cpu")
-    context.begin(0, prompt)
-    assert sorted(context.tensor[0].tolist()) == [2, 3]
-    assert prompt.read == 2
-
-
-def test_it_is_written_in_and_out_of_inference_mode() -> None:
-    with torch.inference_mode():
-        context = ContextTokens(1, 4, "cpu")
-        context.begin(0, [1])
-        assert context.tensor.tolist() == [[1, -1, -1, -1]]
-    context.add(0, [0])
-    assert context.tensor.tolist() == [[1, 0, -1, -1]]
-    context.begin(0, [])
-    assert context.tensor.tolist() == [[-1, -1, -1, -1]]

@@ -14,7 +14,6 @@ from vocabforge.core.errors import UsageError
 from vocabforge.decode.control import control as controls
 from vocabforge.decode.control.control import (
     AdaptiveControl,
-    AdaptiveOptions,
     CycleFigures,
     FixedControl,
     make_control,
@@ -32,20 +31,16 @@ def test_the_same_observations_give_the_same_plans() -> None:
 
 
 def test_given_costs_make_the_clock_irrelevant() -> None:
-    plans = chain_plans(5)
-    cost = linear_cost(0.1, 0.1, 0.1)
+    plans, cost = chain_plans(5), linear_cost(0.1, 0.1, 0.1)
     chosen = []
     for noise in (0.0, 3.0):
-        options = AdaptiveOptions(costs={plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
-        control = make_control("adaptive", plans, options)
-        rng = np.random.default_rng(0)
-        seen = []
+        control = AdaptiveControl(plans, {plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
+        rng, seen = np.random.default_rng(0), []
         for _ in range(500):
             plan = control.plan()
             accepted = next((j for j in range(plan.levels) if rng.random() > 0.6), plan.levels)
-            control.observe(
-                CycleFigures(plan, [accepted], cost(plan) * (1 + noise * float(np.random.random())))
-            )
+            seconds = cost(plan) * (1 + noise * float(np.random.random()))
+            control.observe(CycleFigures(plan, [accepted], seconds))
             seen.append(plan)
         chosen.append(seen)
     assert chosen[0] == chosen[1]
@@ -71,7 +66,9 @@ def test_whatever_is_observed_the_plan_is_allowed(
     with pytest.MonkeyPatch.context() as patch:  # probes after a few cycles, nothing carried over
         patch.setattr(controls, "FIRST_WAIT", wait)
         patch.setattr(controls, "CARRY", 0.0)
-        control = AdaptiveControl(plans, AdaptiveOptions(half_life=1.5, longest_wait=4))
+        patch.setattr(controls, "HALF_LIFE", 1.5)
+        patch.setattr(controls, "LONGEST_WAIT", 4)
+        control = AdaptiveControl(plans)
         for accepted, seconds, other, begin in cycles:
             if begin:
                 control.begin()
@@ -90,33 +87,13 @@ def test_fixed_control_never_moves() -> None:
     for _ in range(20):
         assert control.plan() == Plan(4, 5)
         control.observe(CycleFigures(Plan(4, 5), [0], 100.0))
-    with pytest.raises(UsageError, match="no options"):
-        make_control("fixed", chain_plans(4), AdaptiveOptions())
+
+
+def test_former_options_say_what_to_do() -> None:
+    with pytest.raises(UsageError, match="has no options any more"):
+        controls.AdaptiveOptions  # noqa: B018
 
 
 def test_unknown_control_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="fixed, adaptive"):
         make_control("adaptve", [])
-
-
-@pytest.mark.parametrize(
-    "settings_",
-    [
-        {"half_life": 0.0},
-        {"half_life": math.nan},
-        {"margin": math.nan},
-        {"probe_share": 0.0},
-        {"longest_wait": 31},
-        {"costs": {Plan(1, 2): 1.0}},
-        {"costs": {PLAIN_PLAN: 1.0, Plan(1, 2): math.nan}},
-    ],
-)
-def test_options_out_of_range(settings_: dict) -> None:
-    with pytest.raises(UsageError, match="out of range"):
-        AdaptiveOptions(**settings_)
-
-
-def test_a_setting_that_became_a_constant_is_named() -> None:
-    with pytest.raises(UsageError, match="no such setting") as error:
-        AdaptiveOptions(half_life=8, window=4)  # type: ignore[call-arg]
-    assert "window" in str(error.value)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import advance, eagle, make_drafter, propose
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
-from vocabforge.cli.app import build_app
-from vocabforge.cli.decode.eval import evaluate
-from vocabforge.cli.decode.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.heads import parse_budget
@@ -135,19 +130,6 @@ def test_the_state_told_in_decoding_is_the_one_trained_on(place: Path) -> None:
     assert compared == 48
 
 
-@pytest.mark.parametrize("rows", [None, "own", "shared"])
-def test_every_head_decodes_the_same_text_as_plain_decoding(place: Path, rows) -> None:
-    methods = methods_of(place, ["a"], ["ranker-a", "low-rank", "router"], head_rows=rows)
-    assert list(methods) == ["plain", "a", "a+ranker-a", "a+low-rank", "a+router"]
-    prompt = [72, 101, 108, 108, 111]
-    texts = {}
-    for name, method in methods.items():
-        texts[name] = method.generator.generate(prompt, max_new_tokens=40, stop_ids=())
-        assert texts[name].token_ids == texts["plain"].token_ids
-    sampled = methods["a+router"].generator.generate(prompt, max_new_tokens=9, stop_ids=(), temperature=1.0)
-    assert len(sampled.token_ids) == 9
-
-
 def test_heads_are_used_as_saved_or_as_asked_and_say_so(place: Path) -> None:
     saved = methods_of(place, ["a"], ["ranker-a", "router", "low-rank"])
     assert saved["a+ranker-a"].head == "ranker head over 261 tokens, shortlist of 20"
@@ -208,46 +190,6 @@ def test_budgets(text: str, steps: int, sizes: tuple[int, ...]) -> None:
 def test_budgets_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError):
         parse_budget(text, 4)
-
-
-def invoke(*words: object):
-    commands = {"generate": generate, "eval": evaluate}
-    return CliRunner().invoke(build_app(commands, list(commands)), [str(word) for word in words])
-
-
-def test_generate_with_a_head(place: Path) -> None:
-    words = ["generate", "--target", place / "t", "--drafter", place / "a", "--prompt", "Hello", "--json"]
-    words += ["--max-new-tokens", 8, "--depth", 2, "--topk", 3, "--total-nodes", 10]
-    plain = json.loads(invoke(*words).stdout)
-    done = invoke(*words, "--head", place / "router", "--budget", "6")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["token_ids"] == plain["token_ids"]
-    assert (found["method"], plain["head"]) == ("a+router", None)
-    assert found["head"].endswith("clusters by draft step 6 6 6")
-    assert invoke(*words, "--head", place / "router", "--head-rows", "mine").exit_code == 2
-
-
-def test_eval_records_which_head_was_used(place: Path, tmp_path: Path) -> None:
-    questions = [
-        {"question_id": 81 + i, "category": "c", "turns": [text]}
-        for i, text in enumerate(["Hello", "And so"])
-    ]
-    file = tmp_path / "questions.jsonl"
-    file.write_text("".join(json.dumps(question) + "\n" for question in questions))
-    done = invoke(
-        *("eval", "--target", place / "t", "--drafter", place / "a", "--head", f"r={place / 'ranker-a'}"),
-        *("--head", place / "router", "--shortlist", 30, "--benchmark", file, "--output", tmp_path / "out"),
-        *("--max-new-tokens", 10, "--warmup", 0, "--depth", 2, "--topk", 3, "--total-nodes", 10),
-    )
-    assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [entry["name"] for entry in results["methods"]] == ["plain", "a", "a+r", "a+router"]
-    facts = results["run_facts"]
-    assert facts["draft head of a+r"] == "ranker head over 261 tokens, shortlist of 30"
-    assert "clusters by draft step 4 2" in facts["draft head of a+router"]
-    assert {"draft head a+r", "draft head a+router"} <= set(results["parents"])
-    assert "shortlist of 30" in (tmp_path / "out" / "report.html").read_text()
 
 
 def check_texts(methods) -> None:
@@ -324,24 +266,3 @@ def test_a_context_head_drafts_tokens_that_only_the_text_has(place: Path) -> Non
     )
     assert len(result.token_ids) == 40
     assert len(seen) > 3
-
-
-def test_dynamic_tokens_need_a_vocabulary(place: Path) -> None:
-    with pytest.raises(UsageError, match="--vocab DIR beside it"):
-        methods_of(place, dynamic=("context",))
-
-
-def test_a_draft_model_under_a_context_head(place: Path, tmp_path: Path) -> None:
-    """The target itself, as its own draft model: with its whole vocabulary it would always be right."""
-    tiny_target(tmp_path / "small", vocab_size=VOCAB)
-    byte_tokenizer(tmp_path / "small")
-    found = grid_methods(
-        place / "t",
-        [f"small={tmp_path / 'small'}"],
-        [str(place / "core")],
-        dynamic=("context",),
-        depth=3,
-    )
-    methods = {method.name: method for method in found}
-    assert list(methods)[1:] == ["small", "small+core", "small+core+context"]
-    check_texts(methods)

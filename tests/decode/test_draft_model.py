@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.decode.node_support import (
     SHAPES,
     Alternating,
     Watched,
-    check_captured,
     check_paths,
     fresh,
     load_tiny,
@@ -31,7 +29,7 @@ from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import draft_model as proposer_draft_model
-from vocabforge.decode.proposers.draft_model import build, check_same_tokenizer, head_base
+from vocabforge.decode.proposers.draft_model import build, head_base
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
@@ -46,12 +44,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
 @pytest.fixture(scope="module")
 def drafter(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
     return noisy(tmp_path_factory.mktemp("drafter"))
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
-    folder = tmp_path_factory.mktemp("small")
-    return load_tiny(folder, seed=3, hidden_size=16, num_hidden_layers=2, tie_word_embeddings=True)
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +76,6 @@ def test_the_output_is_the_targets(
     assert [one.token_ids for one in results] == expected
     lengths = {length for one in results for length in one.accept_lengths}
     assert lengths == set(range(1, SHAPES[shape].depth + 3)), "every accepted length was met"
-
-
-@pytest.mark.parametrize("case", ["llama-tied", "mistral-window", "qwen2-layer-types"])
-def test_other_families(case: str, tmp_path: Path) -> None:
-    build_family(case, tmp_path)
-    model = sharp(load_target(tmp_path))
-    asked = requests(12, PROMPTS[:3])
-    for shape in ("dynamic", "chain"):
-        proposer = made(model, copy.deepcopy(model), shape)
-        results = Decoder(model, proposer, rows=2).generate_batch(asked)
-        assert [one.token_ids for one in results] == plain(model, asked)
-        assert all(set(one.accept_lengths) == {5} for one in results)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "stem"])
@@ -204,36 +184,9 @@ def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: Lean
     assert [one.token_ids for one in results] == plain(target, asked, context=context)
 
 
-def test_drafting_can_be_captured(target: LeanModel, drafter: LeanModel) -> None:
-    check_captured(target, lambda: made(target, drafter, "dynamic"))
-
-
-def test_sampling_draws_children_from_its_law(target: LeanModel, drafter: LeanModel) -> None:
-    options = MethodSpec(tree="chain", draft_sampling=True, depth=2)
-    decoder = Decoder(target, made(target, drafter, options))
-    drawn = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=(), temperature=0.7, seed=3)
-    same = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=(), temperature=0.7, seed=3)
-    assert drawn.token_ids == same.token_ids
-    assert sum(drawn.accept_lengths) > len(drawn.accept_lengths)
-    greedy = decoder.generate(PROMPTS[0], max_new_tokens=20, stop_ids=())
-    assert greedy.token_ids == plain(target, [Request(PROMPTS[0], 20)])[0]
-
-
 def test_what_cannot_draft(target: LeanModel) -> None:
     with pytest.raises(UsageError, match="no draft model"):
         make_proposer("draft-model", ProposerParts(target))
     elsewhere = LeanModel(target.config, device="meta")
     with pytest.raises(MismatchError, match="different devices"):
         make_proposer("draft-model", ProposerParts(target, elsewhere))
-
-
-def test_tokenizers_must_be_the_same() -> None:
-    ours: Any = SimpleNamespace(fingerprint="a" * 64, source="target/tokenizer.json")
-    same: Any = SimpleNamespace(fingerprint="a" * 64, source="draft/tokenizer.json")
-    other: Any = SimpleNamespace(fingerprint="b" * 64, source="draft/tokenizer.json")
-    check_same_tokenizer(ours, same, (100, 128), source="draft")
-    check_same_tokenizer(ours, None, (100, 100), source="draft")
-    with pytest.raises(MismatchError, match="tokenizer is not the target's"):
-        check_same_tokenizer(ours, other, (100, 100), source="draft")
-    with pytest.raises(MismatchError, match="vocabulary is not the target's"):
-        check_same_tokenizer(ours, None, (100, 128), source="draft")

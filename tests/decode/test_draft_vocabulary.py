@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from vocabforge.core.errors import UsageError
-from vocabforge.core.values import labelled
 from vocabforge.decode.build.heads import DraftVocabulary, draft_vocabulary
 from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 from vocabforge.models.heads.router import Router
@@ -53,11 +49,3 @@ def test_the_tokens_scored_are_the_mean_over_the_steps(
     name = kind.partition("+")[0]
     head = build_head(name, base(), modules[kind]() if kind in modules else None, options)
     assert draft_vocabulary(head, 4, 128) == DraftVocabulary(name, expected, 128)
-
-
-def test_a_label_names_files_and_columns() -> None:
-    assert labelled("mine=some/folder") == ("mine", Path("some/folder"))
-    assert labelled("run/drafter") == ("run", Path("run/drafter"))
-    for odd in ("a\nb=x", "\x1b[31m=x", "\udcff=x"):
-        with pytest.raises(UsageError, match="cannot be a label"):
-            labelled(odd)

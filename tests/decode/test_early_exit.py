@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.decode.node_support import (
     PROMPTS,
-    SHAPES,
     Alternating,
     Watched,
-    check_captured,
     check_paths,
-    fresh,
     load_tiny,
     plain,
     requests,
@@ -26,7 +21,7 @@ from tests.models.lean_support import build as build_family
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.early_exit import build, default_layers
+from vocabforge.decode.proposers.early_exit import build
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
@@ -43,23 +38,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
     return model
 
 
-@pytest.fixture(scope="module")
-def expected(target: LeanModel) -> list[list[int]]:
-    return plain(target, requests())
-
-
 def made(target: LeanModel, shape: str = "chain", layers: int | None = 2) -> ModelProposer:
     return shaped(build, ProposerParts(target, options=MethodSpec(exit_layers=layers)), shape)
-
-
-@pytest.mark.parametrize(("shape", "rows"), [*((shape, 3) for shape in SHAPES), ("chain", 1), ("dynamic", 1)])
-def test_the_output_is_the_targets(
-    shape: str, rows: int, target: LeanModel, expected: list[list[int]]
-) -> None:
-    results = Decoder(target, made(target, shape), rows=rows).generate_batch(requests())
-    assert [one.token_ids for one in results] == expected
-    lengths = {length for one in results for length in one.accept_lengths}
-    assert len(lengths) > 1, "some drafts were accepted, some were not"
 
 
 @pytest.mark.parametrize("case", ["mistral-window", "qwen2-layer-types", "olmo2"])
@@ -86,62 +66,7 @@ def test_states_are_those_of_the_first_layers(shape: str, layers: int, target: L
     assert check_paths(watched, target, [*PROMPTS[0], *longer], range(layers)) > 12
 
 
-def test_drafted_logits_are_those_of_the_first_layers(target: LeanModel) -> None:
-    proposer = made(target, "chain", 3)
-    text = PROMPTS[2]
-    decoder = Decoder(target, proposer)
-    decoder.generate(text, max_new_tokens=1, stop_ids=())
-    first = plain(target, [Request(text, 1)])[0][0]
-    with torch.inference_mode():
-        root = torch.tensor([first])
-        step = proposer.backend.start(root)
-        logprobs, ids = proposer.head.topk(step.hidden[0], 3)
-        direct = target.logits(fresh(target, [*text, first], range(3))[0][-1]).log_softmax(-1)
-    torch.testing.assert_close(logprobs[0], direct[ids[0]], rtol=1e-4, atol=1e-4)
-    assert ids[0].tolist() == direct.topk(3).indices.tolist()
-
-
-@pytest.mark.parametrize("shape", ["chain", "dynamic"])
-def test_the_targets_cache_is_that_of_a_fresh_prefill(shape: str, target: LeanModel) -> None:
-    """Drafting writes in it, behind what is committed."""
-    proposer = made(target, shape)
-    decoder = Decoder(target, proposer, rows=2, control=Alternating(proposer.plans(), (True, False, True)))
-    passes = proposer.backend.passes
-    decoder.generate_batch([Request(PROMPTS[0], 30), Request(PROMPTS[2], 40)])
-    longer = plain(target, [Request(PROMPTS[0], 50), Request(PROMPTS[2], 50)])
-    for row, (prompt, text) in enumerate(zip((PROMPTS[0], PROMPTS[2]), longer)):
-        length = passes.lengths[row]
-        # An idle row's first slots are written by passes over the other rows: the target's root lies in slot 0.
-        start = 0 if row == 1 else 20
-        cache = fresh(target, [*prompt, *text][:length])[1]
-        found = passes.cache.k[:, row, :, start:length]
-        torch.testing.assert_close(found, cache.k[:, 0, :, start:], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("context", [40, 41])
-def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: LeanModel) -> None:
-    """It idles there, beyond them by what was accepted last; its draft nodes still find room."""
-    target = sharp(copy.deepcopy(target))
-    options = MethodSpec(tree="dynamic", depth=3, topk=3, total_nodes=5)
-    decoder = Decoder(
-        target,
-        build(ProposerParts(target, options=options.model_copy(update={"exit_layers": 5}))),
-        context=context,
-        rows=2,
-    )
-    asked = [Request(PROMPTS[0], 60), Request(PROMPTS[2], 60)]
-    results = decoder.generate_batch(asked)
-    assert [one.finish for one in results] == ["cache", "cache"]
-    assert [one.token_ids for one in results] == plain(target, asked, context=context)
-
-
-@pytest.mark.parametrize("shape", ["chain", "dynamic"])
-def test_drafting_can_be_captured(shape: str, target: LeanModel) -> None:
-    check_captured(target, lambda: made(target, shape))
-
-
 def test_which_layers(target: LeanModel) -> None:
-    assert [default_layers(count) for count in (1, 2, 5, 8, 32)] == [1, 1, 1, 2, 10]
     proposer = make_proposer("early-exit", ProposerParts(target))
     assert proposer.backend.layers == 1
     assert proposer.plan.nodes == proposer.plan.levels + 1

@@ -9,7 +9,6 @@ import pytest
 from tests.decode.drafting import FAMILY_CASES, PROMPT, SHAPES, Pair, check_figures, eagle, hf_greedy, knowing
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.tree import DraftTree
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.heads.registry import FullHead
 
@@ -66,34 +65,6 @@ def test_a_full_context_ends_by_cache(pair: Pair, shape: str) -> None:
         assert (result.token_ids, result.finish) == (expected.token_ids, "cache")
     exact = decoder.generate(prompt, max_new_tokens=28, stop_ids=())
     assert (exact.token_ids, exact.finish) == (expected.token_ids, "length")
-
-
-def test_a_drafter_for_a_shorter_context_decodes_a_longer_one(pair: Pair) -> None:
-    config = dataclasses.replace(pair.drafter.config, max_position_embeddings=32)
-    short = Eagle3Drafter(config, pair.drafter.embedding, pair.drafter.target_head)
-    short.load_state_dict(pair.drafter.state_dict())
-    trees: list[list[list[int]]] = []
-    for drafter in (pair.drafter, short):
-        proposer = eagle(drafter, FullHead(drafter.head_weight), SHAPES["tree"], 16)
-        made: list[list[int]] = []
-        propose = proposer.propose
-        proposer.propose = lambda *a, propose=propose, made=made: kept(propose(*a), made)
-        Decoder(pair.lean, proposer).generate(PROMPT * 8, max_new_tokens=20, stop_ids=())
-        trees.append(made)
-    assert trees[0] == trees[1], "rotary positions beyond the drafter's own limit follow the same formula"
-
-
-def kept(tree: DraftTree, made: list[list[int]]) -> DraftTree:
-    made.append(tree.tokens.tolist())
-    return tree
-
-
-def test_small_contexts_and_their_limits(pair: Pair) -> None:
-    expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=10, stop_ids=()).token_ids
-    for context in (7, 8, 12):
-        decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["tree"]), PROMPT + expected), context)
-        result = decoder.generate(PROMPT, max_new_tokens=50, stop_ids=())
-        assert (result.token_ids, result.finish) == (expected[: context - 6], "cache")
 
 
 def test_a_stop_token_inside_a_draft_ends_there(pair: Pair) -> None:

@@ -13,14 +13,11 @@ from tests.decode.drafting import (
     PROMPT,
     SHAPES,
     Pair,
-    advance,
     check_figures,
     eagle,
     knowing,
     make_pair,
-    ready,
 )
-from tests.decode.recording import traced
 from tests.models.lean_support import build
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
@@ -29,54 +26,8 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads.registry import FullHead
-from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget
-
-
-def test_a_decoder_remembers_nothing_of_earlier_prompts(pair: Pair) -> None:
-    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
-    plain = Decoder(pair.lean)
-    prompts = [PROMPT, [60], [5] * 70, PROMPT[::-1], PROMPT]
-    results = [decoder.generate(p, max_new_tokens=15, stop_ids=()) for p in prompts]
-    for prompt, result in zip(prompts, results):
-        assert result.token_ids == plain.generate(prompt, max_new_tokens=15, stop_ids=()).token_ids
-    assert results[0].token_ids == results[-1].token_ids
-    assert results[0].accept_lengths == results[-1].accept_lengths
-
-
-@pytest.mark.parametrize("case", ["llama", "mistral-window"])
-@torch.inference_mode()
-def test_caches_after_commits_equal_those_of_a_fresh_pass(pairs: dict[str, Pair], case: str) -> None:
-    pair = pairs[case]
-    expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=60, stop_ids=()).token_ids
-    proposer = knowing(pair.proposer(SHAPES["tree"]), PROMPT + expected)
-    decoder = Decoder(pair.lean, proposer)
-    result = decoder.generate(PROMPT, max_new_tokens=30, stop_ids=())
-    assert max(result.accept_lengths) > 2
-    committed = len(PROMPT) + sum(result.accept_lengths)  # the last token has no row yet
-    assert proposer.backend.lengths == [committed]
-    text = (PROMPT + expected)[: committed + 1]
-    slots, window = torch.arange(committed), pair.lean.config.sliding_window
-    fresh = pair.lean.new_cache(committed)
-    output = pair.lean.forward(
-        torch.tensor([text[:-1]]),
-        slots[None],
-        cache=fresh,
-        slots=slots,
-        mask=causal_mask(slots, slots),
-        window_mask=None if window is None else causal_mask(slots, slots, window),
-        aux_layers=proposer.aux_layers,
-    )
-    torch.testing.assert_close(decoder._side.cache.k[..., :committed, :], fresh.k, rtol=0, atol=2e-4)
-    torch.testing.assert_close(decoder._side.cache.v[..., :committed, :], fresh.v, rtol=0, atol=2e-4)
-    other = pair.proposer(SHAPES["tree"])
-    ready(other, committed)
-    advance(other, torch.tensor(text[1:]), output.aux[0], committed)
-    ours_, theirs_ = proposer.backend.cache, other.backend.cache
-    for ours, theirs in ((ours_.k, theirs_.k), (ours_.v, theirs_.v)):
-        torch.testing.assert_close(ours[..., :committed, :], theirs[..., :committed, :], rtol=0, atol=2e-4)
-    torch.testing.assert_close(proposer.backend._g, other.backend._g, rtol=0, atol=2e-3)
 
 
 def test_caches_grow_with_the_request_and_keep_the_output(
@@ -92,18 +43,6 @@ def test_caches_grow_with_the_request_and_keep_the_output(
     assert sizes == [16, 64, 64, 128]
     assert not decoder._side.cache.k.is_inference()
     assert decoder.generate(PROMPT, max_new_tokens=10**9, stop_ids=()).finish == "cache"
-    assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
-
-
-def test_caches_that_were_reserved_do_not_grow_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
-    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
-    decoder.reserve(100)
-    cache = decoder._side.cache.k
-    decoder.generate(PROMPT, max_new_tokens=100 - len(PROMPT), stop_ids=())
-    decoder.reserve(20)
-    assert decoder._side.cache.k is cache
-    decoder.reserve(10**9)
     assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
 
 
@@ -132,29 +71,6 @@ def test_memory_made_anew_ends_what_is_being_streamed(pair: Pair, monkeypatch: p
     decoder.reserve(100)
     with pytest.raises(UsageError, match="another request"):
         next(stream)
-
-
-def test_recordings_count_what_was_captured(pair: Pair) -> None:
-    decoder = Decoder(pair.lean, wrap=traced())
-    counts = [decoder.recordings]
-    for count in (5, 9):
-        decoder.generate(PROMPT, max_new_tokens=count, stop_ids=())
-        counts.append(decoder.recordings)
-    assert counts == [0, 1, 1]
-    assert Decoder(pair.lean).recordings == 0
-
-
-def test_sampling_follows_its_seed_and_tiny_temperatures_are_greedy(pair: Pair) -> None:
-    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
-
-    def sample(seed: int, temperature: float = 1.0) -> list[int]:
-        return decoder.generate(
-            PROMPT, max_new_tokens=25, stop_ids=(), temperature=temperature, seed=seed
-        ).token_ids
-
-    assert sample(1) == sample(1)
-    assert len({tuple(sample(seed)) for seed in range(4)}) == 4
-    assert sample(1, 1e-20) == Decoder(pair.lean).generate(PROMPT, max_new_tokens=25, stop_ids=()).token_ids
 
 
 def test_streaming_yields_exactly_the_tokens_of_the_result(pair: Pair) -> None:

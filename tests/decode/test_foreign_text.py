@@ -237,13 +237,6 @@ def test_the_word_behind_a_special_token_is_spelled_as_one(tmp_path):
     assert text.ids[1:] == [*the, *shells]
 
 
-def test_an_id_beyond_the_tokens_is_left_out(tmp_path):
-    target, _, bridge = by_hand(tmp_path, [])
-    text = DraftText(bridge)
-    assert text.add([*target.encode("a"), 5_000, *target.encode("b"), 2 * 10**6]) == 1
-    assert written(bridge, text) == b"ab"
-
-
 @pytest.mark.parametrize("cuts", [[1], [3, 1], [1000]])
 def test_what_cannot_be_spelled_is_left_out_alone(bridges, cuts):
     target, bridge = bridges["byte_level", "sentencepiece_plain"]
@@ -255,18 +248,6 @@ def test_what_cannot_be_spelled_is_left_out_alone(bridges, cuts):
     assert written(bridge, text).replace(b"  ", b" ").startswith(b" the dog")
     assert text.ids[-1] == bridge.drafter.speller.spell([b" shells"])[0][-1]
     assert b" shells" in written(bridge, text)
-
-
-def test_word_piece_and_ends_of_words_go_over(bridges):
-    target, bridge = bridges["byte_level", "word_piece"]
-    text = followed(bridge, target.encode("the dog sleeps"), [1], 0)
-    assert written(bridge, text) == b" the dog sleeps"
-    target, bridge = bridges["byte_level", "suffix_bpe"]
-    text = followed(bridge, target.encode("the dog "), [1], 0)
-    assert text.ids[1:] == bridge.drafter.speller.spell([b"the dog "])[0]
-    target, bridge = bridges["word_piece", "byte_level"]
-    text = followed(bridge, target.encode("The dog, late?"), [1], 0)
-    assert text.ids[1:] == bridge.drafter.speller.spell([b" the dog , late ?"])[0]
 
 
 def test_the_beginning_can_be_forgotten(bridges):
@@ -309,25 +290,6 @@ def test_a_cycle_spells_no_more_than_its_own_word(bridges, content):
         text.add(new)
         # As a whole, by words, by parts, by letters.
         assert speller.bytes <= 4 * (WORD_BYTES + len(bytes_of(bridge, new)) + 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "complete"),
-    [
-        (b"", b""),
-        (b"abc", b"abc"),
-        (b"\xc3", b""),
-        (b"a\xe2\x82", b"a"),
-        (b"\xf0\x9f\x99", b""),
-        ("é🙂".encode(), "é🙂".encode()),
-        (b"\x80\x80\x80\x80", b"\x80\x80\x80\x80"),
-        (b"\xe4a", b"\xe4a"),
-        (b"\xc3\xc3", b"\xc3"),
-        (b"\xff", b"\xff"),
-    ],
-)
-def test_cut_incomplete(text, complete):
-    assert cut_incomplete(text) == complete
 
 
 @given(UNICODE, st.integers(0, 3))

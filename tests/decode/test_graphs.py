@@ -22,13 +22,12 @@ from tests.models.lean_support import build as build_family
 from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
-from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes
+from vocabforge.decode.accelerate.graphs import GraphCapture
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import model as proposer_model
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.models.heads.registry import HEADS, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
@@ -198,17 +197,6 @@ def test_one_decoder_serves_all_kinds_of_requests(models: Models) -> None:
         assert outcome(found.generate_batch(asked)) == outcome(eager.generate_batch(asked))
 
 
-def test_an_abandoned_stream_leaves_nothing(models: Models) -> None:
-    target, proposer = models.parts("draft-model", TREE)()
-    decoder = Decoder(target, proposer, rows=2, wrap=traced())
-    asked = requests(3)
-    expected = outcome(decoder.generate_batch(asked))
-    for _ in zip(range(3), decoder.stream_batch(asked, [Generation() for _ in asked])):
-        pass
-    assert outcome(decoder.generate_batch(asked[:1])) == expected[:1]
-    assert outcome(decoder.generate_batch(asked)) == expected
-
-
 @pytest.mark.parametrize("name", ["draft-model", "eagle3"])
 def test_decoders_that_share_a_proposer(models: Models, name: str) -> None:
     """What one has captured reaches memory that the next one's takes the place of, captured itself or not."""
@@ -234,17 +222,6 @@ def test_rotary_tables_stay_where_they_were_captured(models: Models) -> None:
     assert first.proposer is not None
 
 
-def test_trees_that_a_head_has_no_static_form_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = models.drafters["eagle3"]
-    scorer = resolve(HEADS, "ranker", "draft head").new_module(HeadSizes(32, len(drafter.embedding), rank=6))
-    head = build_head("ranker", base_of(drafter), scorer, HeadOptions(shortlist=12, ops=True))
-    proposer = models.parts("eagle3", TREE, head=head)()[1]
-    assert proposer.on_device()
-    monkeypatch.setattr(proposer_model, "MOST_ROWS", 2)
-    assert not proposer.on_device()
-    assert models.parts("eagle3", TREE)()[1].on_device()
-
-
 def test_recordings_keep_the_state_that_they_name() -> None:
     """A warm-up run and, here, the recording itself count; the first replay must still be the first."""
     state = torch.zeros(2)
@@ -260,7 +237,7 @@ def test_recordings_keep_the_state_that_they_name() -> None:
     assert run(torch.full((2,), 2.0)).tolist() == [3.0, 3.0]
     assert first.tolist() == [1.0, 1.0], "an output was written over"
     assert run(torch.ones(1)).tolist() == [4.0, 4.0]
-    assert [one.shapes for one in capture.done] == ["[2]", "[1]"]
+    assert len(capture.done) == 2
     capture.forget()
     run(torch.ones(2))
     assert len(capture.done) == 3
@@ -276,9 +253,3 @@ def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:
     Decoder(target, proposer)
     with pytest.raises(UsageError, match="too deep to be captured"):
         Decoder(target, proposer, wrap=traced())
-
-
-def test_graphs_are_for_cuda() -> None:
-    with pytest.raises(UsageError, match="CUDA devices only") as told:
-        capture_passes("cpu")
-    assert "--device cuda" in str(told.value)

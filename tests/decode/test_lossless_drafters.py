@@ -151,13 +151,3 @@ def test_the_default_tree_stays_within_a_drafters_levels() -> None:
     assert tree_settings(None, 2, None) == TreeSettings(2, 5, 23)
     with pytest.raises(UsageError, match="does not fit its depth"):
         tree_settings(None, None, 1)
-
-
-def test_a_tree_deeper_than_the_heads_is_refused(tiny_folder: Path) -> None:
-    lean = load_target(tiny_folder)
-    drafter = make_drafter("medusa", tiny_folder, HFTarget.load(tiny_folder), medusa_heads=2)
-    with pytest.raises(UsageError, match="deeper than the Medusa drafter can draft") as error:
-        proposer_of(drafter, lean, TreeSettings(2, 2, 5))
-    assert "at most depth 1" in str(error.value)
-    with pytest.raises(UsageError, match="wider than the draft vocabulary"):
-        proposer_of(drafter, lean, TreeSettings(62, 0, 5))

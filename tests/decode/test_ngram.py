@@ -143,14 +143,6 @@ def test_trees_hold_the_first_different_continuations(
     assert not tree.chain or tree.tokens.shape[1] == 1
 
 
-def test_token_0_is_a_token() -> None:
-    proposer = made(shortest=2, longest=2)
-    begin(proposer, 0, [0, 0, 7, 0, 0])
-    assert paths(propose(proposer, [0]), 0)[-1] == (7, 0, 0, 7)
-    begin(proposer, 0, [5, 6, 0, 0, 9, 5, 6])
-    assert paths(propose(proposer, [6]), 0)[-1] == (0, 0, 9, 5)
-
-
 def test_the_first_new_token_counts_and_the_prompt_counts_once() -> None:
     """Read in chunks, the prompt stands in the text once, with the token behind it."""
     proposer = made(shortest=1, longest=1, length=2)
@@ -158,12 +150,6 @@ def test_the_first_new_token_counts_and_the_prompt_counts_once() -> None:
         begin(proposer, 0, [4, 9, 8, 4], chunk)
         assert proposer._index[0].text == [4, 9, 8, 4]
         assert paths(propose(proposer, [4]), 0)[-1] == (9, 8)
-
-
-def test_the_longest_suffix_wins_over_a_later_short_one() -> None:
-    proposer = made(shortest=1, longest=2, length=1)
-    begin(proposer, 0, [1, 2, 5, 3, 2, 6, 1, 2])
-    assert paths(propose(proposer, [2]), 0) == [(5,)]
 
 
 def test_a_text_without_repetition_is_decoded_plainly() -> None:
@@ -190,24 +176,6 @@ def test_rows_begin_anew_and_idle_rows_draft_nothing() -> None:
     assert [paths(tree, row) for row in (0, 1)] == [[(1,)], [(9,)]]
     begin(proposer, 1, [8, 3])
     assert paths(propose(proposer, [2, 3]), 1) == []
-
-
-def test_a_cycle_costs_the_same_in_a_long_text() -> None:
-    """No look at the whole text: a text of one token repeated has a place at every position."""
-    proposer = made(length=3, branches=4)
-    begin(proposer, 0, [0] * 5_000)
-
-    class Counted(list[int]):
-        reads = 0
-
-        def __getitem__(self, key: Any) -> Any:
-            Counted.reads += 1
-            return super().__getitem__(key)
-
-    index = proposer._index[0]
-    index._before = {n: Counted(before) for n, before in index._before.items()}
-    assert paths(propose(proposer, [0]), 0) == [(0,), (0, 0), (0, 0, 0)]
-    assert Counted.reads < 100
 
 
 def build_with(**options: Any) -> NgramProposer:
@@ -244,9 +212,3 @@ def test_options_without_meaning_are_refused(options: dict[str, Any], named: str
     with pytest.raises(UsageError) as caught:
         build_with(**options)
     assert named in str(caught.value)
-
-
-def test_a_drafter_or_head_is_refused() -> None:
-    for part in ("drafter", "head"):
-        with pytest.raises(UsageError, match=f"--{part}"):
-            build(ProposerParts(target=None, **{part: object()}))  # type: ignore[arg-type]

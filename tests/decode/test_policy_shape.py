@@ -18,10 +18,10 @@ from tests.decode.probability import all_ways
 from vocabforge.decode.proposers.interface import DraftPolicy, Draw, Frontier, Plan
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
-from vocabforge.decode.tree import DraftLaw, DraftTree, TreeSettings, build_tree
+from vocabforge.decode.tree import DraftTree, TreeSettings, build_tree
 from vocabforge.decode.trees import fixed as policy_shape
 from vocabforge.decode.trees.dynamic import DynamicPolicy
-from vocabforge.decode.trees.fixed import ShapePolicy, draw_children
+from vocabforge.decode.trees.fixed import ShapePolicy
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
 from vocabforge.models.heads.registry import DraftState
 
@@ -145,14 +145,6 @@ def test_a_chain_is_the_dynamic_tree_of_width_one(length: int) -> None:
             assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
-def test_shapes_do_not_depend_on_what_is_drafted() -> None:
-    policy = ShapePolicy(default_shape(3, 4, 12))
-    assert (
-        drafted(policy, PathHead(random_logits))[1]
-        == drafted(policy, PathHead(lambda path: torch.zeros(VOCAB)))[1]
-    )
-
-
 def draws_of(chances: Sequence[Any], sampling: SamplingParams = SAMPLING) -> list[Draw]:
     return [Draw(sampling, chance) for chance in chances]
 
@@ -273,28 +265,3 @@ def test_gaps_between_ranks_mean_nothing_to_draws() -> None:
         tree, _ = drafted(policy, head, len(draws), None, draws)
         assert tree.tokens[0].tolist() == by_hand(closed, 0, random_logits)
         assert head.asked == [3, 1, 1]
-
-
-def test_siblings_are_drawn_without_replacement() -> None:
-    law = DraftLaw(np.array([2, 5, 8]), np.array([1.0, 1e-12, 3.0]))
-    for seed in range(20):
-        assert sorted(draw_children(law, 3, SeededChance(seed))) == [2, 5, 8]
-        assert len(draw_children(law, 2, SeededChance(seed))) == 2
-    assert law.weights.tolist() == [1.0, 1e-12, 3.0], "the law is what was drawn from, untouched"
-    assert sorted(draw_children(law, 9, SeededChance(1))) == [2, 5, 8]
-
-
-def test_a_law_is_the_transform_of_the_heads_scores() -> None:
-    """top_k 2 leaves two tokens: the third child is dead, and so is what is below it."""
-    shape = from_paths([[0], [1], [2], [2, 0], [0, 0]])
-    policy = ShapePolicy(shape, sample=True)
-    sampling = SamplingParams(temperature=0.5, top_k=2)
-    row = torch.tensor([0.0, 2.0, 1.0, -1.0, 1.5, 0.0, 0.0, 0.0, -9.0])
-    tree, _ = drafted(policy, PathHead(lambda path: row), 1, None, draws_of([SeededChance(0)], sampling))
-    assert tree.laws is not None
-    assert tree.alive.tolist() == [[True, True, True, False, True, False]]
-    law = tree.laws[0][0]
-    assert law.ids.tolist() == [1, 4]
-    assert law.weights[0] / law.weights[1] == pytest.approx(np.exp(1.0))
-    assert sorted(tree.laws[0]) == [0, 1]
-    assert set(tree.tokens[0, 1:3].tolist()) == {1, 4}

@@ -15,7 +15,6 @@ from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, no
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import proposer as proposer_foreign
-from vocabforge.decode.cross_vocab.proposer import target_levels
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
@@ -134,18 +133,6 @@ def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
     assert max(results[0].accept_lengths) > 1
 
 
-@pytest.mark.parametrize("name", ["tli", "slem"])
-def test_the_users_drafter_is_never_changed(name: str, target: LeanModel, drafter: LeanModel) -> None:
-    order = an_order()
-    other = shuffled(drafter, order)
-    before = {key: value.clone() for key, value in other.state_dict().items()}
-    proposer = make_proposer(name, parts(target, other, same_words(LONGER, order)))
-    proposer.head.weight.data.zero_()
-    Decoder(target, proposer).generate_batch([Request(PROMPTS[0], 8)])
-    for key, value in other.state_dict().items():
-        assert torch.equal(value, before[key]), key
-
-
 def test_tlis_law_is_the_drafters_over_the_intersection(target: LeanModel, drafter: LeanModel) -> None:
     """Chains of drawn drafts: every node's law is softmax of the drafter's logits over what both have, by target id."""
     order = an_order()
@@ -199,12 +186,6 @@ def test_slem_ends_where_the_drafter_ends(target: LeanModel) -> None:
         assert (tree.tokens[0, -1].item() == 1) == (1 in path)
 
 
-def test_nothing_in_common_is_told_before_anything_is_decoded(target: LeanModel, drafter: LeanModel) -> None:
-    between = bridge(side(SINGLE, eos=(1,)), side([None, None, *([b"no"] * (V - 2))], eos=(1,)))
-    with pytest.raises(UsageError, match="no token in common"):
-        make_proposer("tli", parts(target, drafter, between))
-
-
 @pytest.mark.parametrize("name", ["tli", "slem"])
 def test_what_is_missing_or_means_nothing_is_told(name: str, target: LeanModel, drafter: LeanModel) -> None:
     with pytest.raises(UsageError, match="both vocabularies"):
@@ -216,12 +197,6 @@ def test_what_is_missing_or_means_nothing_is_told(name: str, target: LeanModel, 
             make_proposer(
                 name, parts(target, drafter, same_words(SINGLE, an_order()), MethodSpec(draft_sampling=True))
             )
-
-
-def test_how_many_tokens_of_the_target_a_draft_may_become() -> None:
-    letters, words = side([b"a", b"b"]), side([b"abab", b"baba"])
-    assert [target_levels(bridge(words, letters), tokens) for tokens in (1, 4, 8)] == [1, 2, 3]
-    assert [target_levels(bridge(letters, words), tokens) for tokens in (1, 2)] == [5, 10]
 
 
 @pytest.mark.parametrize("name", ["tli", "slem"])

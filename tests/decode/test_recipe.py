@@ -211,26 +211,6 @@ def test_only_what_is_asked_for_is_built(place: Path) -> None:
     assert "a, b" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"drafter": "d", "proposer": "medusa"}, "no drafter that drafts so"),
-        ({"drafter": "d", "proposer": "n-gram"}, "without a drafter"),
-        ({"proposer": "n-gram", "vocab": "v"}, "has none"),
-        ({"drafter": "d", "exit_layers": 2}, "--exit-layers means nothing"),
-        ({"drafter": "d", "topk": 2, "depth": 0, "total_nodes": 50}, "tree"),
-        ({"proposer": "n-gram", "ngram": "4:1"}, "n-grams"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused_before_anything_is_loaded(
-    place: Path, monkeypatch: pytest.MonkeyPatch, values: dict, words: str
-) -> None:
-    monkeypatch.setattr(build_models, "load_target", lambda *_, **__: pytest.fail("it was loaded"))
-    paths = {key: place / value if key in ("drafter", "vocab") else value for key, value in values.items()}
-    with pytest.raises(UsageError, match=words):
-        recipe_methods(recipe_of(place, odd=paths))
-
-
 def test_what_does_not_belong_together_names_the_method(place: Path) -> None:
     recipe = recipe_of(
         place, fine={"drafter": place / "d"}, odd={"drafter": place / "d", "vocab": place / "w"}

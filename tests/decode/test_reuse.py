@@ -10,7 +10,6 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.eagle import EagleBackend
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request
@@ -113,23 +112,6 @@ def test_a_stream_whose_proposer_another_decoder_takes_ends_with_an_error(pair: 
     assert second.generate(OTHER, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, OTHER)
     with pytest.raises(UsageError, match="or with its proposer"):
         next(stream)
-    assert first.generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, PROMPT)
-
-
-def test_a_decoder_that_finds_no_memory_leaves_its_proposer_to_the_former_one(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proposer = pair.proposer(SHAPES["tree"])
-    first = Decoder(pair.lean, proposer)
-
-    def half(rows: int, positions: int, scratch: int) -> None:
-        EagleBackend.allocate(proposer.backend, rows, positions, scratch)
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(proposer.backend, "allocate", half)
-        with pytest.raises(MemoryError):
-            Decoder(pair.lean, proposer, rows=2)
     assert first.generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, PROMPT)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -79,58 +75,6 @@ def test_weights_are_those_of_transformers(sampling: SamplingParams) -> None:
         np.testing.assert_allclose(weights / weights.sum(), expected.numpy(), atol=2e-6)
 
 
-def penalised_by_hand(
-    logits: list[float], sampling: SamplingParams, prompt: list[int], output: list[int]
-) -> list[float]:
-    """The formulas, token by token."""
-    found = []
-    for token, logit in enumerate(logits):
-        if token in prompt or token in output:
-            logit = logit / sampling.repetition_penalty if logit > 0 else logit * sampling.repetition_penalty
-        logit -= sampling.frequency_penalty * output.count(token)
-        found.append(logit - sampling.presence_penalty * (token in output))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("repetition", "presence", "frequency"),
-    [(1.4, 0.0, 0.0), (1.0, 0.7, 0.0), (1.0, 0.0, 0.3), (0.6, -0.5, -0.2), (1.3, 0.4, 0.25)],
-)
-def test_penalties_are_their_formulas(repetition: float, presence: float, frequency: float) -> None:
-    sampling = SamplingParams(
-        0.9, repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency
-    )
-    for seed in range(60):
-        draw = random.Random(seed)
-        vocab = draw.randint(2, 12)
-        logits = [draw.choice([0.0, draw.gauss(0, 2)]) for _ in range(vocab)]
-        prompt, output, path = ([draw.randrange(vocab) for _ in range(draw.randint(0, 6))] for _ in range(3))
-        weights = target_weights(torch.tensor(logits), sampling, history_of(prompt, output, vocab), path)
-        scores = penalised_by_hand(logits, sampling, prompt, output + path)
-        parts = [math.exp((score - max(scores)) / 0.9) for score in scores]
-        np.testing.assert_allclose(weights / weights.sum(), np.array(parts) / sum(parts), atol=1e-6)
-        greedy = SamplingParams(
-            0.0, repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency
-        )
-        only = target_weights(torch.tensor(logits), greedy, history_of(prompt, output, vocab), path)
-        assert sorted(only.tolist()) == [0.0] * (vocab - 1) + [1.0]
-        assert scores[int(only.argmax())] == pytest.approx(max(scores), abs=1e-6)
-
-
-def test_a_path_counts_as_output_and_is_forgotten_again() -> None:
-    sampling = SamplingParams(1.0, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.5)
-    logits = torch.linspace(-2, 2, VOCAB)
-    history = history_of([1, 2], [4, 5])
-    before = target_weights(logits, sampling, history, [])
-    below = target_weights(logits, sampling, history, [5, 7, 7])
-    np.testing.assert_array_equal(
-        below, target_weights(logits, sampling, history_of([1, 2], [4, 5, 5, 7, 7]), [])
-    )
-    np.testing.assert_array_equal(before, target_weights(logits, sampling, history, []))
-    assert not np.array_equal(before, below)
-    assert history.length == 4
-
-
 def test_ties_at_the_borders_go_to_the_lower_ids() -> None:
     ties = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0, 0.0])
     history = history_of([], [], 6)
@@ -148,34 +92,6 @@ def test_ties_at_the_borders_go_to_the_lower_ids() -> None:
     assert support(min_p=0.2) == [0, 1, 2, 3, 4]
     assert support(min_p=1.0) == [1, 3]
     assert target_weights(ties, SamplingParams(), history, []).tolist() == [0, 1, 0, 0, 0, 0]
-
-
-def test_top_p_takes_the_token_that_reaches_the_mass_and_no_more() -> None:
-    quarters = torch.zeros(4)
-    for top_p, count in [(0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)]:
-        weights = target_weights(quarters, SamplingParams(1.0, top_p=top_p), history_of([], [], 4), [])
-        assert np.flatnonzero(weights).tolist() == list(range(count)), top_p
-
-
-def test_every_setting_leaves_a_law_whose_zeros_are_exact() -> None:
-    for seed, (k, p, m) in enumerate(itertools.product([0, 1, 3], [1e-9, 0.5, 1.0], [0.0, 0.5, 1.0])):
-        torch.manual_seed(seed)
-        logits = torch.randn(VOCAB)
-        logits[5:9] = -torch.inf
-        weights = target_weights(logits, SamplingParams(1.3, k, p, m), history_of([], []), [])
-        assert weights[5:9].tolist() == [0.0] * 4
-        assert weights.min() >= 0 < weights.sum() < np.inf
-        assert weights[int(logits.argmax())] == weights.max()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_logits_of_every_dtype_are_transformed_in_fp32(dtype: torch.dtype) -> None:
-    logits = (torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)) * 4).to(dtype)
-    sampling = SamplingParams(0.7, top_k=9, min_p=0.01)
-    np.testing.assert_array_equal(
-        target_weights(logits, sampling, history_of([], []), []),
-        target_weights(logits.float(), sampling, history_of([], []), []),
-    )
 
 
 def test_tiny_temperatures_are_greedy_and_finite() -> None:
@@ -204,14 +120,3 @@ def test_logits_that_are_no_law_are_one_clear_error(sampling: SamplingParams) ->
         assert "for token 6 (from 0)" in str(error.value)
         with pytest.raises(DataError, match="the drafter's logits"):
             draft_weights(logits.numpy(), sampling)
-
-
-def test_a_drafters_weights_are_the_same_transform_without_penalties() -> None:
-    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3))
-    sampling = SamplingParams(0.8, 20, 0.9, 0.02, 1.5, 0.3, 0.4)
-    plain = SamplingParams(0.8, 20, 0.9, 0.02)
-    before = logits.clone()
-    expected = target_weights(logits, plain, history_of([1, 2], [3]), [4])
-    np.testing.assert_array_equal(draft_weights(logits, sampling), expected)
-    np.testing.assert_array_equal(draft_weights(logits.numpy(), sampling), expected)
-    assert torch.equal(logits, before), "the caller's logits stay"

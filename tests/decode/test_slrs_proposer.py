@@ -174,15 +174,6 @@ def test_every_draw_has_a_law(models: tuple[LeanModel, LeanModel]) -> None:
     assert drafted(proposer, SamplingParams(0.0)).laws is None
 
 
-def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer = begun(proposer_of(models, single_token=True, depth=7))
-    assert proposer.plans() == [Plan(1, 2)]
-    trees = [drafted(proposer, HOT, seed) for seed in range(20)]
-    assert {tree.tokens.shape[1] for tree in trees} <= {1, 2}
-    drawn = proposer.counts(0)["drafted"]
-    assert drawn < 20 * 8 / 2  # most are known early
-
-
 def test_plans_draft_fewer_tokens(models: tuple[LeanModel, LeanModel]) -> None:
     proposer = begun(proposer_of(models, depth=7))
     levels = [target_levels(bridge_of(), size) for size in (1, 2, 4, 8)]
@@ -253,22 +244,6 @@ def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], mo
     assert forgotten.count(10) > 1  # half of the room
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"tree": "dynamic"}, "--tree dynamic"),
-        ({"tree": "static"}, "--tree static"),
-        ({"topk": 2}, "--topk"),
-        ({"total_nodes": 9}, "--total-nodes"),
-    ],
-)
-def test_options_that_do_not_fit(
-    models: tuple[LeanModel, LeanModel], options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        proposer_of(models, **options)
-
-
 def test_parts_that_are_missing(models: tuple[LeanModel, LeanModel]) -> None:
     with pytest.raises(UsageError, match="tokenizer"):
         make_proposer("slrs", ProposerParts(*models))
@@ -277,15 +252,3 @@ def test_parts_that_are_missing(models: tuple[LeanModel, LeanModel]) -> None:
     nothing = replace(bridge_of().drafter, forms=(None,) * len(DRAFT_FORMS))
     with pytest.raises(DataError, match="no token"):
         make_proposer("slrs", ProposerParts(*models, bridge=replace(bridge_of(), drafter=nothing)))
-
-
-def test_long_draft_tokens_are_warned_of(
-    models: tuple[LeanModel, LeanModel], capsys: pytest.CaptureFixture[str]
-) -> None:
-    proposer_of(models)
-    assert capsys.readouterr().err == ""
-    long = [form and form * 3 for form in DRAFT_FORMS]
-    make_proposer("slrs", ProposerParts(*models, bridge=bridge_of(long)))
-    said = capsys.readouterr().err
-    assert "bytes long on average" in said
-    assert "slem or tli" in said

@@ -13,7 +13,6 @@ from tests.vocab.family_tokenizers import FAMILIES
 from tests.worlds import DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.decode.request import Request, StopRule
 from vocabforge.decode.stops import StopStrings
 
 Decode = Callable[[Sequence[int]], str]
@@ -161,18 +160,6 @@ def test_a_string_before_half_a_character_is_found_at_once(tmp_path: Path) -> No
     assert late.kept([1, 2], 1) == 2
 
 
-def test_special_tokens_have_no_text_and_do_not_part_a_string(tmp_path: Path) -> None:
-    for name in ("byte level", "strip", "metaspace"):
-        tokenizer = tokenizer_of(name, tmp_path / name)
-        vocab = tokenizer.backend.get_vocab()
-        space = "Ġ" if name == "byte level" else "▁"
-        special = vocab["<|end|>" if name == "byte level" else "<special>"]
-        ids = [vocab["a"], special, special, vocab[space], special, vocab["t"], special]
-        expected = brute_force(tokenizer.decode, ids, ["a t"])
-        assert expected == (6, "")
-        assert run(StopStrings(tokenizer, ["a t"]), ids, [1] * 7) == 6
-
-
 def test_shown_text_is_never_taken_back() -> None:
     """What is settled only grows, and is what remains in the end."""
     tokenizer = Plain(sentencepiece())
@@ -193,22 +180,7 @@ def test_shown_text_is_never_taken_back() -> None:
         assert shown == rule.text
 
 
-def test_the_work_of_a_token_does_not_grow_with_the_text() -> None:
-    tokenizer = Plain(sentencepiece())
-    draw = random.Random(0)
-    ids = [draw.randrange(256, tokenizer.pieces()) for _ in range(800)]
-    rule = StopStrings(tokenizer, ["this is nowhere to be found"])
-    for count in range(1, len(ids) + 1):
-        assert rule.kept(ids[:count], 1) is None
-    assert tokenizer.asked < 8 * len(ids)
-
-
 @pytest.mark.parametrize("strings", [[], [""], ["a", ""], ["a\N{REPLACEMENT CHARACTER}"], "abc"])
 def test_what_is_no_stop_string_is_refused(strings: Sequence[str]) -> None:
     with pytest.raises(UsageError, match="a stop string is text"):
         StopStrings(Plain(sentencepiece()), strings)
-
-
-def test_it_is_a_stop_rule_of_a_request() -> None:
-    rule: StopRule = StopStrings(Plain(sentencepiece()), ["x"])
-    assert Request([1], 5, stop=rule).stop is rule

@@ -125,16 +125,6 @@ def test_a_sure_child_does_not_displace_its_parent() -> None:
     assert tree.tokens.tolist() == [[1, 4, 4, 4, 4]]
 
 
-def test_scores_are_fp32_sums_along_the_path() -> None:
-    shape = TreeSettings(topk=2, depth=1, total_nodes=4)
-    # Children of node 0 at -1.25 and -1.5, of node 1 at -1.0 - 0.125: the last beats both.
-    expand: list[list[Expansion]] = [
-        [([-0.25, -1.0], [1, 2])],
-        [([-1.0, -1.25], [3, 4]), ([-0.125, -9.0], [5, 6])],
-    ]
-    assert grown(shape, 0, expand).tokens.tolist() == [[0, 1, 2, 5]]
-
-
 @pytest.mark.parametrize(
     ("topk", "depth", "total"),
     [(0, 1, 3), (1, -1, 3), (3, 2, 3), (1, 0, 3), (2, 1, 8), (10, 5, 512)],
@@ -142,14 +132,6 @@ def test_scores_are_fp32_sums_along_the_path() -> None:
 def test_impossible_shapes_are_refused(topk: int, depth: int, total: int) -> None:
     with pytest.raises(UsageError, match="draft tree"):
         TreeSettings(topk, depth, total)
-
-
-@pytest.mark.parametrize(
-    ("topk", "depth", "total"), [(1, 0, 2), (1, 5, 7), (2, 1, 7), (2, 1, 3), (10, 5, 511)]
-)
-def test_limits_of_the_shape_are_allowed(topk: int, depth: int, total: int) -> None:
-    shape = TreeSettings(topk, depth, total)
-    assert shape.levels == depth + 1
 
 
 def test_build_tree_of_a_root_alone() -> None:

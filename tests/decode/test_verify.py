@@ -11,7 +11,6 @@ import torch
 
 from tests.decode.probability import AllBranches, all_ways
 from tests.decode.toys import (
-    Always,
     Toy,
     batch_of,
     exact_weights,
@@ -82,13 +81,6 @@ def test_a_tree_of_the_whole_vocabulary_and_a_root_alone() -> None:
     alone = build_tree(torch.tensor([[2]]), torch.tensor([[0]]), 0)
     for tree in (full, alone):
         assert output_law(toy, PLAIN, fixed(tree), LENGTH) == target_law(toy, PLAIN, LENGTH)
-
-
-def test_certain_tokens_are_always_accepted() -> None:
-    tree = build_tree(torch.tensor([[0, 0, 2]]), torch.tensor([[0, 0, 0]]), 1)
-    logits = logits_of(0.0, 0.0, 1.0, 0.0).expand(1, 3, 4)
-    row = RowVerification(PLAIN, Always(1.0 - 2.0**-53), history(4))
-    assert verify(tree, logits, [row], 1).tokens == [[2, 2]]
 
 
 MIXED = [

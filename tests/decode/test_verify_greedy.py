@@ -70,25 +70,6 @@ def test_greedy_equals_a_walk(kind: str) -> None:
     assert killed > 0, "the test needs dead nodes that would have been accepted"
 
 
-def test_paths_have_the_asked_length_whatever_the_tree() -> None:
-    """A tree of two levels padded to five, and a chain."""
-    tokens, parents = torch.tensor([[7, 1, 2]]), torch.tensor([[0, 0, 1]])
-    logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 0]]), 4).float()
-    for levels in (2, 3, 5):
-        verdicts = verify_greedy(build_tree(tokens, parents, 2), logits, levels)
-        assert verdicts.path.tolist() == [[0, 1, 2] + [2] * (levels - 2)]
-        assert verdicts.tokens == [[1, 2, 0]]
-
-
-def test_of_equal_maxima_the_first_counts_in_every_dtype() -> None:
-    tree = build_tree(torch.tensor([[0, 1, 3]]), torch.tensor([[0, 0, 0]]), 1)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        logits = torch.tensor([[[0.0, 2.0, 1.0, 2.0]] * 3], dtype=dtype)
-        verdicts = verify_greedy(tree, logits, 1)
-        assert verdicts.tokens == [[1, 1]]
-        assert verdicts.path.tolist() == [[0, 1]]
-
-
 def test_rows_without_law_are_told_apart() -> None:
     """NaN on the path, NaN off the path, only -inf on the path; a root alone."""
     tree = build_tree(torch.tensor([[0, 1, 2]] * 3), torch.tensor([[0, 0, 1]] * 3), 2)

@@ -9,23 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_context, make_module
-from tests.worlds import tiny_target
+from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_module
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
-from vocabforge.decode.build.heads import BuiltHead, Dynamic, parse_dynamic, spec_head
+from vocabforge.decode.build.heads import BuiltHead, parse_dynamic, spec_head
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import (
-    ContextHead,
     DraftState,
     HeadBase,
-    HybridHead,
     ScheduledHead,
     StaticHead,
-    base_of_model,
-    exact_head_of,
 )
-from vocabforge.models.lean.model import load_target
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)
@@ -114,18 +108,6 @@ def test_a_core_of_a_reduced_head_loses_the_ids_without_a_row(place: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("context", Dynamic("context")),
-        ("context:7", Dynamic("context", 7)),
-        ("ranker:512", Dynamic("ranker", 512)),
-    ],
-)
-def test_dynamic_sources(text: str, expected: Dynamic) -> None:
-    assert parse_dynamic(text) == expected
-
-
-@pytest.mark.parametrize(
     "text", ["", "router", "context:", "context:0", "context:x", "ranker:-1", "ranker:1:2"]
 )
 def test_dynamic_sources_that_cannot_be_read(text: str) -> None:
@@ -170,25 +152,3 @@ def test_a_ranker_in_8_bits(place, fp8) -> None:
     assert ["scorer in 8 bits" in one.text for one in found] == [bool(fp8)] * 2
     with pytest.raises(UsageError, match="--ranker-fp8 means nothing here"):
         built(place, base, head="l", ranker_fp8=True)
-
-
-@torch.inference_mode()
-def test_every_head_stands_over_a_language_model(tmp_path: Path, place: Path) -> None:
-    """A draft model, or the target of an early exit."""
-    model = load_target(tiny_target(tmp_path / "t", vocab_size=VOCAB))
-    base = base_of_model(model)
-    assert torch.equal(base.weight, model.lm_head_weight)
-    assert exact_head_of(base).size == VOCAB
-    asked: list[dict[str, Any]] = [{}, {}, {"dynamic": "context:25"}, {"dynamic": "context:25"}]
-    heads = [built(place, base, vocab=name, **more) for name, more in zip(("core", "pafr") * 2, asked)]
-    hidden = torch.randn(6, model.config.hidden_size)
-    state = DraftState(1, torch.zeros(6, dtype=torch.int64), hidden, 2, make_context(2))
-    full = torch.nn.functional.linear(hidden, model.lm_head_weight)
-    for one in heads:
-        logits, ids = one.head.scores(hidden, 3, state)
-        expected = full.gather(-1, ids.expand(logits.shape))
-        inside = logits.isfinite()
-        torch.testing.assert_close(logits[inside], expected[inside], rtol=0, atol=1e-4)
-        assert one.head.topk(hidden, 3, state)[1].shape == (6, 3)
-    assert isinstance(heads[2].head, ContextHead)
-    assert not any(isinstance(one.head, HybridHead) for one in heads)

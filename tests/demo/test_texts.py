@@ -16,12 +16,10 @@ from vocabforge.demo.texts.families import (
     FAMILIES,
     PERSONS,
     THINGS,
-    VERBS,
     arithmetic,
     coding,
     translation,
 )
-from vocabforge.demo.texts.world import JOBS, KINDS, REGIONS, build_world
 from vocabforge.demo.texts.writer import HELDOUT, QUESTIONS, TRAIN, SampleSizes, write_sample
 
 SPEC_BENCH_CATEGORIES = {
@@ -141,14 +139,3 @@ def test_german_agreement() -> None:
                 assert articles[gender[noun]] == word.lower()
                 assert adjective.endswith("e")
     assert seen > 100
-
-
-def test_tables_are_consistent() -> None:
-    for table in (VERBS, ADJECTIVES):
-        assert len({german for german, _ in table}) == len(table)
-    people, animals = build_world()
-    assert len({person["name"] for person in people}) == len(people)
-    assert all(person["town"].endswith(person["ending"]) for person in people)
-    assert all(animal["animal"].endswith(animal["ending"]) for animal in animals)
-    for rows, key in ((REGIONS, "ending"), (KINDS, "ending"), (JOBS, "job")):
-        assert len({row[key] for row in rows}) == len(rows)

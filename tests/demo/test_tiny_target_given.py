@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import lzma
 import os
 import shutil
@@ -21,7 +20,6 @@ from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.chat.render import render_with_mask
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.demo.target import build as tiny_target
 from vocabforge.demo.target.build import (
     END,
     PAD,
@@ -122,13 +120,6 @@ def test_each_held_out_file_has_its_exact_loss(target: Artifact, place: Path) ->
     assert meta["heldout_loss"] == pytest.approx(weighted / sum(meta["heldout_tokens"].values()), abs=2e-4)
 
 
-def test_figures_are_logged(target: Artifact) -> None:
-    log = read_jsonl_log(target.file("metrics.jsonl"))
-    assert [row["step"] for row in log] == [10, STEPS]
-    assert log[-1]["loss"] == pytest.approx(target.meta["last_loss"], abs=1e-4)
-    assert all(row["grad_norm"] > 0 for row in log)
-
-
 class Killed(Exception):
     pass
 
@@ -167,17 +158,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert "were found and are used again" in capsys.readouterr().err
     assert again.content_hash == target.content_hash  # weights, log and figures
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
-
-
-def test_a_run_killed_behind_its_last_step_is_only_measured_again(
-    target: Artifact, config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(tiny_target, "heldout_loss", lambda *_: fail())
-        with pytest.raises(Killed):
-            train_tiny_target(config, tmp_path / "target")
-    made = train_tiny_target(config, tmp_path / "target", make_step=with_event(STEPS - 1, fail))
-    assert made.content_hash == target.content_hash
 
 
 def test_a_run_asked_to_stop_says_how_it_goes_on(
@@ -238,16 +218,6 @@ def test_a_finished_target_is_known_by_inputs_and_settings(
     moved.write_text(moved.read_text("utf-8").replace("a", "b", 1), "utf-8")
     assert finished_target(config.model_copy(update={"train": moved}), target.path) is None
     assert finished_target(config, tmp_path / "none") is None
-
-
-def test_conversations_that_a_given_template_refuses_are_left_out(
-    config: TinyTargetConfig, place: Path, tmp_path: Path, capsys: Any
-) -> None:
-    bad = tmp_path / "train.jsonl"
-    bad.write_text(json.dumps({"messages": []}) + "\n" + (place / "train.jsonl").read_text("utf-8"), "utf-8")
-    short = config.model_copy(update={"train": bad, "optim": OptimConfig(steps=1, batch_size=1)})
-    assert train_tiny_target(short, tmp_path / "target").meta["train_tokens"] > 0
-    assert "1" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "prepare-data": ("--length", "128", "--heldout-documents", "4", "--heldout-prompts", "2"),
     "train-drafter": _TRAINING,
     "capture": ("--yes",),
-    "cluster-vocab": ("--clusters", "8", "--iterations", "3", "--contexts", "64"),
+    "cluster-vocab": ("--clusters", "8", "--iterations", "3"),
     "train-router": (
         *("optim.steps=2", "optim.batch_size=1", "data.sequence_length=128", "data.heldout_documents=4"),
         "run.device=cpu",

@@ -45,19 +45,3 @@ def test_the_tutorial_works_as_it_is_printed(tmp_path: Path, monkeypatch: pytest
     assert figures["accepted_length"]["value"] > 1.3  # 2.9 where the tutorial was written
     assert figures["forwards_per_token"]["value"] < 0.9
     assert (tmp_path / "tutorial" / "served" / "README.md").is_file()
-
-
-def test_the_tutorial_is_the_whole_line() -> None:
-    used = {(ours(command.words) or [""])[0] for command in steps()}
-    assert used >= {
-        "demo",
-        "count-freq",
-        "coverage",
-        "select-vocab",
-        "prepare-data",
-        "train-drafter",
-        "eval",
-        "export",
-    }
-    assert used >= {"report-training", "report", "doctor", "generate"}
-    assert all(len(command.variants()) == 1 for command in steps())

@@ -164,7 +164,7 @@ def test_slow_bf16_is_a_warning() -> None:
 
 
 def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ["transformers>=5.0,<6", "faiss-cpu>=1.9; extra == 'cpu'"]
+    asked = ["transformers>=5.0,<6", "deepspeed>=0.18; extra == 'gpu'"]
     monkeypatch.setattr(environment, "requires", lambda _: asked)
     monkeypatch.setattr(environment, "version", lambda _: "5.1")
     assert environment.check_package("transformers").state == "ok"
@@ -177,7 +177,6 @@ def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(environment, "version", absent)
     assert environment.check_package("transformers").state == "failed"
-    assert environment.check_faiss().state == "skipped"
 
 
 def torch_with(device: tuple[int, int] | None) -> Any:

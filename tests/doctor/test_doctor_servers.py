@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.doctor.doctor_faults import FAULTS, GATE, edit
+from tests.doctor.doctor_faults import FAULTS, GATE
 from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.doctor import servers
@@ -205,15 +205,3 @@ def test_neighbours_must_be_clearly_better(gained: int, lost: int, clear: bool) 
     other, own = torch.zeros(200, dtype=torch.bool), torch.zeros(200, dtype=torch.bool)
     other[:gained], own[100 : 100 + lost] = True, True
     assert clearly_better(other, own) == clear
-
-
-@pytest.mark.parametrize(("by", "state"), [(0, "ok"), (1, "failed"), (-1, "failed")])
-def test_a_map_is_told_by_acceptance_where_the_rows_do_not_tell(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int, state: str
-) -> None:
-    for name in ("_FITS", "_COPIED"):
-        monkeypatch.setattr(f"vocabforge.doctor.servers_rows.{name}", 2.0)
-    path = changed(world.folders["sglang"], tmp_path / "x", tensors=edit("d2t", lambda d: d + by))
-    row = world.examine(path)["servers: head rows"]
-    assert row.state == state
-    assert "tokens" in row.found

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from vocabforge.evaluate.results.answers import (
     AnsweredTurn,
     answer_row,
     detail_row,
-    new_answer_id,
     read_answers,
     read_details,
     write_rows,
@@ -75,12 +73,6 @@ def test_the_side_file_byte_for_byte(tmp_path: Path) -> None:
     assert read_details(path) == [detail_row(QUESTION, TURNS)]
 
 
-def test_answer_ids_look_like_short_uuids() -> None:
-    made = {new_answer_id() for _ in range(50)}
-    assert len(made) == 50
-    assert all(re.fullmatch(r"[2-9A-HJ-NP-Za-km-z]{22}", text) for text in made)
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -91,8 +83,8 @@ def test_answer_ids_look_like_short_uuids() -> None:
         (LITERAL.decode().replace("[3, 1]", '[3, "1"]').strip(), "valid integer"),
         (LITERAL.decode().replace("[3, 1]", "[3, true]").strip(), "valid integer"),
         (LITERAL.decode().replace('"wall_time": [', '"wall_time": [NaN, ').strip(), "finite number"),
-        ("[" * 100_000, "cannot be read"),
-        (f'{{"question_id": {"1" * 5000}}}', "cannot be read"),
+        ("[" * 100_000, "not valid JSON"),
+        (f'{{"question_id": {"1" * 5000}}}', "not valid JSON"),
     ],
 )
 def test_a_broken_answer_file_is_reported_with_its_line(tmp_path: Path, line: str, expected: str) -> None:

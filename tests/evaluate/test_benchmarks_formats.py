@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark, read_questions
+from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark
 from vocabforge.evaluate.benchmarks import rows as reading
 from vocabforge.evaluate.benchmarks.readers import GSM8K_SYSTEM
 from vocabforge.evaluate.benchmarks.registry import read_format
@@ -100,14 +100,6 @@ def test_conversations_are_read_however_they_are_stored(tmp_path: Path, file: st
     assert detect_format(path) == "chat"
     (question,) = read_format("chat", path)
     assert (question.turns, question.system) == (("Hi", "And you?"), "Be kind.")
-
-
-def test_questions_with_other_answers_are_conversations(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_bytes(lines(CHATS[3:]))
-    assert detect_format(path) == "chat"
-    (question,) = load_benchmark(str(path)).questions
-    assert (question.turns, question.system, question.check) == (("Say it",), None, None)
 
 
 def test_human_eval_asks_for_the_code_alone(tmp_path: Path) -> None:
@@ -212,7 +204,6 @@ def test_turns_of_the_user_are_asked_and_other_rows_said(
         (12, "the line is not valid JSON"),
     ):
         assert f"Skipped {path}:{line}: {kind}" in said
-    assert "2 of 7 conversations of mixed.jsonl use tools: only the user's turns are asked" in said
     path.write_bytes(lines(wrong[1:4]))
     with pytest.raises(
         DataError, match=r"no conversation with a question[^!]*1 x a turn of the user holds no text"
@@ -239,7 +230,7 @@ def test_an_unknown_format_names_what_is_known(tmp_path: Path) -> None:
         (b"[]", "holds no question"),
         (b'{"question_id": 1, "tur', "not valid JSON"),
         (b"[1, 2]", "not a JSON object"),
-        (b"\xff\xfe{", "not valid JSON"),
+        (b"\xff\xfe{", "not UTF-8 text"),
     ],
 )
 def test_files_without_a_first_row(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -247,12 +238,6 @@ def test_files_without_a_first_row(tmp_path: Path, content: bytes, expected: str
     path.write_bytes(content)
     with pytest.raises(DataError, match=expected):
         detect_format(path)
-
-
-def test_the_first_row_may_be_longer_than_a_block(tmp_path: Path) -> None:
-    path = tmp_path / "long.jsonl"
-    path.write_bytes(lines([{"question_id": 1, "category": "qa", "turns": ["é" * (200 << 10)]}] * 2))
-    assert detect_format(path) == "spec-bench"
 
 
 def test_a_format_that_is_asked_for_is_taken(tmp_path: Path) -> None:
@@ -284,14 +269,6 @@ def test_damaged_files_are_refused(tmp_path: Path, file: str) -> None:
             load_benchmark(str(path))
 
 
-def test_rows_of_a_json_list_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "q.json"
-    good = {"question_id": 1, "category": "qa", "turns": ["a"]}
-    path.write_text(json.dumps([good, 3]), "utf-8")
-    with pytest.raises(DataError, match=r"not a JSON object[^!]*q\.json:2"):
-        read_questions(path)
-
-
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
@@ -316,23 +293,13 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(reading, "MAX_BYTES", 1 << 21)
     packed = tmp_path / "bomb.jsonl.gz"
     packed.write_bytes(gzip.compress(lines(GSM8K) + b"\n" * (3 << 20)))
-    arrow, library = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    long = arrow.DictionaryArray.from_arrays(
-        arrow.array([0] * 300, arrow.int32()), arrow.array(["a" * 10000])
-    )
-    many = arrow.array([""] * ((1 << 21 >> 8) + 1))
-    for name, questions in (("long", long), ("many", many)):
-        table = arrow.table({"question": questions, "answer": ["#### 4"] * len(questions)})
-        library.write_table(table, tmp_path / f"{name}.parquet", compression="zstd")
-    for file in ("bomb.jsonl.gz", "long.parquet", "many.parquet"):
-        assert (tmp_path / file).stat().st_size < 1 << 16
-        with pytest.raises(DataError, match="the question file is too large"):
-            load_benchmark(str(tmp_path / file))
+    with pytest.raises(DataError, match="the question file is too large"):
+        load_benchmark(str(packed))
 
 
 def test_parquet_texts_that_are_not_utf_8_are_an_error(tmp_path: Path) -> None:
     arrow, library = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     broken = arrow.Array.from_buffers(arrow.string(), 1, arrow.array([b"\xff\xfe"], arrow.binary()).buffers())
     library.write_table(arrow.table({"question": broken, "answer": ["#### 4"]}), tmp_path / "q.parquet")
-    with pytest.raises(DataError, match="a question is not UTF-8 text"):
+    with pytest.raises(DataError, match=r"is damaged[^!]*utf-8"):
         load_benchmark(str(tmp_path / "q.parquet"))

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 
-from tests.worlds import DATA, byte_tokenizer, needs_data, tiny_target
-from vocabforge.core.errors import DataError, MismatchError
+from tests.worlds import byte_tokenizer, tiny_target
+from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.acceptance import ceilings as module
 from vocabforge.evaluate.acceptance.ceilings import (
     argmax_inside,
     measure_ceilings,
-    measure_target,
     oracle_mass,
     sample_windows,
     static_mass,
 )
 from vocabforge.models.lean.model import load_target
-from vocabforge.vocab.subset.coverage import coverage_at, rank_all
-from vocabforge.vocab.subset.subset import make_subset
 
 V = 6
 
@@ -101,14 +97,6 @@ def test_a_target_against_transformers(tmp_path, monkeypatch, window):
         assert found["greedy"]["r"][k] == pytest.approx(float(inside))
 
 
-def test_windows_that_do_not_fit(tmp_path):
-    model = load_target(tiny_target(tmp_path / "m", max_position_embeddings=8))
-    with pytest.raises(MismatchError, match="does not have"):
-        measure_ceilings(model, [[1, 61]], {}, [1])
-    with pytest.raises(MismatchError, match="longer than the target's context"):
-        measure_ceilings(model, [[1] * 9], {}, [1])
-
-
 def test_sampled_windows(tmp_path):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t"))
     (tmp_path / "a.txt").write_text("".join(chr(97 + n % 26) for n in range(1000)))
@@ -124,34 +112,3 @@ def test_sampled_windows(tmp_path):
     (tmp_path / "none.txt").write_text("\n")
     with pytest.raises(DataError, match="no tokens"):
         sample_windows(tokenizer, [tmp_path / "none.txt"], tokens=100, context=20)
-
-
-@needs_data
-def test_real_target_on_its_own_language(tmp_path):
-    """stories260K on TinyStories: its mass inside is what its language's counts say, and the oracle is above."""
-    import lzma
-
-    tokenizer = load_tokenizer(DATA / "models" / "tok512")
-    with lzma.open(DATA / "corpus" / "tinystories_train_head_2MiB.txt.xz", "rt", encoding="utf-8") as handle:
-        text = handle.read(120_000).replace("<|endoftext|>", "\n")
-    (tmp_path / "a.txt").write_text(text[60_000:], "utf-8")
-    counts = np.bincount(tokenizer.encode(text[:60_000]), minlength=512)
-    subset = make_subset(counts, 128, tokenizer.eos_ids, fingerprint=tokenizer.fingerprint)
-    ranked = rank_all(counts, tokenizer.eos_ids)
-    model = load_target(DATA / "models" / "stories260K")
-    found = measure_target(
-        model,
-        tokenizer,
-        {"stories": [tmp_path / "a.txt"]},
-        (ranked, {"r128": subset}),
-        [16, 64, 128, 512],
-        tokens=1024,
-        context=128,
-    )
-    domain = found["domains"]["stories"]
-    coverage = coverage_at(ranked, counts, [16, 64, 128, 512])
-    assert domain["static"] == pytest.approx(coverage, abs=0.06)
-    assert domain["vocabularies"]["r128"]["static"] == domain["static"][2]
-    assert all(oracle > static for oracle, static in zip(domain["oracle"][:3], domain["static"]))
-    assert domain["oracle"][0] > 0.9
-    assert (found["rows"], found["padded_rows"], domain["positions"]) == (512, 0, 1024)

@@ -10,10 +10,7 @@ import pytest
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.evaluate.reports.coverage import (
-    report_files,
-    summary_lines,
-)
+from vocabforge.evaluate.reports.coverage import report_files, summary_lines
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.vocab.counts.mixtures import TablePart, mix_tables
 from vocabforge.vocab.subset.subset import make_subset
@@ -60,11 +57,10 @@ def test_page_and_charts():
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
-    assert set(files) == {f"plots/{name}.svg" for name in ("coverage", "missed", "vocabularies")}
+    assert set(files) == {"plots/coverage.svg"}
     for svg in files.values():
         assert ET.fromstring(svg).tag.endswith("svg")
         assert "var(--" not in svg
-    assert "r4 (4)" in files["plots/vocabularies.svg"]
     assert "all counted" in files["plots/coverage.svg"]
 
 
@@ -74,7 +70,6 @@ def test_page_of_a_mixture_without_anything_else():
     assert results["texts"][0]["unseen_estimate"] is None
     text = files_of(results)["coverage.html"]
     assert "weighted mixture" in text
-    assert "Expected unseen</div>" not in text
     assert not any("Good-Turing" in line for line in summary_lines(results))
 
 

@@ -1,40 +1,39 @@
+"""Answers as other projects' evaluation code writes them: FR-Spec's rows and hf-bench's table."""
+
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from vocabforge.cli.decode.eval import Dialect
+from vocabforge.cli.decode.eval import OutcomeOptions
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.results.dialects import DIALECTS, write_fr_spec
+from vocabforge.evaluate.results.dialects import DIALECTS, write_fr_spec, write_hf_bench
 
 ANSWER = "vXvXvXvXvXvXvXvXvXvXvX"
-CHOICE = (
-    b'"choices": [{"index": 0, "turns": ["caf\\u00e9"], "decoding_steps": [2], "new_tokens": [3], '
-    b'"wall_time": [0.75], "accept_lengths": [2, 1], "generate_speed": [4.0]}], "tstamp": 1700000000.5}\n'
+REST = (
+    b'"answer_id": "vXvXvXvXvXvXvXvXvXvXvX", "model_id": "tiny-plain", "choices": [{"index": 0, '
+    b'"turns": ["caf\\u00e9"], "decoding_steps": [2], "new_tokens": [3], "wall_time": [0.75], '
+    b'"accept_lengths": [2, 1], "generate_speed": [4.0]}], "tstamp": 1700000000.5}\n'
 )
-REST = b'"answer_id": "vXvXvXvXvXvXvXvXvXvXvX", "model_id": "tiny-plain", ' + CHOICE
 
 
-def answer(question_id: int, category: str, text: str = "café", seconds: float = 0.75) -> dict:
+def answer(question_id: int, category: str, text: str = "café", **changes: Any) -> dict[str, Any]:
     choice = {
         "index": 0,
         "turns": [text],
         "decoding_steps": [2],
         "new_tokens": [3],
-        "wall_time": [seconds],
+        "wall_time": [0.75],
         "accept_lengths": [2, 1],
+        **changes,
     }
-    return {
-        "question_id": question_id,
-        "category": category,
-        "answer_id": ANSWER,
-        "model_id": "tiny-plain",
-        "choices": [choice],
-        "tstamp": 1700000000.5,
-    }
+    row = {"question_id": question_id, "category": category, "answer_id": ANSWER, "model_id": "tiny-plain"}
+    return row | {"choices": [choice], "tstamp": 1700000000.5}
 
 
 def lay(path: Path, rows: list[dict]) -> None:
@@ -42,7 +41,7 @@ def lay(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
-def benchmark(questions: list[Question], scorer: str | None = None) -> Benchmark:
+def benchmark(questions: list[Question], scorer: Any = None) -> Benchmark:
     return Benchmark("tiny", None, "0" * 64, 32, tuple(questions), scorer=scorer)
 
 
@@ -56,29 +55,31 @@ def human_eval(count: int) -> Benchmark:
     )
 
 
-def test_a_spec_bench_row_byte_for_byte(tmp_path: Path) -> None:
-    lay(tmp_path / "answers" / "plain.jsonl", [answer(81, "writing")])
-    made = write_fr_spec(tmp_path, benchmark([Question(81, "writing", ("one",))]), ["plain"], 1)
-    assert made == ["fr-spec/plain.jsonl"]
-    assert (tmp_path / made[0]).read_bytes() == b'{"question_id": 81, "category": "writing", ' + REST
+@pytest.mark.parametrize(
+    ("asked", "category", "start"),
+    [
+        (
+            benchmark([Question(0, "writing", ("one",))]),
+            "writing",
+            b'{"question_id": 0, "category": "writing", ',
+        ),
+        (human_eval(1), "human-eval", b'{"question_id": "HumanEval/0", '),
+        (benchmark([Question(0, "gsm8k", ("one",))], "gsm8k"), "gsm8k", b"{"),
+    ],
+    ids=["spec-bench", "human-eval", "gsm8k"],
+)
+def test_fr_specs_rows_byte_for_byte(tmp_path: Path, asked: Benchmark, category: str, start: bytes) -> None:
+    lay(tmp_path / "answers" / "plain.jsonl", [answer(0, category)])
+    made = write_fr_spec(tmp_path, asked, ["plain"], 1)
+    samples = ["fr-spec/plain_correctness.jsonl"] if category == "human-eval" else []
+    assert made == ["fr-spec/plain.jsonl", *samples]
+    assert (tmp_path / made[0]).read_bytes() == start + REST
+    for file in samples:
+        sample = b'{"task_id": "HumanEval/0", "completion": "caf\\u00e9"}\n'
+        assert (tmp_path / file).read_bytes() == sample
 
 
-def test_a_human_eval_row_byte_for_byte(tmp_path: Path) -> None:
-    lay(tmp_path / "answers" / "plain.jsonl", [answer(0, "human-eval")])
-    made = write_fr_spec(tmp_path, human_eval(1), ["plain"], 1)
-    assert made == ["fr-spec/plain.jsonl", "fr-spec/plain_correctness.jsonl"]
-    assert (tmp_path / made[0]).read_bytes() == b'{"question_id": "HumanEval/0", ' + REST
-    assert (tmp_path / made[1]).read_bytes() == b'{"task_id": "HumanEval/0", "completion": "caf\\u00e9"}\n'
-
-
-def test_a_gsm8k_row_byte_for_byte(tmp_path: Path) -> None:
-    lay(tmp_path / "answers" / "plain.jsonl", [answer(7, "gsm8k")])
-    made = write_fr_spec(tmp_path, benchmark([Question(7, "gsm8k", ("one",))], "gsm8k"), ["plain"], 1)
-    assert made == ["fr-spec/plain.jsonl"]
-    assert (tmp_path / made[0]).read_bytes() == b"{" + REST
-
-
-def test_rows_stand_in_the_order_of_fr_spec(tmp_path: Path) -> None:
+def test_rows_are_in_the_order_of_fr_spec(tmp_path: Path) -> None:
     # by number; by the text of the task's name; as the file has them
     spec = benchmark([Question(n, "qa", ("x",)) for n in (10, 9, 100)])
     lay(tmp_path / "s" / "answers" / "plain.jsonl", [answer(n, "qa") for n in (9, 10, 100)])
@@ -97,25 +98,17 @@ def test_rows_stand_in_the_order_of_fr_spec(tmp_path: Path) -> None:
     assert texts == [["t3"], ["t1"], ["t2"]]
 
 
-def test_every_turn_has_a_speed(tmp_path: Path) -> None:
-    row = answer(81, "writing")
-    row["choices"][0] |= {"turns": ["a", "b"], "new_tokens": [3, 10], "wall_time": [0.5, 4.0]}
-    lay(tmp_path / "answers" / "plain.jsonl", [row, answer(82, "writing", seconds=0.0)])
+def test_every_turn_of_every_run_has_a_speed(tmp_path: Path) -> None:
+    two = {"turns": ["a", "b"], "new_tokens": [3, 10], "wall_time": [0.5, 4.0]}
     asked = benchmark([Question(81, "writing", ("one", "two")), Question(82, "writing", ("x",))])
-    write_fr_spec(tmp_path, asked, ["plain"], 1)
-    speeds = [row["choices"][0]["generate_speed"] for row in rows_of(tmp_path / "fr-spec/plain.jsonl")]
-    assert speeds == [[6.0, 2.5], [0.0]]
-
-
-def test_several_runs_and_methods_have_files_of_their_own(tmp_path: Path) -> None:
+    rows = [answer(81, "writing", **two), answer(82, "writing", wall_time=[0.0])]
     for run in (1, 2):
-        for name in ("plain", "eagle3"):
-            lay(tmp_path / f"answers/run_{run}/{name}.jsonl", [answer(1, "qa", text=f"{name} {run}")])
-    made = write_fr_spec(tmp_path, benchmark([Question(1, "qa", ("x",))]), ["plain", "eagle3"], 2)
-    assert made == [f"fr-spec/run_{run}/{name}.jsonl" for name in ("plain", "eagle3") for run in (1, 2)]
-    for run in (1, 2):
-        (row,) = rows_of(tmp_path / f"fr-spec/run_{run}/eagle3.jsonl")
-        assert row["choices"][0]["turns"] == [f"eagle3 {run}"]
+        lay(tmp_path / f"answers/run_{run}/plain.jsonl", rows)
+    made = write_fr_spec(tmp_path, asked, ["plain"], 2)
+    assert made == [f"fr-spec/run_{run}/plain.jsonl" for run in (1, 2)]
+    for file in made:
+        speeds = [row["choices"][0]["generate_speed"] for row in rows_of(tmp_path / file)]
+        assert speeds == [[6.0, 2.5], [0.0]]
 
 
 def test_an_unanswered_task_has_an_empty_sample_and_odd_indents_are_made_even(tmp_path: Path) -> None:
@@ -125,11 +118,8 @@ def test_an_unanswered_task_has_an_empty_sample_and_odd_indents_are_made_even(tm
     assert [row["question_id"] for row in rows_of(tmp_path / "fr-spec/plain.jsonl")] == ["HumanEval/1"]
     samples = rows_of(tmp_path / "fr-spec/plain_correctness.jsonl")
     assert [sample["task_id"] for sample in samples] == ["HumanEval/0", "HumanEval/1", "HumanEval/2"]
-    assert [sample["completion"] for sample in samples] == [
-        "",
-        "a = 1\n    b = 2\n  c = 3\n  d\n\n    \nreturn  e",
-        "",
-    ]
+    even = "a = 1\n    b = 2\n  c = 3\n  d\n\n    \nreturn  e"
+    assert [sample["completion"] for sample in samples] == ["", even, ""]
 
 
 def test_a_missing_answer_file_is_an_error(tmp_path: Path) -> None:
@@ -138,4 +128,88 @@ def test_a_missing_answer_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_command_knows_every_dialect() -> None:
-    assert [dialect.value for dialect in Dialect] == list(DIALECTS)
+    (named, _) = get_args(OutcomeOptions.model_fields["dialect"].annotation)
+    assert get_args(named) == tuple(DIALECTS)
+
+
+# hf-bench: two methods; question 81 has two turns. plain: 5 and 3 tokens; eagle3 is twice as fast.
+# TPOT of plain, example 0: (0.625 - 0.125) / (5 - 1) s = 125 ms, so 8 tokens/s; example 1: (0.5 - 0.25) / 2.
+HF_BENCH = (
+    b"target,dataset_path,dataset_name,dataset_split,num_of_examples,drafter,temperature,example_id,"
+    b"new_toks,ttft_ms,tpot_ms,out_toks_per_sec\n"
+    b"tiny,spec-bench,question.jsonl,,3,,0.0,0,5,125.0,125.0,8.0\n"
+    b"tiny,spec-bench,question.jsonl,,3,,0.0,1,3,250.0,125.0,8.0\n"
+    b"tiny,spec-bench,question.jsonl,,3,,0.0,2,2,250.0,500.0,2.0\n"
+    b"tiny,spec-bench,question.jsonl,,3,eagle3,0.0,0,5,125.0,62.5,16.0\n"
+    b"tiny,spec-bench,question.jsonl,,3,eagle3,0.0,1,3,250.0,62.5,16.0\n"
+    b"tiny,spec-bench,question.jsonl,,3,eagle3,0.0,2,2,250.0,250.0,4.0\n"
+)
+QUESTIONS = (Question(81, "writing", ("one", "two")), Question(90, "qa", ("three",)))
+# question -> (new_tokens, prefill seconds, wall seconds) of its turns
+Turns = dict[int, tuple[list[int], list[float], list[float]]]
+PLAIN: Turns = {81: ([5, 3], [0.125, 0.25], [0.625, 0.5]), 90: ([2], [0.25], [0.75])}
+LATER: Turns = {81: ([5, 3], [0.25, 0.25], [0.75, 0.5]), 90: ([2], [0.5], [1.0])}
+EAGLE3: Turns = {81: ([5, 3], [0.125, 0.25], [0.375, 0.375]), 90: ([2], [0.25], [0.5])}
+DETAIL_KEYS = (
+    *("index", "prompt_tokens", "token_ids", "accept_lengths", "decode_s", "timings", "target_forwards"),
+    *("drafted", "drafted_by_depth", "accepted_by_depth", "finish"),
+)
+
+
+def hf_bench(folder: Path, *runs: dict[str, Turns], questions: Any = QUESTIONS) -> list[Path]:
+    for number, methods in enumerate(runs, start=1):
+        below = f"run_{number}/" if len(runs) > 1 else ""
+        for name, turns in methods.items():
+            answers, details = [], []
+            for question_id, (tokens, prefill, wall) in turns.items():
+                answers.append(
+                    answer(question_id, "c", turns=["x"] * len(tokens), new_tokens=tokens, wall_time=wall)
+                )
+                detail = {key: [] for key in DETAIL_KEYS} | {"prefill_s": prefill}
+                details.append({"question_id": question_id, "category": "c", "choices": [detail]})
+            lay(folder / f"answers/{below}{name}.jsonl", answers)
+            lay(folder / f"details/{below}{name}.jsonl", details)
+    asked = Benchmark("spec-bench", Path("data/question.jsonl"), "0" * 64, 32, questions)
+    made = write_hf_bench(folder, asked, list(runs[0]), len(runs), target="tiny", temperature=0)
+    return [folder / file for file in made]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_hf_benchs_file_byte_for_byte(tmp_path: Path) -> None:
+    (path,) = hf_bench(tmp_path, {"plain": PLAIN, "eagle3": EAGLE3})
+    assert path == tmp_path / "hf-bench.csv"
+    assert path.read_bytes() == HF_BENCH
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        ([1, 3], [0.125, 0.25], [0.375, 0.375]),  # one token: no time per token
+        ([0, 3], [0.125, 0.25], [0.375, 0.375]),
+        ([5, 3], [0.375, 0.25], [0.375, 0.375]),  # a clock that saw no decoding
+    ],
+)
+def test_an_example_without_a_time_per_token_is_left_out_of_all_methods(tmp_path: Path, turns: Any) -> None:
+    (path,) = hf_bench(tmp_path, {"plain": PLAIN, "eagle3": EAGLE3 | {81: turns}})
+    assert [(row["drafter"], row["example_id"], row["num_of_examples"]) for row in table(path)] == [
+        (name, example, "3") for name in ("", "eagle3") for example in "12"
+    ]
+
+
+def test_unanswered_questions_keep_their_numbers(tmp_path: Path) -> None:
+    asked = (QUESTIONS[0], Question(85, "qa", ("failed", "too")), QUESTIONS[1])
+    (path,) = hf_bench(tmp_path, {"plain": PLAIN, "eagle3": EAGLE3}, questions=asked)
+    assert [row["example_id"] for row in table(path)] == ["0", "1", "4", "0", "1", "4"]
+    assert {row["num_of_examples"] for row in table(path)} == {"5"}
+
+
+def test_each_run_has_a_file(tmp_path: Path) -> None:
+    made = hf_bench(tmp_path, {"plain": PLAIN, "eagle3": EAGLE3}, dict.fromkeys(("plain", "eagle3"), LATER))
+    assert made == [tmp_path / f"hf-bench/run_{number}.csv" for number in (1, 2)]
+    first, second = map(table, made)
+    assert [float(row["out_toks_per_sec"]) for row in first] == [8, 8, 2, 16, 16, 4]
+    assert [float(row["out_toks_per_sec"]) for row in second] == [8, 8, 2, 8, 8, 2]

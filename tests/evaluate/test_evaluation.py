@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benc
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate.benchmarks import Benchmark, Question
+from vocabforge.evaluate.benchmarks import Benchmark
 from vocabforge.evaluate.results.answers import write_rows
 from vocabforge.evaluate.results.build import build_results
 from vocabforge.evaluate.results.schema import Results, read_results
@@ -113,19 +112,6 @@ def test_outputs_that_agree_and_a_method_that_lies(tmp_path: Path) -> None:
     assert (bad.identical, bad.compared, bad.not_judged) == (2, 4, 2)
     assert [(row.question_id, row.turn, row.position) for row in bad.divergences] == [(3, 1, 4), (5, 1, 4)]
     assert bad.divergences[0].expected != bad.divergences[0].got
-
-
-def test_gsm8k_is_scored_in_every_run(tmp_path: Path) -> None:
-    questions = tuple(
-        Question(number, "gsm8k", ("w1 w2",), check={"answer": f"#### {number}"}) for number in range(3)
-    )
-    benchmark = replace(make_benchmark(ROWS), questions=questions, scorer="gsm8k", format="gsm8k")
-    results = evaluate(tmp_path, benchmark=benchmark, settings=RunSettings(32, warmup=0, repeats=2))
-    quality = results.methods[1].summary.quality
-    assert quality is not None
-    assert (quality.scorer, quality.attempted) == ("gsm8k", 6)
-    assert quality.same_as_baseline == 6
-    assert all((tmp_path / "out" / file).is_file() for file in quality.files)
 
 
 class _Interrupted(FakeGenerator):

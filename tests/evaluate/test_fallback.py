@@ -18,22 +18,18 @@ from vocabforge.decode.build.heads import NamedHead
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.evaluate.acceptance.fallback import (
-    CountingProposer,
     FallbackRequest,
     card_section,
     choose_fallback,
-    first_ids,
-    ranked_by,
+    choose_ids,
     split_prompts,
     verdict,
-    weights_read,
 )
 from vocabforge.evaluate.acceptance.meter import AcceptanceMeter
 from vocabforge.evaluate.acceptance.prompts import LivePrompts
 from vocabforge.export.revocab import prune_head
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import HeadOptions, base_of, build_head, exact_head
-from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
@@ -88,42 +84,12 @@ def found(
     return choose_fallback(model, drafter, prompts, request)
 
 
-def test_rankings_are_by_answers_then_proposals_then_the_filler() -> None:
-    answers, proposed = np.array([0, 2, 0, 0, 2, 0]), np.array([0, 1, 0, 3, 5, 0])
-    assert ranked_by(answers, proposed, None).tolist() == [4, 1, 3, 0, 2, 5]
-    assert ranked_by(answers, proposed, np.array([5, 4, 2])).tolist() == [4, 1, 3, 5, 2, 0]
-
-
-def test_forced_ids_come_first_and_what_the_head_lacks_is_left_out() -> None:
-    allowed = np.ones(6, dtype=np.bool_)
-    allowed[2] = False
-    ranking = np.array([2, 0, 5, 3, 1, 4])
-    assert first_ids(ranking, 4, (4, 5), allowed).tolist() == [5, 4, 0, 3]
-
-
-def test_weights_are_counted_in_rows_of_the_head(drafter: Any) -> None:
-    base, width = base_of(drafter), 32
-    scorer = LowRankScorer(width, VOCAB, 4)
-    ranker = build_head("ranker", base, scorer, HeadOptions(shortlist=12))
-    assert weights_read(ranker, scorer, width) == 4 * (width + VOCAB) / width + 12
-    low = build_head("low-rank", base, scorer)
-    assert weights_read(low, scorer, width) == 4 * (width + VOCAB) / width
-    router = Router(width, torch.arange(VOCAB) % 8, 8, 16, 1)
-    head = build_head("router", base, router, HeadOptions(budgets=(2,)))
-    own = sum(parameter.numel() for parameter in router.parameters())
-    assert weights_read(head, router, width) == pytest.approx(own / width + round(2 * VOCAB / 8))
-
-
-def test_counting_changes_nothing_and_counts_what_was_drafted(
-    model: LeanModel, drafter: Any, prompts: LivePrompts
-) -> None:
-    meter = AcceptanceMeter(model, prompts, NEW)
-    plainly = meter.measure(tree_proposer(model, drafter, exact_head(drafter), TREE))
-    counted: Any = CountingProposer(tree_proposer(model, drafter, exact_head(drafter), TREE), VOCAB)
-    again = meter.measure(counted)
-    assert [one.token_ids for one in again.made] == [one.token_ids for one in plainly.made]
-    assert again.committed == plainly.committed
-    assert counted.proposed.sum() == sum(one.drafted for one in again.made) > 0
+def test_ids_are_forced_ones_then_answers_then_the_filler_as_far_as_the_head_has_them() -> None:
+    counts, allowed = np.array([0, 2, 0, 0, 3, 0]), np.ones(6, dtype=np.bool_)
+    assert choose_ids(counts, None, (), allowed, 6).tolist() == [4, 1, 0, 2, 3, 5]
+    assert choose_ids(counts, np.array([5, 4, 2]), (3,), allowed, 5).tolist() == [3, 4, 1, 5, 2]
+    allowed[4] = False
+    assert choose_ids(counts, None, (5,), allowed, 3).tolist() == [5, 1, 0]
 
 
 def test_the_halves_share_no_prompt_and_take_turns() -> None:
@@ -171,11 +137,11 @@ def test_figures_are_those_of_the_pruned_drafter(
     assert verdict(facts) in card_section(facts)
 
 
-def test_the_default_size_is_that_of_the_weights_read(
+def test_the_default_size_is_a_quarter_of_the_own_head(
     place: Path, model: LeanModel, drafter: Any, tokenizer: TextTokenizer, prompts: LivePrompts
 ) -> None:
     subset, _ = choose_fallback(model, drafter, prompts, request_of(place, tokenizer, size=None, new=4))
-    assert len(subset) == int(4 * (32 + VOCAB) / 32 + 12) // 8 * 8 == 48
+    assert len(subset) == VOCAB // 4
 
 
 @pytest.mark.parametrize("size", [2, VOCAB, 999])

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from vocabforge.evaluate.results import intervals
 from vocabforge.evaluate.results.intervals import (
     RESAMPLES,
     columns_of_mean,
@@ -81,7 +80,7 @@ def test_no_questions_have_no_figure() -> None:
     assert (figure.value, figure.low, figure.high) == (None, None, None)
 
 
-def test_draws_are_the_same_every_time_and_hold_as_many_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_the_same_every_time() -> None:
     values = np.arange(7.0)[:, None]
     first = resampled_sums(values)
     assert first.shape == (RESAMPLES, 1)
@@ -89,12 +88,6 @@ def test_draws_are_the_same_every_time_and_hold_as_many_questions(monkeypatch: p
     # The mean's spread: sd of 0..6 is 2, over the root of 7 questions.
     assert first.mean() / 7 == pytest.approx(3.0, abs=0.06)
     assert first.std() / 7 == pytest.approx(2 / np.sqrt(7), rel=0.05)
-    monkeypatch.setattr(intervals, "_BLOCK", 100)
-    blocks = resampled_sums(np.stack([np.ones(7), values[:, 0]], axis=-1))
-    assert blocks.shape == (RESAMPLES, 2)
-    assert (blocks[:, 0] == 7).all()
-    assert len(np.unique(blocks[: 100 // 7, 1])) > 5
-    assert (blocks[: 100 // 7] != blocks[100 // 7 : 2 * (100 // 7)]).any()
 
 
 Trial = Callable[[np.random.Generator], tuple[float | None, float | None]]

@@ -74,20 +74,5 @@ def test_lines_and_points_with_values_missing() -> None:
     assert "nan" not in shown
 
 
-def test_differences_are_drawn_as_dots_on_their_intervals() -> None:
-    svg = bar_rows("x", "label", [Bar(3, "a", "+0.50", 0.5, 0.1, 0.9), Bar(5, "b", "+1.00", 1.0)], dots=True)
-    assert {"+0.50", "+1.00", "a", "b"} <= set(texts(svg))
-    assert "var(--m3)" in svg
-    assert "var(--m5)" in svg
-    assert "var(--m4)" not in svg
-
-
 def test_names_are_no_formulas() -> None:
     assert "$\\frac$ a_b" in bar_rows("b", "x", [Bar(0, "$\\frac$ a_b", "40", 40.0)])
-
-
-def test_an_interval_that_leaves_the_value_out_is_drawn_all_the_same() -> None:
-    """A bootstrap's percentiles need not hold the estimate."""
-    assert "<svg" in bar_rows("b", "x", [Bar(0, "a", "40", 40.0, 41.0, 42.0)])
-    points = [Trace(1, [2.0], [40.0], low=38.0, high=39.0), Trace(2, [1.0], [1.0])]
-    assert "<svg" in trace_lines("v", ("x", "y"), points, log_x=True)

@@ -100,10 +100,6 @@ def test_a_template_without_a_system_role_is_named_with_what_to_do(
         assert part in str(caught.value)
 
 
-def test_templates_that_show_it_are_fine(tmp_path: Path) -> None:
-    check_system(make_tokenizer(tmp_path), "chat", "Be brief.", [PLAIN, CODE])
-
-
 @pytest.mark.parametrize("chat", [True, False])
 def test_the_longest_conversation_holds_every_prompt_and_answer(tmp_path: Path, chat: bool) -> None:
     rows = [(1, "qa", ("w1 w2", "w3", "w4 w5 w6"))]

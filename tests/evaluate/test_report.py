@@ -10,18 +10,17 @@ import pytest
 
 from tests.evaluate.results_sample import sample_results
 from tests.worlds import ROOT
-from vocabforge.evaluate.reports.evaluation import FEWEST, MOST_DIVERGENCES, render_report, report_charts
+from vocabforge.evaluate.reports.evaluation import MOST_DIVERGENCES, render_report
 from vocabforge.evaluate.reports.tables import figure_rows, headline, parts_of
 from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
-TEMPLATES = sorted((ROOT / "vocabforge" / "evaluate" / "reports" / "templates").glob("*.html.j2"))
 # Charts are made by our own code, whose texts are escaped.
-CHARTS = re.compile(r"\b(svg|wide|narrow|check_chart)\|safe")
+CHARTS = re.compile(r"\bsvg\|safe")
 
 
 class Page(HTMLParser):
-    """What a browser would fetch and run, ids, links, titles, and whether tags are balanced."""
+    """What a browser would fetch and run, ids, links, and whether tags are balanced."""
 
     VOID = ("meta", "link", "br", "wbr", "path", "use", "rect", "circle", "line")
 
@@ -29,7 +28,6 @@ class Page(HTMLParser):
         super().__init__()
         self.loads: list[str] = []
         self.ids: list[str] = []
-        self.titles: list[str] = []
         self.tags: list[str] = []
         self.svgs = 0
         self.feed(text)
@@ -42,7 +40,6 @@ class Page(HTMLParser):
         assert not [name for name in found if name.startswith("on")], found
         self.loads += [found[name] for name in ("src", "href", "xlink:href", "data") if found.get(name)]
         self.ids += [found["id"]] if "id" in found else []
-        self.titles += [found["title"]] if "title" in found else []
         self.svgs += tag == "svg"
         if tag not in self.VOID:
             self.tags.append(tag)
@@ -71,7 +68,7 @@ def _undrawn(patch: pytest.MonkeyPatch) -> dict[str, tuple]:
         asked[name] = (*what, more)
         return "<svg></svg>"
 
-    for draw in ("bar_rows", "stacked_rows", "trace_lines", "dot_chart"):
+    for draw in ("bar_rows", "stacked_rows", "trace_lines"):
         patch.setattr(f"vocabforge.evaluate.reports.evaluation.{draw}", keep)
     return asked
 
@@ -101,16 +98,19 @@ def test_the_page_loads_nothing() -> None:
     assert {link[1:] for link in parsed.loads if link.startswith("#")} <= set(parsed.ids)
     assert len(parsed.ids) == len(set(parsed.ids)), "charts share ids"
     assert not re.search(r"https?:|@import|url\((?!#)", page)
-    assert parsed.svgs == 8, "one task: no charts by task"
+    assert parsed.svgs == 5
     assert not re.search(r"#0000[0-9a-f]{2}\b", page), "a placeholder colour is left"
 
 
 def test_every_method_has_its_own_look(many: Results, page: str) -> None:
     looks = set()
     for method in many.methods:
-        assert page.replace("<wbr>", "").count(f"{method.name}</th>") >= 3, method.name
+        assert page.replace("<wbr>", "").count(f"{method.name}</th>") >= 2, method.name
         (look,) = set(
-            re.findall(rf'<span class="swatch (c\d s\d)"></span>{re.escape(method.name)}</li', page)
+            re.findall(
+                rf'<th class="text "><span class="swatch (c\d s\d)"></span>{re.escape(method.name)}</th',
+                page.replace("<wbr>", ""),
+            )
         )
         looks.add(look)
     assert len(looks) == len(many.methods) == 9
@@ -120,13 +120,9 @@ def test_figures_stand_with_interval_and_deviation(many: Results, page: str) -> 
     best = max(many.methods[1:], key=lambda method: method.summary.overall.speedup.value or 0)
     speedup = best.summary.overall.speedup
     assert best.name == "eagle3+router"
-    assert f"{speedup.low:.2f}–{speedup.high:.2f}; eagle3+router over plain decoding" in page
-    told = f"1.920, 95% interval {speedup.low:.3f}–{speedup.high:.3f}, standard deviation over runs {speedup.sd:.3f}"
-    assert told in Page(page).titles
     assert f'1.92×<span class="spread">{speedup.low:.2f}–{speedup.high:.2f} ±{speedup.sd:.2f}</span>' in page
     group = best.summary.categories["writing"]
-    assert f'writing<span class="spread">{group.questions} asked</span>' in page
-    assert f"{group.accepted_length.value:.2f}<span" in page
+    assert f"{group.accepted_length.value:.2f}  {group.speedup.value:.2f}×<span" in page
     assert headline(many) in html.unescape(page)
 
 
@@ -166,7 +162,6 @@ def test_everything_to_run_it_again_is_there(many: Results, page: str) -> None:
         *many.parents.values(),
         *many.run_facts.values(),
         *map(str, many.environment.values()),
-        *(file for method in many.methods for file in method.answers + method.details),
         "the prompt does not fit the cache",
         "1 of 6 questions could not be answered",
         f"{100 * passed / attempted:.1f}%",
@@ -181,7 +176,7 @@ def test_plain_decoding_alone(undrawn) -> None:
     words = _words(page)
     assert Page(page).svgs == 2
     assert "plain generates 41.5 tokens a second; nothing was compared with it." in words
-    for absent in ("Speed-up by task", "Failures", "Outputs", "Vocabulary size", "±", "None", "nan"):
+    for absent in ("By task", "Failures", "Outputs", "Vocabulary size", "±", "None", "nan"):
         assert absent not in words.partition("What the figures mean")[0].replace("nano", ""), absent
 
 
@@ -191,7 +186,6 @@ def test_sampled_outputs_are_said_to_be_uncompared(undrawn) -> None:
     assert "temperature 0.8" in words
     assert "outputs are sampled and were not compared." in words
     assert 'id="outputs"' not in words
-    assert "Target passes" in words
 
 
 def _with_speedup(results: Results, figure: Figure) -> Results:
@@ -223,72 +217,35 @@ def test_headline() -> None:
 def test_a_page_of_figures_that_are_missing(undrawn) -> None:
     """A method that answered nothing in measurable time has dashes, not zeros."""
     page = render_report(_with_speedup(sample_results(2, 1, categories=FEW), Figure()))
-    assert 'title="nothing to divide by">–</td>' in page
+    assert ">–</td>" in page
     assert "None" not in _words(page)
 
 
 def test_charts_show_the_results_figures(undrawn) -> None:
     results = sample_results(3, 2, categories=FEW)
-    charts = report_charts(results)
-    assert [len(panels) for panels in charts.values()] == [3, 3, 2, 2]
+    render_report(results)
     plain, _, best = results.methods
     overall = best.summary.overall
-    bar = undrawn["tps"][1][2]
-    assert (bar.value, bar.low, bar.high) == (
-        overall.tokens_per_s.value,
-        overall.tokens_per_s.low,
-        overall.tokens_per_s.high,
-    )
-    assert bar.text == f"{overall.tokens_per_s.value:.1f} · 1.84×"
+    bar, speed = undrawn["tps"][1][2], overall.tokens_per_s
+    assert (bar.value, bar.low, bar.high) == (speed.value, speed.low, speed.high)
+    assert bar.text == f"{speed.value:.1f} · 1.84×"
     _, rows, parts, _ = undrawn["time"]
     times = dict(zip(parts_of(results), (values[2] for _, values in parts)))
     assert times["verify"] == pytest.approx(1e3 * best.summary.time_s["verify"] / overall.new_tokens)
     assert rows[2][1] == f"{sum(times.values()):,.2f} ms"
-    assert dict(parts)[0][0] == pytest.approx(
-        1e3 * plain.summary.time_s["other"] / plain.summary.overall.new_tokens
-    )
-    shares = undrawn["runs"][1][2].y
-    first, second = (run.tokens_per_s for run in best.summary.runs)
-    assert first != second
-    assert shares == pytest.approx(
-        [200 * first / (first + second), 200 * second / (first + second)], rel=1e-9
-    )
     assert undrawn["dep"][1][1].y == [100 * row.reached for row in best.summary.depths]
-    assert undrawn["spd"][2][2] == [
-        group.speedup.value
-        for group in (
-            overall,
-            best.summary.tasks["mt_bench"],
-            best.summary.categories["writing"],
-            best.summary.tasks["qa"],
-        )
-    ]
-    joined, *points = undrawn["vsp"][1]
-    assert [(*point.x, point.index) for point in points] == [(128_256.0, 1), (32_768.0, 2)]
-    assert (joined.index, list(joined.x)) == (0, [32_768.0, 128_256.0]), "one drafter, two vocabularies"
-    assert undrawn["vsp"][2] == {"level": plain.summary.overall.tokens_per_s.value, "log_x": True}
-
-
-def test_shares_of_few_verifications_are_not_drawn(undrawn) -> None:
-    results = sample_results(2, 1, categories=FEW)
-    plain, method = results.methods
-    depths = [
-        row.model_copy(update={"accepted": accepted})
-        for row, accepted in zip(method.summary.depths, (FEWEST, FEWEST - 1, 0), strict=False)
-    ]
-    few = method.model_copy(update={"summary": method.summary.model_copy(update={"depths": depths})})
-    report_charts(results.model_copy(update={"methods": [plain, few]}))
-    first, second, third = undrawn["con"][1][0].y
-    assert (first, second) == (100 * depths[0].conditional, 100 * depths[1].conditional)
-    assert third is None
-    assert None not in undrawn["dep"][1][0].y
+    points = undrawn["voc-tokens_per_s"][1]
+    assert [(*point.x, point.index) for point in points] == [(128_256, 1), (32_768, 2)]
+    assert undrawn["voc-tokens_per_s"][2] == {
+        "level": plain.summary.overall.tokens_per_s.value,
+        "log_x": True,
+    }
 
 
 def test_one_task_is_not_told_apart_from_the_whole(undrawn) -> None:
     results = sample_results(2, 1, categories={"gsm8k": 3})
     assert [name for name, _ in figure_rows(results)] == ["overall"]
-    assert report_charts(results)["tasks"] == []
-    assert '<h2 id="tasks">All figures</h2>' in render_report(results)
+    assert 'id="tasks"' not in render_report(results)
 
 
 def test_every_page_forbids_scripts_and_loading() -> None:
@@ -300,15 +257,7 @@ def test_every_page_forbids_scripts_and_loading() -> None:
     assert "script-src" not in rules
     assert set(rules) <= {"default-src", "style-src", "img-src", "base-uri", "form-action"}
     assert page.index("Content-Security-Policy") < page.index("<style>")
-    others = [path for path in TEMPLATES if path.name != "page.html.j2"]
-    for path in others:
-        assert path.read_text("utf-8").startswith('{% extends "page.html.j2" %}'), path.name
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_no_template_holds_a_script_or_trusts_a_text(path: object) -> None:
-    text = path.read_text("utf-8")  # type: ignore[attr-defined]
     assert not re.search(
-        r"<script|\son\w+=|javascript:|<iframe|<object|<link(?! rel=\"icon\")|autoescape", text, re.IGNORECASE
+        r"<script|\son\w+=|javascript:|<iframe|<object|<link(?! rel=\"icon\")|autoescape", page, re.IGNORECASE
     )
-    assert not re.search(r"\|\s*safe", CHARTS.sub("", text))
+    assert not re.search(r"\|\s*safe", CHARTS.sub("", page))

@@ -119,12 +119,6 @@ def test_each_run_has_its_files_and_its_seed_the_same_for_every_method(tmp_path:
     assert not (tmp_path / "work" / "answers" / "tree.jsonl").exists()
 
 
-def test_one_run_of_a_seed_equals_that_seed_among_several(tmp_path: Path) -> None:
-    run_fakes(tmp_path / "one", plain_and_tree(), sampling=SAMPLED, seeds=(8,))
-    run_fakes(tmp_path / "two", plain_and_tree(), sampling=SAMPLED, seeds=(7, 8))
-    assert ids_of(tmp_path / "one", "tree.jsonl") == ids_of(tmp_path / "two", "run_2/tree.jsonl")
-
-
 def test_tokens_after_the_stop_token_do_not_count(tmp_path: Path) -> None:
     run_fakes(tmp_path, plain_and_tree(tail=(FIRST_WORD, FIRST_WORD)))
     assert ids_of(tmp_path, "plain.jsonl") == ids_of(tmp_path, "tree.jsonl")
@@ -181,18 +175,6 @@ def test_a_turn_in_which_passes_were_captured_is_asked_again(tmp_path: Path, mon
     assert second != first
     (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
     assert row["choices"][0]["wall_time"] == [1.0, 1.0]
-
-
-def test_passes_that_are_captured_anew_each_time_are_no_endless_loop(tmp_path: Path) -> None:
-    class Capturing(FakeGenerator):
-        @property
-        def recordings(self) -> int:
-            return len(self.prompts)
-
-    generator = Capturing()
-    run_fakes(tmp_path, [FakeMethod("plain", generator)], rows=[(1, "writing", ("w4",))])
-    assert len(generator.prompts) == asking._MOST_TRIES
-    assert len(read_answers(tmp_path / "work" / "answers" / "plain.jsonl")) == 1
 
 
 def test_no_room_for_the_longest_conversation_is_no_end(tmp_path: Path, capsys) -> None:
@@ -286,8 +268,3 @@ def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:
         (3, 4, 2),
         (4, 5, 2),
     ]
-
-
-def test_a_clock_too_coarse_for_a_turn_does_not_end_the_run(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("vocabforge.evaluate.run.request.time.perf_counter", lambda: 1.0)
-    assert run_fakes(tmp_path, plain_and_tree()).failures == []

@@ -11,8 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.decode.drafting import make_drafter
-from tests.worlds import tiny_drafter
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
 from vocabforge.decode.build.methods import kind_of
@@ -22,9 +20,9 @@ from vocabforge.export.layouts.interface import Export
 from vocabforge.export.registry import load_drafter
 from vocabforge.export.revocab import prune_head, with_head
 from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
-from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.rope import RopeSettings
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import read_target_config
 from vocabforge.vocab.subset.subset import VocabSubset
 
 RANKED = (41, 0, 9, 3, 17, 58)
@@ -207,19 +205,6 @@ def test_an_own_head_of_the_targets_rows_is_the_targets(
     assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
 
 
-@pytest.mark.parametrize("layout", [Eagle, FrSpec])
-def test_other_kinds_are_told_where_to_go(
-    layout: Any, folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
-    target = HFTarget.load(folder)
-    for drafter, words in (
-        (tiny_drafter(target), "whose d2t inside is the draft vocabulary"),
-        (make_drafter("medusa", folder, target), "--format native"),
-    ):
-        with pytest.raises(MismatchError, match=words):
-            layout.write(tmp_path / "out", export_of(drafter, folder, shared))
-
-
 # Folders that others wrote.
 
 
@@ -263,20 +248,6 @@ def test_a_published_folder_is_a_drafter_and_no_language_model(
     assert loaded.config.fc_bias is False
 
 
-def test_a_published_folder_in_shards(foreign: Path, folder: Path, shared: TargetTensors) -> None:
-    tensors = load_file(foreign / "model.safetensors")
-    (foreign / "model.safetensors").unlink()
-    names = sorted(tensors)
-    table = {}
-    for number, some in enumerate((names[:4], names[4:])):
-        file = f"model-0000{number + 1}-of-00002.safetensors"
-        save_file({name: tensors[name] for name in some}, foreign / file)
-        table |= dict.fromkeys(some, file)
-    (foreign / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}), "utf-8")
-    assert not is_draft_model(foreign)
-    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
-
-
 def rename(old: str, new: str) -> Any:
     return lambda tensors: tensors.__setitem__(new, tensors.pop(old))
 
@@ -316,38 +287,3 @@ def test_what_is_wrong_with_a_folder_is_said(
 def test_the_targets_head_may_be_repeated(foreign: Path, folder: Path, shared: TargetTensors) -> None:
     edit(foreign, lambda tensors: tensors.update({"lm_head.weight": shared.head.bfloat16()}))
     same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
-
-
-def test_pickled_weights_are_not_read(foreign: Path, folder: Path, shared: TargetTensors) -> None:
-    (foreign / "model.safetensors").rename(foreign / "pytorch_model.bin")
-    configure(foreign, architectures=["LlamaForCausalLMEagle"])
-    with pytest.raises(DataError, match="pickles are not read") as error:
-        load_drafter(foreign, shared, folder)
-    assert "pytorch_model.bin" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("lists", "words"),
-    [
-        ({"freq_2.pt": [3, 3]}, "each once"),
-        ({"freq_2.pt": [3, 61]}, "0 to 60"),
-        ({"freq_2.pt": [3, 4], "freq_1.pt": [3]}, "several lists"),
-        ({"freq_2.pt": {"ids": [3]}}, "no list of token ids"),
-    ],
-)
-def test_lists_that_are_none(
-    lists: dict[str, Any], words: str, foreign: Path, folder: Path, shared: TargetTensors
-) -> None:
-    for name, value in lists.items():
-        torch.save(value, foreign / name)
-    with pytest.raises(DataError, match=words):
-        load_drafter(foreign, shared, folder)
-
-
-def test_the_kind_of_a_native_drafter_is_known_before_it_is_loaded(
-    folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
-    save_drafter(tmp_path / "d", eagle1(shared), {})
-    assert kind_of(tmp_path / "d") == "eagle1"
-    save_drafter(tmp_path / "m", make_drafter("medusa", folder, HFTarget.load(folder)), {})
-    assert kind_of(tmp_path / "m") == "medusa"

@@ -254,15 +254,3 @@ def test_what_is_not_computed_here_is_refused(
     body |= {name: value for name, value in changed.items() if value is not None}
     with pytest.raises(DataError, match=words):
         read(put(tmp_path, body, written[1]), drafter)
-
-
-def test_a_configuration_without_a_size_or_a_mapping_is_refused(
-    drafter: Eagle3Drafter, written: tuple[dict[str, Any], Tensors], tmp_path: Path
-) -> None:
-    for name in ("draft_vocab_size", "rms_norm_eps", "max_position_embeddings"):
-        left = {key: value for key, value in written[0].items() if key != name}
-        with pytest.raises(DataError, match=f"(?s)lacks a field.*{name}"):
-            read(put(tmp_path, left, written[1]), drafter)
-    (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(DataError, match="no mapping"):
-        read(tmp_path, drafter)

@@ -24,7 +24,6 @@ from tests.export.eagle3_cases import (
 from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.layouts.eagle3 import SglangEagle3
-from vocabforge.export.layouts.fields import decoder_fields
 from vocabforge.export.layouts.interface import Export
 from vocabforge.export.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
@@ -101,14 +100,6 @@ def test_other_kinds_of_drafters_are_refused(layout: Any, tmp_path: Path) -> Non
     with pytest.raises(MismatchError, match="EAGLE-3 drafters only"):
         write(layout, tmp_path / "e", drafter)
     assert not (tmp_path / "e").exists()
-
-
-@pytest.mark.parametrize("rope", ROPES)
-def test_both_spellings_of_rope_read_back(rope: RopeSettings) -> None:
-    whole = decoder_fields(config_of(rope=rope), torch.float32)
-    old = {name: whole[name] for name in ("rope_theta", "rope_scaling")}
-    new = {"rope_parameters": whole["rope_parameters"]}
-    assert parse_rope(old, 1.0) == parse_rope(new, 1.0) == parse_rope(whole, 1.0) == rope
 
 
 @pytest.mark.parametrize("rope", ROPES)

@@ -23,7 +23,6 @@ from tests.export.readers_support import (
     vllm_captures,
     write,
 )
-from vocabforge.core.errors import DataError, UsageError
 from vocabforge.export.layouts.layer_ids import LAYER_IDS
 from vocabforge.export.servers.forward import Past, ServedDrafter, rotate, rotation
 from vocabforge.export.servers.registry import READERS, open_folder, reader_of
@@ -208,18 +207,6 @@ def test_every_parameter_matters(tiny: Tiny, tmp_path: Path) -> None:
         assert float((last(other) - right).abs().max()) > 1e-5, name
 
 
-def test_a_step_at_a_time_is_a_prefill(tiny: Tiny, good: Path) -> None:
-    drafter = read(tiny, "sglang", good).drafter
-    assert drafter is not None
-    text = tiny.texts()[0]
-    states, ids = drafter.fuse(text.features(LAYERS)[:-1]), text.ids[1:]
-    whole, _ = drafter.step(ids, states, torch.arange(len(ids)), Past())
-    past = Past()
-    for place in range(len(ids)):
-        row, _ = drafter.step(ids[place : place + 1], states[place : place + 1], torch.tensor([place]), past)
-        torch.testing.assert_close(row[0], whole[place], atol=1e-4, rtol=1e-4)
-
-
 def test_eagles_own_folders_call_themselves_a_llama(tiny: Tiny, good: Path, tmp_path: Path) -> None:
     other = write(tiny, eagle1(tiny, fc_bias=False), "eagle", tmp_path / "one", server="vllm")
     for number, (path, name) in enumerate(
@@ -231,24 +218,3 @@ def test_eagles_own_folders_call_themselves_a_llama(tiny: Tiny, good: Path, tmp_
         served = read(tiny, "vllm", plain)
         assert (served.architecture, served.failed) == (name, False)
         assert not reader_of("sglang").matches(open_folder(plain))
-
-
-def test_no_such_server() -> None:
-    with pytest.raises(UsageError, match="no server of this name"):
-        reader_of("vlm")
-
-
-def test_folders_that_cannot_be_opened(good: Path, tmp_path: Path) -> None:
-    twice = changed(good, tmp_path / "twice")
-    for count in (3, 4):
-        torch.save(list(range(count)), twice / f"freq_{count}.pt")
-    with pytest.raises(DataError, match="several lists"):
-        open_folder(twice)
-    pickled = changed(good, tmp_path / "pickled")
-    (pickled / "freq_3.pt").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match=r"list of token ids cannot be read|could run code"):
-        open_folder(pickled)
-    broken = changed(good, tmp_path / "broken")
-    (broken / "model.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="cannot be read"):
-        open_folder(broken)

@@ -73,12 +73,6 @@ def test_remapping_finds_rows_by_target_id_not_by_place(target: HFTarget) -> Non
     assert (change.before, change.after, change.kept, change.added, change.dropped) == (6, 3, 2, 1, 4)
 
 
-@pytest.mark.parametrize("have", [None, LARGE, FULL])
-def test_pruning_is_prune_head(target: HFTarget, have: torch.Tensor | None) -> None:
-    drafter = trained(target, have)
-    assert same(revocab_head(drafter, SMALL), prune_head(drafter, subset(), source="s"))
-
-
 def test_pruned_rows_are_those_of_d2t(target: HFTarget) -> None:
     for rows in (None, 61):
         drafter = tiny_drafter(target, own_head=rows)
@@ -105,18 +99,6 @@ def test_a_reduced_head_can_be_pruned_further_but_not_extended(target: HFTarget)
     with pytest.raises(MismatchError, match="does not score every token") as error:
         prune_head(drafter, subset(np.array([0, 4, 5], dtype=np.int64)), source="s")
     assert "[4]" in str(error.value)
-
-
-@pytest.mark.parametrize("by_way_of", [LARGE, FULL])
-def test_extending_and_pruning_again_changes_nothing(target: HFTarget, by_way_of: torch.Tensor) -> None:
-    drafter = trained(target, SMALL)
-    assert same(revocab_head(revocab_head(drafter, by_way_of), SMALL), drafter)
-
-
-@pytest.mark.parametrize("have", [None, SMALL, FULL])
-def test_the_same_vocabulary_is_the_same_drafter(target: HFTarget, have: torch.Tensor | None) -> None:
-    drafter = trained(target, have)
-    assert same(revocab_head(drafter, drafter.target_ids), drafter)
 
 
 def test_a_shared_head_restricted_and_extended_again_is_shared(target: HFTarget) -> None:
@@ -149,12 +131,6 @@ def test_the_dtype_stays_and_kept_rows_are_not_rounded_again(target: HFTarget) -
     made = revocab_head(drafter, LARGE)
     assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
     assert torch.equal(made.lm_head.weight[torch.isin(LARGE, SMALL)], drafter.lm_head.weight)
-
-
-@pytest.mark.parametrize("wrong", [[3, 3, 5], [5, 3], [0, V], [-1, 4], []])
-def test_lists_that_are_no_draft_vocabulary_are_refused(target: HFTarget, wrong: list[int]) -> None:
-    with pytest.raises(MismatchError, match="no draft vocabulary"):
-        revocab_head(trained(target, SMALL), torch.tensor(wrong, dtype=torch.int64))
 
 
 def test_drift_tells_turned_from_longer_rows(target: HFTarget) -> None:

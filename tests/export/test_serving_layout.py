@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.export import eagle3_cases as cases
 from tests.export.eagle3_cases import ROPES, config_of, drafter_of
@@ -63,24 +62,6 @@ def write(
 
 def tensors_of(target: HFTarget) -> TargetTensors:
     return TargetTensors(target.embedding, target.head_weight)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("reduced", [False, True])
-def test_keys_shapes_and_dtypes(
-    target: HFTarget, folder: Path, tmp_path: Path, reduced: bool, dtype: torch.dtype
-) -> None:
-    path = write(tmp_path / "e", make(target, reduced), folder, dtype)
-    tensors = load_file(path / "model.safetensors")
-    shapes = dict(SHAPES)
-    if reduced:
-        shapes |= {"lm_head.weight": (R, H), "d2t": (R,), "t2d": (V,)}
-        assert tensors["d2t"].dtype == torch.int64
-        assert (torch.arange(R) + tensors["d2t"]).tolist() == IDS.tolist(), "d2t holds offsets"
-        assert tensors["t2d"].dtype == torch.bool
-        assert tensors["t2d"].nonzero().flatten().tolist() == IDS.tolist()
-    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == shapes
-    assert {tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")} == {dtype}
 
 
 def test_the_whole_configuration(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,12 @@ import pytest
 import torch
 
 from tests.export.eagle3_cases import LAYERS, ROPES, assert_same, config_of, drafter_of, put, shared_of, write
-from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.core.artifact import MANIFEST
-from vocabforge.core.errors import ArtifactError, DataError, MismatchError
+from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.export.layouts.interface import Export
 from vocabforge.export.layouts.layer_ids import speculators_layers
 from vocabforge.export.layouts.speculators import SpeculatorsEagle3
-from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
-from vocabforge.models.drafters.io import TargetTensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import read_target_config
 
 H, V, R, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20
 SHAPES = {
@@ -44,38 +39,6 @@ SHAPES = {
 
 def read(path: Path, drafter: Eagle3Drafter) -> Eagle3Drafter:
     return SpeculatorsEagle3.read(path, shared_of(drafter), LAYERS)
-
-
-def test_keys_shapes_and_dtypes(tmp_path: Path) -> None:
-    drafter = drafter_of(config_of())
-    _, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter, torch.float16)
-    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == SHAPES
-    assert {str(t.dtype) for name, t in tensors.items() if name not in ("d2t", "t2d")} == {"torch.float16"}
-    assert (tensors["d2t"].dtype, tensors["t2d"].dtype) == (torch.int64, torch.bool)
-    assert torch.equal(torch.arange(R) + tensors["d2t"], drafter.target_ids)
-    assert torch.equal(tensors["t2d"].nonzero().flatten(), drafter.target_ids)
-    assert torch.equal(tensors["embed_tokens.weight"], drafter.embedding.half())
-    _, tensors = write(SpeculatorsEagle3, tmp_path / "s", drafter_of(config_of(draft_vocab_size=None)))
-    whole = {name: shape for name, shape in SHAPES.items() if name not in ("d2t", "t2d")}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    assert found == whole | {"lm_head.weight": (V, H)}, "a head that the target shares is repeated"
-    normed = drafter_of(config_of(qk_norm=True, norm_before_fc=True, norm_before_residual=True))
-    _, tensors = write(SpeculatorsEagle3, tmp_path / "n", normed)
-    extra = {name: tuple(tensors[name].shape) for name in set(tensors) - set(SHAPES)}
-    assert extra == {
-        "input_norm.weight": (3 * H,),
-        "layers.0.self_attn.q_norm.weight": (D,),
-        "layers.0.self_attn.k_norm.weight": (D,),
-    }
-
-
-def test_a_tied_target_is_written_twice(tmp_path: Path) -> None:
-    """safetensors refuses tensors that share memory."""
-    config = config_of(draft_vocab_size=None)
-    tied = torch.randn(V, H)
-    drafter = Eagle3Drafter(config, tied, tied).eval()
-    write(SpeculatorsEagle3, tmp_path / "e", drafter)
-    assert read(tmp_path / "e", drafter).config == config
 
 
 def test_the_whole_configuration(tmp_path: Path) -> None:
@@ -209,39 +172,3 @@ def test_what_is_not_computed_here_is_refused(tmp_path: Path, changed: dict[str,
     body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
     with pytest.raises(DataError, match=words):
         read(put(tmp_path / "f", body | changed, tensors), drafter)
-
-
-def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    drafter = drafter_of(config_of())
-    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
-
-    def refused(error: type[Exception], words: str, body: dict[str, Any], **changed: Any) -> None:
-        left = {name: tensor for name, tensor in {**tensors, **changed}.items() if tensor is not None}
-        with pytest.raises(error, match=words):
-            read(put(tmp_path / "f", body, left), drafter)
-
-    refused(ArtifactError, "unexpected verifier_norm", body, **{"verifier_norm.weight": torch.ones(H)})
-    refused(ArtifactError, r"fc\.weight has shape", body | {"eagle_aux_hidden_state_layer_ids": [2, 6]})
-    refused(ArtifactError, "missing input_norm", body | {"norm_before_fc": True})
-    refused(MismatchError, "no d2t of its size", body, d2t=None, **{"lm_head.weight": None})
-    refused(MismatchError, "embedding of its own", body, **{"embed_tokens.weight": drafter.embedding * 2})
-    refused(MismatchError, "target ids, not offsets", body, d2t=drafter.target_ids.clone())
-
-
-@torch.inference_mode()
-def test_eval_reads_the_folder_with_and_without_its_manifest(tmp_path: Path) -> None:
-    folder = tiny_target(tmp_path / "target")
-    target = HFTarget.load(folder)
-    shared = TargetTensors(target.embedding, target.head_weight)
-    drafter = tiny_drafter(target, own_head=3, target_ids=torch.tensor([2, 5, 60]))
-    SpeculatorsEagle3.write(
-        tmp_path / "e", Export(drafter, read_target_config(folder), shared, str(folder), torch.float32)
-    )
-    shutil.copytree(tmp_path / "e", tmp_path / "f")
-    (tmp_path / "f" / MANIFEST).unlink()
-    for name in "ef":
-        loaded, artifact = load_drafter(tmp_path / name, shared, folder)
-        assert (artifact is None) == (name == "f")
-        assert_same(loaded, drafter)
-        g = torch.randn(4, 32)
-        assert torch.equal(loaded.logits(g), drafter.logits(g))

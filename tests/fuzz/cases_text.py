@@ -45,8 +45,6 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (TINY, "infinity", swap("init_std: 0.05", "init_std: .inf"), "init_std"),
     (TINY, "an unknown choice", swap("loss_on: assistant", "loss_on: nobody"), "loss_on"),
     (TINY, "a key twice", more("seed: 1\n"), "stands twice"),
-    (ROUTER, "an empty list of budgets", swap("[4, 8]", "[]"), "run.budgets"),
-    (ROUTER, "a budget of a text", swap("[4, 8]", "[x]"), "run.budgets"),
     (ROUTER, "a seed beyond 63 bits", swap("seed: 3", f"seed: {2**63}"), "run.seed"),
     (ROUTER, "no target", swap("target: t\n", ""), "missing key 'target'"),
     (STUDY, "a base of a text", swap("base:", "base: x\nsizes0:"), ""),

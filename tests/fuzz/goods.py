@@ -124,7 +124,7 @@ def _recipes(folder: Path) -> None:
         tiny.write("train: a.txt\nheldout: b.txt\n")
     (folder / "router.yaml").write_text(
         "target: t\ndrafter: d\nclusters: c\noutput: o\ndata:\n  train: [a.jsonl]\nrouter:\n  depth: 2\n"
-        "optim: {steps: 10, lr: 0.001}\nrun: {seed: 3, budgets: [4, 8]}\n",
+        "optim: {steps: 10, lr: 0.001}\nrun: {seed: 3}\n",
         "utf-8",
     )
     (folder / "decoding.yaml").write_text(

@@ -15,7 +15,6 @@ from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.models.drafters.io import native_sizes, save_drafter
 from vocabforge.models.drafters.registry import check_wishes, drafter_sizes, new_drafter
 from vocabforge.models.target.hf import HFTarget, read_target_config
-from vocabforge.train.config import DrafterConfig
 from vocabforge.train.ttt import unroll
 
 
@@ -65,13 +64,6 @@ def test_medusa_is_its_definition(folder: Path, target: HFTarget) -> None:
         expected = batch.hidden + inner * inner.sigmoid()
         torch.testing.assert_close(step.g, expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(drafter.logits(step.g), expected @ target.head_weight.T)
-
-
-def test_fresh_medusa_heads_are_the_identity(folder: Path, target: HFTarget) -> None:
-    sizes = drafter_sizes("medusa", read_target_config(folder))
-    drafter = new_drafter("medusa", sizes, target.embedding, target.head_weight)
-    h = torch.randn(4, 32)
-    assert torch.equal(drafter.heads(h, 5), h.expand(5, 4, 32))
 
 
 @pytest.mark.parametrize("count", [0, 6])
@@ -153,10 +145,3 @@ def test_a_trained_drafter_keeps_its_sizes(kind: str, folder: Path, target: HFTa
     check_wishes(sizes, {"draft_vocab_size": 21, "num_heads": None}, source="here")
     with pytest.raises(MismatchError, match=r"another drafter\.draft_vocab_size"):
         check_wishes(sizes, {"draft_vocab_size": 22}, source="here")
-
-
-def test_the_configuration_knows_the_table() -> None:
-    for kind in KINDS:
-        assert DrafterConfig(kind=kind).kind == kind
-    with pytest.raises(ValueError, match="did you mean eagle3"):
-        DrafterConfig(kind="eagle4")

@@ -23,7 +23,6 @@ from vocabforge.models.heads.io import (
     load_head,
     owner_of,
     save_head,
-    sizes_of,
 )
 from vocabforge.models.target.hf import HFTarget
 
@@ -57,8 +56,8 @@ def test_facts_and_dtype(router: Path) -> None:
     assert loaded.module.out.weight.dtype == torch.bfloat16
     assert loaded.module.assignment.dtype == torch.int64
     assert not any(p.requires_grad for p in loaded.module.parameters())
-    assert sizes_of(loaded.module) == sizes_of(make_module("router"))
-    assert (sizes_of(loaded.module).clusters, sizes_of(loaded.module).hidden_size) == (CLUSTERS, HIDDEN)
+    assert loaded.module.head_sizes == make_module("router").head_sizes
+    assert (loaded.module.clusters, loaded.module.hidden_size) == (CLUSTERS, HIDDEN)
     assert owner_of(loaded.artifact) == OWNER
     assert loaded.artifact.manifest["parents"] == {"clusters": "c" * 64}
 

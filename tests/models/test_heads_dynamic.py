@@ -9,8 +9,8 @@ import torch
 
 from tests.models.head_cases import OPTIONS, RANKED, VOCAB, make_base, make_case, make_module
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.models.heads.context import MOST_TOKENS, default_context
-from vocabforge.models.heads.registry import HeadOptions, build_head
+from vocabforge.models.heads.context import text_tail
+from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)
 CORE = set(RANKED)
@@ -103,19 +103,12 @@ def test_rows_of_a_request_may_share_a_tail(requests: int) -> None:
     )
 
 
-def test_a_tail_of_every_token_is_the_full_head() -> None:
-    case = make_case("hybrid", options=HeadOptions(ranked=RANKED, shortlist=VOCAB))
-    full = build_head("full", case.base)
-    for ours, theirs in zip(case.head.topk(case.hidden, 9), full.topk(case.hidden, 9)):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("core", "vocab", "size"), [(2048, 32000, 951), (32768, 128256, 256), (20, VOCAB, VOCAB)]
 )
 def test_the_default_context_keeps_all_under_three_thousand(core: int, vocab: int, size: int) -> None:
-    assert default_context(core, vocab) == size
-    assert core > MOST_TOKENS or core + size < 3000
+    rows = torch.empty(vocab, 1)
+    assert text_tail(HeadBase(rows, torch.arange(vocab), rows), range(core), None).context_size == size
 
 
 def test_mistakes_are_told() -> None:

@@ -63,17 +63,3 @@ def test_a_step_always_has_a_token() -> None:
     head = ScheduledHead(base, RANKED[2:], (1, 2, 4))
     assert head.sizes == (1, 1, 2)
     assert head.topk(torch.randn(1, base.weight.shape[1]), 1)[0].tolist() == [[0.0]]
-
-
-def test_no_step_copies_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.models.heads import scheduled as module
-
-    head = make_case("scheduled").head
-    seen = []
-    linear = torch.nn.functional.linear
-    monkeypatch.setattr(module.F, "linear", lambda x, w: (seen.append(w), linear(x, w))[1])
-    for step in range(4):
-        state = dataclasses.replace(make_case("scheduled").state, step=step)
-        head.topk(make_case("scheduled").hidden, 2, state)
-    assert [len(w) for w in seen] == [20, 14, 9, 9]
-    assert len({w.data_ptr() for w in seen}) == 1

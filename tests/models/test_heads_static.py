@@ -213,18 +213,6 @@ def test_only_a_router_prepares() -> None:
     assert found == {"router"}
 
 
-def test_sorted_slabs_are_made_once_and_serve_other_budgets() -> None:
-    case = make("router", requests=1, each=4, ops=True)
-    case.head.topk(case.hidden, 2, case.state)
-    slabs = case.head._slabs
-    other = case.head.with_budgets((9,))
-    other.topk(case.hidden, 2, case.state)
-    case.head.topk(case.hidden, 2, case.state)
-    assert slabs is case.head._slabs is other._slabs
-    order = case.head.cluster.argsort(stable=True)
-    assert torch.equal(slabs.weight, case.base.weight[: case.head.size][order])
-
-
 def test_fp8_candidates_are_nearly_those_of_the_scorer() -> None:
     """Of the candidates in full precision, most stay; logits are the exact head's in both."""
     full, small = (make(form, requests=1, each=40, ops=False) for form in ("ranker", "ranker-fp8"))
@@ -233,18 +221,6 @@ def test_fp8_candidates_are_nearly_those_of_the_scorer() -> None:
     assert 0.9 < sum(kept) / len(kept) < 1.0
     chosen = build_head("ranker", full.base, full.module, HeadOptions(shortlist=VOCAB, fp8=True))
     same(chosen.topk(full.hidden, 9), build_head("full", full.base).topk(full.hidden, 9))
-
-
-def test_heads_keep_no_second_copy_of_a_weight_but_those_they_say() -> None:
-    """Buffers share the memory of the base and the scorer."""
-    for form in ("full", "low-rank", "ranker", "hybrid", "context", "router"):
-        case = make(form, requests=1, each=2, ops=False)
-        known = {case.base.weight.data_ptr(), case.base.embedding.data_ptr()}
-        if case.module is not None:
-            known |= {parameter.data_ptr() for parameter in case.module.parameters()}
-        large = [t for t in (*case.head.buffers(), *case.head.parameters()) if t.numel() >= VOCAB * 6]
-        assert large
-        assert {tensor.data_ptr() for tensor in large} <= known
 
 
 VALUES = st.one_of(

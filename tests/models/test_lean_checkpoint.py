@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,31 +54,21 @@ def test_sharded_equals_single_file(case: str, index: bool, tmp_path: Path) -> N
     assert torch.equal(single, sharded)
 
 
-def test_tied_checkpoint_has_no_lm_head_and_needs_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", ["tied", "another head", "equal head", "head only"])
+def test_tied_checkpoints(stored: str, tmp_path: Path) -> None:
     build("llama-tied", tmp_path)
+    changes: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
+        "tied": lambda tensors: None,
+        "another head": lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].flip(0)}),
+        "equal head": lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}),
+        "head only": lambda tensors: tensors.update({HEAD: tensors.pop(EMBEDDING)}),
+    }
     assert HEAD not in load_file(tmp_path / "model.safetensors")
-    _assert_like_hugging_face(tmp_path)
-
-
-def test_tied_checkpoint_with_another_lm_head_keeps_both(tmp_path: Path) -> None:
-    build("llama-tied", tmp_path)
-    _edit(tmp_path, lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].flip(0)}))
+    _edit(tmp_path, changes[stored])
     lean = load_target(tmp_path)
-    assert not torch.equal(lean.lm_head_weight, lean.embedding)
-    _assert_like_hugging_face(tmp_path)
-
-
-def test_tied_checkpoint_with_an_equal_lm_head_shares_it(tmp_path: Path) -> None:
-    build("llama-tied", tmp_path)
-    _edit(tmp_path, lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}))
-    lean = load_target(tmp_path)
-    assert lean.lm_head_weight.data_ptr() == lean.embedding.data_ptr()
-    _assert_like_hugging_face(tmp_path)
-
-
-def test_tied_checkpoint_with_an_lm_head_only_embeds_with_it(tmp_path: Path) -> None:
-    build("llama-tied", tmp_path)
-    _edit(tmp_path, lambda tensors: tensors.update({HEAD: tensors.pop(EMBEDDING)}))
+    shared = lean.lm_head_weight.data_ptr() == lean.embedding.data_ptr()
+    assert shared == (stored != "another head")
+    assert not any(parameter.requires_grad for parameter in lean.parameters())
     _assert_like_hugging_face(tmp_path)
 
 
@@ -123,12 +112,6 @@ def _refused(folder: Path, kind: type[VocabForgeError], *words: str) -> None:
     assert caught.value.remedy or "missing" in caught.value.message
 
 
-def test_untied_without_lm_head_is_refused(tmp_path: Path) -> None:
-    build("llama", tmp_path)
-    _edit(tmp_path, lambda tensors: tensors.pop(HEAD))
-    _refused(tmp_path, MismatchError, "missing: lm_head.weight", "tie_word_embeddings")
-
-
 def test_missing_unexpected_and_wrong_shapes_come_in_one_error(tmp_path: Path) -> None:
     build("llama", tmp_path)
 
@@ -148,23 +131,35 @@ def test_missing_unexpected_and_wrong_shapes_come_in_one_error(tmp_path: Path) -
     )
 
 
-def test_a_long_list_of_problems_is_cut(tmp_path: Path) -> None:
+UP = "model.layers.0.mlp.up_proj.weight"
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "kind", "words"),
+    [
+        (lambda t: t.pop(HEAD), {}, MismatchError, ["missing: lm_head.weight", "tie_word_embeddings"]),
+        (None, {"num_hidden_layers": 5}, MismatchError, ["missing: model.layers.3.", "and 13 more"]),
+        (None, {"vocab_size": VOCAB + 1}, MismatchError, ["vocab_size", f"{VOCAB} rows", str(VOCAB + 1)]),
+        (
+            lambda t: t.update({UP: torch.ones(10, 32, dtype=torch.uint8)}),
+            {},
+            DataError,
+            ["packed", f"{UP} (U8)", "dequantise"],
+        ),
+    ],
+)
+def test_other_tensors_are_refused(
+    change: Callable[[Tensors], object] | None,
+    config: dict[str, int],
+    kind: type[VocabForgeError],
+    words: list[str],
+    tmp_path: Path,
+) -> None:
     build("llama", tmp_path)
-    rewrite_config(tmp_path, lambda values: values.update(num_hidden_layers=5))
-    _refused(tmp_path, MismatchError, "missing: model.layers.3.", "and 13 more")
-
-
-def test_vocabulary_of_another_size_is_refused(tmp_path: Path) -> None:
-    build("llama", tmp_path)
-    rewrite_config(tmp_path, lambda values: values.update(vocab_size=VOCAB + 1))
-    _refused(tmp_path, MismatchError, "vocab_size", f"{VOCAB} rows", str(VOCAB + 1))
-
-
-def test_packed_weights_are_refused(tmp_path: Path) -> None:
-    build("bitnet", tmp_path)
-    name = "model.layers.0.mlp.up_proj.weight"
-    _edit(tmp_path, lambda tensors: tensors.update({name: torch.ones(10, 32, dtype=torch.uint8)}))
-    _refused(tmp_path, DataError, "packed", f"{name} (U8)", "dequantise")
+    _edit(tmp_path, change or (lambda tensors: None))
+    rewrite_config(tmp_path, lambda values: values.update(config))
+    _refused(tmp_path, kind, *words)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 3_000], ids=["empty", "header-cut", "data-cut"])
@@ -175,36 +170,26 @@ def test_truncated_file_is_refused_with_its_path(keep: int, tmp_path: Path) -> N
     _refused(tmp_path, DataError, "cannot be read", str(file), "truncated")
 
 
-def test_a_missing_shard_is_refused(tmp_path: Path) -> None:
+def test_shards_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     build("llama", tmp_path, max_shard_size="10KB")
+    index = tmp_path / "model.safetensors.index.json"
     lost = sorted(tmp_path.glob("*.safetensors"))[1]
+    data = lost.read_bytes()
     lost.unlink()
     _refused(tmp_path, DataError, lost.name)
-    (tmp_path / "model.safetensors.index.json").unlink()
-    _refused(tmp_path, MismatchError, "missing: ")
-
-
-def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
-    build("llama", tmp_path, max_shard_size="10KB")
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}}))
+    index.write_text(json.dumps({"metadata": {}}))
     _refused(tmp_path, DataError, "weight_map")
-
-
-def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
-    build("llama", tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "one.safetensors")
-    shutil.copyfile(tmp_path / "one.safetensors", tmp_path / "two.safetensors")
+    index.unlink()
+    _refused(tmp_path, MismatchError, "missing: ")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.safetensors").write_bytes(data)
     _refused(tmp_path, DataError, "one.safetensors and two.safetensors")
 
 
-def test_pickles_are_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_folders_without_weights_are_refused(tmp_path: Path) -> None:
     build("llama", tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     _refused(tmp_path, DataError, "pytorch_model.bin", "save_pretrained")
-
-
-def test_a_folder_without_weights_or_configuration_is_refused(tmp_path: Path) -> None:
-    build("llama", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "pytorch_model.bin").unlink()
     _refused(tmp_path, DataError, "no weight file")
     _refused(tmp_path / "nowhere", DataError, "nowhere")

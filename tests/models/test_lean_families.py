@@ -126,24 +126,6 @@ def test_tree_nodes_see_their_path_only(case: str, tmp_path: Path) -> None:
         torch.testing.assert_close(tree[node], alone[0, -1], rtol=0, atol=1e-4)
 
 
-def test_a_moved_slot_serves_as_well(tmp_path: Path) -> None:
-    """Compaction after a tree: keys moved to other slots, overlapping ones too, give the same logits."""
-    build("llama", tmp_path)
-    lean = load_target(tmp_path)
-    ids, positions = _ids(67, batch=1), torch.arange(LENGTH)
-    slots = positions + 3
-    expected, _ = run_full(lean, ids)
-    with torch.inference_mode():
-        cache, first = lean.new_cache(LENGTH + 3), positions[:-1]
-        keys = torch.full((LENGTH + 3,), -1)
-        keys[slots] = positions
-        lean(ids[:, :-1], first[None], cache=cache, slots=slots[:-1], mask=causal_mask(first, keys))
-        cache.move(slots[:-1], first)
-        last = positions[-1:]
-        out = lean(ids[:, -1:], last[None], cache=cache, slots=last, mask=causal_mask(last, positions))
-    torch.testing.assert_close(lean.logits(out.hidden)[:, -1], expected[:, -1], rtol=0, atol=1e-5)
-
-
 def test_a_row_that_sees_nothing_is_finite_and_harmless(tmp_path: Path) -> None:
     build("llama", tmp_path)
     lean = load_target(tmp_path)
@@ -181,14 +163,6 @@ def test_a_long_view_of_a_windowed_model_needs_its_window_mask(tmp_path: Path) -
         )
     expected, _ = run_full(lean, ids)
     torch.testing.assert_close(lean.logits(out.hidden), expected[:, :view], rtol=0, atol=1e-5)
-
-
-def test_model_is_frozen_and_shares_what_is_tied(tmp_path: Path) -> None:
-    build("llama-tied", tmp_path)
-    lean = load_target(tmp_path)
-    assert not lean.training
-    assert not any(parameter.requires_grad for parameter in lean.parameters())
-    assert lean.lm_head_weight.data_ptr() == lean.embedding.data_ptr()
 
 
 def test_sliding_layers_follow_the_configuration(tmp_path: Path) -> None:

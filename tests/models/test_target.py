@@ -17,7 +17,7 @@ from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.target.documents import document_mask
 from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.models.target.hf import HFTarget, check_tokenizer_fits, default_aux_layers, read_target_config
+from vocabforge.models.target.hf import HFTarget, check_tokenizer_fits, default_aux_layers
 
 
 def row(documents: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -150,12 +150,6 @@ def test_tokenizers_may_be_smaller_but_not_larger_than_the_head() -> None:
     check_tokenizer_fits(60, 64, tokenizer="t", target="m")
     with pytest.raises(MismatchError, match="does not match the target"):
         check_tokenizer_fits(65, 64, tokenizer="t", target="m")
-
-
-def test_read_target_config_wants_an_object(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(DataError, match="not a JSON object"):
-        read_target_config(tmp_path)
 
 
 def resharded(folder: Path, other: Path) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from tests.worlds import tiny_target
 from vocabforge.models.target.fingerprint import target_fingerprint
@@ -48,14 +47,3 @@ def test_bookkeeping_and_another_spelling_of_rope_do_not(folder: Path, tmp_path:
     del spelt["rope_parameters"]
     (old / "config.json").write_text(json.dumps(spelt))
     assert target_fingerprint(old) == target_fingerprint(folder)
-
-
-@pytest.mark.parametrize(
-    "name", ["lm_head.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"]
-)
-def test_rows_behind_the_first_count(folder: Path, tmp_path: Path, name: str) -> None:
-    to = changed(folder, tmp_path / "w")
-    tensors = load_file(to / "model.safetensors")
-    tensors[name][len(tensors[name]) // 2 :] *= -1
-    save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
-    assert target_fingerprint(to) != target_fingerprint(folder)

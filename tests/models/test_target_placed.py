@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.worlds import ROOT, tiny_target
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.models.target.documents import DocumentSpan, document_mask, document_spans, plan_passes
+from vocabforge.models.target.documents import DocumentSpan, document_spans, plan_passes
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget, check_row_length
 from vocabforge.models.target.load import dtype_of
@@ -40,31 +40,6 @@ def rows(lengths: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Ten
             document[row, start : start + size] = number
             start += size
     return ids, position, document
-
-
-def masked(target: HFTarget, ids: torch.Tensor, position: torch.Tensor, document: torch.Tensor) -> Any:
-    """The packed row in one pass under a mask: what the passes without mask must equal."""
-    mask = torch.zeros(len(ids), 1, ids.shape[1], ids.shape[1])
-    mask.masked_fill_(~document_mask(document), torch.finfo(torch.float32).min)
-    with torch.no_grad():
-        return target.model.model(
-            input_ids=ids, position_ids=position, attention_mask=mask, output_hidden_states=True
-        )
-
-
-@pytest.mark.parametrize("lengths", [[[40]], [[48]], [[9, 20, 3, 1, 12]], [[30, 5], [1, 1, 44], [17]]])
-def test_passes_without_masks_equal_one_pass_under_a_mask(folder: Path, lengths: list[list[int]]) -> None:
-    target = HFTarget.load(folder, aux_layers=(0, 2, 3))
-    ids, position, document = rows(lengths, 48)
-    found = target.capture(ids, position, document)
-    expected = masked(target, ids, position, document)
-    real = document != 0
-    features = torch.cat([expected.hidden_states[i + 1] for i in (0, 2, 3)], -1)
-    scale = float(features[real].abs().max())
-    torch.testing.assert_close(found.features[real], features[real], rtol=0, atol=1e-5 * scale)
-    torch.testing.assert_close(found.hidden[real], expected.last_hidden_state[real], rtol=0, atol=1e-5)
-    assert not found.features[~real].any()
-    assert not found.hidden[~real].any()
 
 
 def test_no_mask_of_the_rows_length_squared_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

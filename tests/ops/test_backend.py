@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from vocabforge.core.errors import UsageError
-from vocabforge.ops import backend
-from vocabforge.ops.silu_mul import silu_mul
+from vocabforge.ops import backend, checks
 from vocabforge.ops.tree_verify import tree_verify
 
 
@@ -68,12 +67,18 @@ def test_a_kernels_refusal_names_the_op_and_no_source_file(native_cpu: None) -> 
     assert int(numbers[0, 0]) <= 2
 
 
-def test_nothing_to_do_needs_no_kernel(native_cpu: None) -> None:
-    assert silu_mul(torch.zeros(0, 16)).shape == (0, 8)
-
-
-def test_facts_say_what_was_built(native_cpu: None) -> None:
-    facts = backend.library_facts()
-    assert facts is not None
-    assert facts["variant"] in ("native", "cpu")
-    assert json.loads(backend.LIBRARY.with_suffix(".json").read_text()) == facts
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (lambda: checks.check_shape("op", "x", torch.zeros(2, 3), 2, None, None), "x has another shape"),
+        (lambda: checks.check_shape("op", "x", torch.zeros(2, 3), 2, 4), "x has another shape"),
+        (lambda: checks.check_dtype("op", "x", torch.zeros(2), {torch.int64}), "x has another dtype"),
+        (lambda: checks.check_together("op", [torch.zeros(1), torch.zeros(1, device="meta")]), "devices"),
+        (lambda: checks.check_range("op", "k", 65, 1, 64), "k is out of range"),
+        (lambda: checks.fitting_backend("op", "emulated", torch.zeros(1), False, "d"), "these sizes"),
+        (lambda: backend.Op("op", torch.neg)("opencl", torch.zeros(1)), "no such kernel backend"),
+    ],
+)
+def test_what_every_op_refuses(check: Callable[[], object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check()

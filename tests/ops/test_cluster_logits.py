@@ -146,25 +146,6 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.
         compare("native", given, 3)
 
 
-def test_wrong_inputs_are_refused() -> None:
-    hidden, weight, offsets, opened = inputs(SIZES, 3, 32, torch.bfloat16)
-    wrong = [
-        ((hidden[:, :16], weight, offsets, opened), 4, "weight has another shape"),
-        ((hidden.repeat(22, 1), weight, offsets, opened), 4, "hidden rows is out of range"),
-        ((hidden, weight.half(), offsets, opened), 4, "weight has another dtype"),
-        ((hidden, weight, offsets.long(), opened), 4, "offsets has another dtype"),
-        ((hidden, weight, offsets, opened[:, 1:]), 4, "opened has another shape"),
-        ((hidden, weight, offsets, opened.int()), 4, "opened has another dtype"),
-        ((hidden, weight, offsets, opened), 0, "most_tiles is out of range"),
-    ]
-    for given, tiles, message in wrong:
-        with pytest.raises(UsageError, match=message):
-            cluster_logits(*given, most_tiles=tiles)
-    odd = inputs(SIZES, 2, 12, torch.bfloat16)
-    with pytest.raises(UsageError, match="does not take these sizes"):
-        cluster_logits(*odd, most_tiles=4, backend="emulated")
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [1, 10, 16, 33, 64])

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from vocabforge.core.errors import UsageError
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.layers import rms_norm
 from vocabforge.models.rope import RopeSettings, apply_rope, inverse_frequencies, rope_at
@@ -153,30 +152,6 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.
         for norm in (False, True):
             compare("native", inputs(2, 3, 4, 2, dim, dtype, norm=norm, seed=dim))
     compare("native", inputs(2, 3, 4, 2, 32, dtype, angles=torch.float32))
-
-
-def test_wrong_inputs_are_refused() -> None:
-    given = inputs(2, 3, 2, 1, 16, torch.bfloat16)
-    wrong: dict[str, tuple[Any, str]] = {
-        "qkv": (given["qkv"][..., :-1], "qkv has another shape"),
-        "cos": (given["cos"][:, :2], "cos has another shape"),
-        "sin": (given["sin"].float(), "sin has another dtype"),
-        "keys": (given["keys"].float(), "keys has another dtype"),
-        "values": (given["values"][:, :, :-1], "values has another shape"),
-        "slots": (given["slots"].int(), "slots has another dtype"),
-        "qk_norm": (given["qk_norm"][:2], "qk_norm has another shape"),
-        "heads": (0, "out of range"),
-    }
-    for name, (value, message) in wrong.items():
-        with pytest.raises(UsageError, match=message):
-            rope_store(**{**given, name: value})
-    with pytest.raises(UsageError, match="even"):
-        rope_store(**{**given, "keys": given["keys"][..., :15], "values": given["values"][..., :15]})
-
-
-def test_a_kernel_asked_for_by_name_refuses_heads_that_it_does_not_take() -> None:
-    with pytest.raises(UsageError, match="does not take these sizes"):
-        rope_store(**inputs(1, 2, 2, 1, 24, torch.bfloat16), backend="emulated")
 
 
 @pytest.mark.gpu

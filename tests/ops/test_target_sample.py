@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.decode.probability import p_value
-from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory, target_weights
 from vocabforge.ops.target_sample import target_sample, target_weights_of
@@ -225,18 +224,6 @@ def test_draws_follow_the_law() -> None:
 def test_draws_of_the_emulated_kernel_follow_the_law(emulated: Callable[[str], None]) -> None:
     emulated("target_sample")
     check_law(500, "emulated")
-
-
-def test_wrong_calls_are_refused() -> None:
-    logits, settings = torch.zeros(2, 4), tensors([SamplingParams(1.0)] * 2)
-    with pytest.raises(UsageError, match="temperature"):
-        target_weights_of(logits, settings[0][:1], *settings[1:])
-    with pytest.raises(UsageError, match="top_k"):
-        target_weights_of(logits, settings[0], settings[0], *settings[2:])
-    with pytest.raises(UsageError, match="seeds"):
-        target_sample(logits, *settings, torch.zeros(3).long(), torch.zeros(2).long())
-    with pytest.raises(UsageError, match="range"):
-        target_sample(torch.zeros(2, 0), *settings, torch.zeros(2).long(), torch.zeros(2).long())
 
 
 @pytest.mark.gpu

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vocabforge.core.errors import UsageError
 from vocabforge.decode.target_side import block_mask, near_mask
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.models.kv_cache import near_rule
@@ -244,34 +243,6 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.
         Sizes(5, 2, 2, 256, capacity=40, batch=1, dtype=dtype, extra={"scale": 0.5}),
     ):
         compare(sizes, "native")
-
-
-def test_wrong_arguments_are_refused() -> None:
-    (q, keys, values, lengths, words), _ = Sizes(3, dtype=torch.float32).make()
-    with pytest.raises(UsageError, match="keys has another shape"):
-        tree_attention(q, keys[:, :, :, :8], values, lengths, words)
-    with pytest.raises(UsageError, match="values has another shape"):
-        tree_attention(q, keys, values[:, :, 1:], lengths, words)
-    with pytest.raises(UsageError, match="values has another dtype"):
-        tree_attention(q, keys, values.half(), lengths, words)
-    with pytest.raises(UsageError, match="lengths has another dtype"):
-        tree_attention(q, keys, values, lengths.int(), words)
-    with pytest.raises(UsageError, match="words has another shape"):
-        tree_attention(q, keys, values, lengths, words[:, :2])
-    with pytest.raises(UsageError, match="gaps"):
-        tree_attention(q, keys.transpose(2, 3).contiguous().transpose(2, 3), values, lengths, words)
-    with pytest.raises(UsageError, match="positions"):
-        tree_attention(q, keys, values, lengths, words, window=4)
-    with pytest.raises(UsageError, match="window is out of range"):
-        tree_attention(q, keys, values, lengths, words, window=0, positions=words[..., 0])
-    with pytest.raises(UsageError, match="scale"):
-        tree_attention(q, keys, values, lengths, words, scale=0.0)
-    with pytest.raises(UsageError, match="shared out"):
-        tree_attention(q[:, :, :3], keys.expand(-1, 2, -1, -1), values.expand(-1, 2, -1, -1), lengths, words)
-    small = [one[..., :16].contiguous() for one in (q, keys, values)]
-    with pytest.raises(UsageError, match="head size"):
-        tree_attention(*small, lengths, words, backend="emulated")
-    assert tree_attention(*small, lengths, words).shape == small[0].shape
 
 
 @pytest.mark.gpu

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tests.ops.trees_support import coarse, fine
-from vocabforge.core.errors import UsageError
 from vocabforge.ops.tree_expand import tree_expand
 
 SHAPES = [
@@ -65,18 +64,6 @@ def test_emulated_kernel_equals_the_reference(
 def test_cpu_implementation_equals_the_reference(native_cpu: None, kind: str) -> None:
     for shape in SHAPES:
         agree(shape, kind, "native")
-
-
-def test_wrong_calls_are_refused() -> None:
-    scores, logprobs, ids = inputs(2, 4, 6, "fine")
-    with pytest.raises(UsageError, match="keep"):
-        tree_expand(scores, logprobs, ids, keep=25)
-    with pytest.raises(UsageError, match="logprobs"):
-        tree_expand(scores, logprobs[:, :2], ids, keep=3)
-    with pytest.raises(UsageError, match="dtype"):
-        tree_expand(scores, logprobs, ids.int(), keep=3)
-    with pytest.raises(UsageError, match="dtype"):
-        tree_expand(scores.double(), logprobs, ids, keep=3)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tests.ops.trees_support import coarse, depths_and_ancestors, fine
-from vocabforge.core.errors import UsageError
 from vocabforge.ops.tree_select import SelectedTree, tree_select
 
 # rows, topk, depth, nodes
@@ -99,16 +98,6 @@ def test_emulated_kernel_equals_the_reference(
 def test_cpu_implementation_equals_the_reference(native_cpu: None, kind: str) -> None:
     for shape in SHAPES:
         agree(shape, kind, "native")
-
-
-def test_wrong_calls_are_refused() -> None:
-    given = (torch.tensor([1]), *history(1, 3, 1, "fine"))
-    with pytest.raises(UsageError, match="nodes"):
-        tree_select(*given, nodes=14, levels=2)
-    with pytest.raises(UsageError, match="roots"):
-        tree_select(torch.tensor([1, 2]), *given[1:], nodes=4, levels=2)
-    with pytest.raises(UsageError, match="dtype"):
-        tree_select(given[0].int(), *given[1:], nodes=4, levels=2)
 
 
 @pytest.mark.gpu

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tests.decode.probability import AllBranches, all_ways, exactly, fractions, p_value
 from tests.ops.trees_support import random_parents
-from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory
 from vocabforge.decode.tree import RowTree, Walk, children_of, walk_down
@@ -205,18 +204,6 @@ def test_emulated_kernels_equal_the_reference_on_large_trees(
 def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
     for shape in (*SHAPES, *LARGE[:2]):
         agree(shape, "native")
-
-
-def test_wrong_calls_are_refused() -> None:
-    tree = trees(2, 5, 2, 4)
-    with pytest.raises(UsageError, match="weights"):
-        tree_verify_point(**tree | {"weights": tree["weights"][:, :3]})
-    with pytest.raises(UsageError, match="weights"):
-        tree_verify_point(**tree | {"weights": tree["weights"].double()})
-    with pytest.raises(UsageError, match="seeds"):
-        tree_verify_point(**tree | {"seeds": tree["seeds"][:1]})
-    with pytest.raises(UsageError, match="alive"):
-        tree_verify_point(**tree | {"alive": tree["tokens"]})
 
 
 @pytest.mark.gpu

@@ -40,20 +40,10 @@ def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
     } == {method.family for method in results.methods}
     assert results.columns == ["machine", "roofline"]
     assert results.facts["stage data"].endswith("threads")
-    trim = results.method("vocabtrim-r-300")
-    assert trim is not None
-    assert trim.setting.endswith("never counted)")
-    assert len(trim.coverage) == 3  # its own counts, and two held-out sources
+    assert results.method("vocabtrim-r-300") is not None
     page = (output / "report" / "report.html").read_text()
     assert "<svg" in page
     made = {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")}
     again = invoke(*command)
     assert again.exit_code == 0, again.output
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")} == made
-
-
-def test_a_stage_says_which_one_comes_before(tmp_path: Path) -> None:
-    found = invoke("study", "vocab", "--size", "ci", "--output", tmp_path / "study")
-    assert found.exit_code == 1
-    assert "answers" in found.output
-    assert "study answers" in found.output

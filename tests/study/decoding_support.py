@@ -23,7 +23,7 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
         "output": root,
         "seeds": (3,),
         "device": "cpu",
-        "data": {"sources": [{"name": "a", "kind": "sample"}], "benchmarks": {"spec": 0}},
+        "data": {"sources": [{"name": "a"}], "benchmarks": {"spec": 0}},
         "target": {
             "optim": {"steps": 1},
             "max_position_embeddings": 256,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +9,7 @@ import torch
 from torch import Tensor
 
 from vocabforge.core.errors import UsageError
-from vocabforge.demo.target.build import train_tiny_target
-from vocabforge.demo.target.config import TinyTargetConfig
-from vocabforge.demo.target.train import Step, TextBatch, plain_step
-from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.study.induction import build_induction
-from vocabforge.train.config import OptimConfig
 
 VOCAB = 2000
 
@@ -94,52 +88,3 @@ def test_a_model_without_room_is_refused(changes: dict[str, Any], said: str) -> 
         UsageError, match=rf"(?s)too small for an induction circuit.*{said}.*induction: false"
     ):
         build_induction(llama(**changes), 256)
-
-
-def test_training_keeps_it_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
-    write_sample(tmp_path, 0, SampleSizes(train=60, heldout=4, questions_per_category=1))
-    config = TinyTargetConfig(
-        train=tmp_path / "train.jsonl",
-        heldout=tmp_path / "heldout.jsonl",
-        vocab_size=500,
-        hidden_size=64,
-        intermediate_size=32,
-        num_heads=2,
-        num_kv_heads=1,
-        rope_theta=1.0e6,
-        sequence_length=64,
-        threads=1,
-        checkpoint_every=2,
-        optim=OptimConfig(steps=6, batch_size=2, lr=1e-2),
-    )
-
-    def start(model: Any) -> None:
-        build_induction(model, config.sequence_length)
-
-    whole = train_tiny_target(config, tmp_path / "whole", start=start)
-
-    def stopping(*arguments: Any) -> Step:
-        take = plain_step(*arguments)
-
-        def step(number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
-            if number == 4:
-                raise KeyboardInterrupt
-            return take(number, batch)
-
-        return step
-
-    with pytest.raises(KeyboardInterrupt):
-        train_tiny_target(config, tmp_path / "stopped", start=start, make_step=stopping)
-    resumed = train_tiny_target(config, tmp_path / "stopped", start=start)
-    weights = [(one.path / "model.safetensors").read_bytes() for one in (whole, resumed)]
-    assert weights[0] == weights[1]
-
-    from safetensors.torch import load_file
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    learnt = load_file(whole.path / "model.safetensors")
-    torch.manual_seed(config.seed)
-    fresh = LlamaForCausalLM(LlamaConfig.from_pretrained(whole.path))
-    build_induction(fresh, config.sequence_length)
-    for name, parameter in fresh.named_parameters():
-        assert torch.equal(learnt[name], parameter) != parameter.requires_grad, name

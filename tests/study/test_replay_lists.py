@@ -1,52 +1,53 @@
-"""What stands above a token, and what of a shortlist does a token, on the host and as on a device, against sorting."""
+"""What is above a token, and what of a shortlist is, against sorting in plain Python."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from tests.study.replay_scores import ROWS, SIZE, kinds, ordered, scores_of, ways
+from vocabforge.ops.ordering import topk_lowest_id
 from vocabforge.study.replay import lists as replay_lists
 from vocabforge.study.replay.lists import Shortlist, above, on_lists
 
-WIDTH = 4
+ROWS, SIZE = 9, 700
+kinds = pytest.mark.parametrize("kind", ["real", "ties", "equal"])
+
+
+def scores_of(kind: str, seed: int = 0) -> torch.Tensor:
+    drawn = torch.randn(ROWS, SIZE, generator=torch.Generator().manual_seed(seed))
+    return {"real": drawn, "ties": (drawn * 2).round(), "equal": torch.zeros(ROWS, SIZE)}[kind]
+
+
+def ordered(row: torch.Tensor) -> list[int]:
+    """Head rows, best first, ties to the lower one."""
+    values = row.tolist()
+    return sorted(range(len(values)), key=lambda i: (-values[i], i))
 
 
 @kinds
-@ways
-def test_above_is_what_sorting_puts_before(kind: str, way: str) -> None:
+def test_above_is_what_sorting_puts_before(kind: str) -> None:
     scores = scores_of(kind)
     wanted = torch.tensor([0, SIZE - 1, 5, -1, 300, 17, -1, 640, 2])
-    pairs = {"host": above, "device": replay_lists._above_on_device}[way](scores, wanted)
+    pairs = above(scores, wanted)
     member = pairs.columns % 3 == 0
     for row, place in enumerate(wanted.tolist()):
         order = ordered(scores[row])
         expected = set(order[: order.index(place)]) if place >= 0 else set()
         assert set(pairs.columns[pairs.rows == row].tolist()) == expected
-        assert int(pairs.count()[row]) == len(expected)
         assert int(pairs.count(member)[row]) == sum(one % 3 == 0 for one in expected)
-    assert bool((pairs.rows.diff() >= 0).all())
-
-
-def test_nothing_above_nothing() -> None:
-    pairs = above(scores_of("real"), torch.full((ROWS,), -1))
-    assert len(pairs.rows) == len(pairs.columns) == 0
-    assert pairs.count(torch.zeros(0, dtype=torch.bool)).tolist() == [0] * ROWS
 
 
 @kinds
-@ways
 @pytest.mark.parametrize("sample", [8, 4096])
 @pytest.mark.parametrize("exact", ["real", "ties"])
-def test_lists_hold_exactly_the_best(kind: str, way: str, sample: int, exact: str, monkeypatch) -> None:
+def test_lists_hold_exactly_the_best(kind: str, sample: int, exact: str, monkeypatch) -> None:
     """Several sizes at once, some without head rows that are left out; the sample may be far too small."""
     monkeypatch.setattr(replay_lists, "_SAMPLE", sample)
     scores, logits = scores_of(kind, seed=1), scores_of(exact, seed=2)
     some = torch.zeros(SIZE, dtype=torch.bool)
     some[::5] = True
     best = torch.zeros(SIZE, dtype=torch.bool)
-    best[scores[0].topk(SIZE // 2).indices] = True  # without all that would be looked at first
+    best[scores[0].topk(SIZE // 2).indices] = True  # without the first half of its row
     lists = [Shortlist(1), Shortlist(40), Shortlist(10, some), Shortlist(300), Shortlist(30, best)]
     lists += [Shortlist(SIZE)] if sample == 4096 else []
     met = set()
@@ -54,27 +55,25 @@ def test_lists_hold_exactly_the_best(kind: str, way: str, sample: int, exact: st
         wanted = torch.randint(-1, SIZE, (ROWS,), generator=torch.Generator().manual_seed(seed))
         wanted[:4] = torch.tensor([int(logits[row].topk(1 + 3 * row).indices[-1]) for row in range(4)])
         pairs = above(logits, wanted)
-        ask = {"host": on_lists, "device": replay_lists._on_device}[way]
-        for one, found in zip(lists, ask(scores, pairs, wanted, lists, WIDTH), strict=True):
+        for one, found in zip(lists, on_lists(scores, pairs, wanted, lists), strict=True):
             left = [True] * SIZE if one.without is None else (~one.without).tolist()
             for row, token in enumerate(wanted.tolist()):
                 members = {*[i for i in ordered(scores[row]) if left[i]][: one.size]}
                 assert bool(found.inside[row]) == (token in members)
-                if token < 0 or (left[token] and token not in members):
-                    continue
-                order = ordered(logits[row])
-                expected = len(members & set(order[: order.index(token)]))
-                met.add(min(expected, WIDTH))
-                assert min(int(found.above[row]), WIDTH) == min(expected, WIDTH)
-    assert {0, 1, WIDTH} <= met
+                if token >= 0:
+                    order = ordered(logits[row])
+                    expected = len(members & set(order[: order.index(token)]))
+                    met.add(min(expected, 4))
+                    assert int(found.above[row]) == expected
+    assert {0, 1, 4} <= met
 
 
-def test_a_pivot_keeps_little_of_a_long_row_and_never_too_little() -> None:
-    row = np.random.default_rng(0).normal(size=150_000).astype(np.float32)
-    for most in (1, 128, 4096):
-        pool = replay_lists._pool(row, most)
-        assert set(np.argpartition(-row, most)[:most].tolist()) <= set(pool.tolist())
-        assert len(pool) < 8000
-    adverse = np.zeros(150_000, np.float32)
-    adverse[::36] = 1.0  # the sample sees nothing else, and takes them for the rule
-    assert len(replay_lists._pool(adverse, 100_000)) == len(adverse)
+@pytest.mark.parametrize("adverse", [False, True])
+def test_the_best_of_long_rows_are_those_of_a_whole_sort(adverse: bool) -> None:
+    scores = torch.randn(3, 150_000, generator=torch.Generator().manual_seed(0))
+    if adverse:  # the sample sees nothing else, and takes them for the rule
+        scores = torch.zeros(3, 150_000)
+        scores[:, ::36] = 1.0
+    for count in (1, 4096, 100_000):
+        for found, expected in zip(replay_lists._best(scores, count), topk_lowest_id(scores, count)):
+            assert torch.equal(found, expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,16 @@ import pytest
 
 from tests.study.training_support import make_inputs, study_config, write_own
 from vocabforge.core.artifact import MANIFEST
-from vocabforge.core.errors import ConfigError
-from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.drafters.io import TargetTensors, load_trainable
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.study import stage_drafters as drafters
 from vocabforge.study import stage_vocab as vocab
-from vocabforge.study.config import DraftersConfig, StudyConfig
+from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
-from vocabforge.study.stage_drafters import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
-from vocabforge.study.steps import begin
+from vocabforge.study.stage_drafters import FOLDER, HELDOUT, TRAIN, packed
+from vocabforge.study.steps import run_step
 from vocabforge.vocab.subset.subset import load_subset
 
 pytestmark = pytest.mark.long
@@ -96,73 +94,22 @@ def test_every_method_finds_what_it_drafts_with(study: tuple[StudyConfig, StudyL
     assert [load_head(place / f"router-{count}" / "router").module.clusters for count in (8, 4)] == [8, 4]
 
 
-def test_finished_runs_keep_no_checkpoints(study: tuple[StudyConfig, StudyLayout]) -> None:
-    _, layout = study
-    left = {path.name for path in layout.seed(0).rglob("*") if path.is_dir()}
-    assert not left & {"checkpoints", "best"}
-    assert not list(layout.seed(0).rglob(".*"))
-
-
-def test_settings_of_the_runs(study: tuple[StudyConfig, StudyLayout]) -> None:
-    _, layout = study
-    full, alone, router = (
-        json.loads((layout.seed(0) / name / "config.json").read_text())
-        for name in ("full", "rankers", "router-8")
-    )
-    assert full["drafter"]["head"] == "own"
-    assert full["optim"]["steps"] == 4
-    assert alone["optim"]["steps"] == 2
-    assert router["optim"]["batch_size"] == 2
-    assert alone["drafter"]["freeze"]
-    assert alone["heads"]["low_rank"] is None
-    assert router["router"]["steps"] == full["ttt"]["steps"] == 2
-    metrics = (layout.seed(0) / "full" / "metrics.jsonl").read_text().splitlines()
-    assert sum(json.loads(line)["kind"] == "heldout" for line in metrics) == 1
-
-
-def test_the_mixture(study: tuple[StudyConfig, StudyLayout], tmp_path: Path) -> None:
-    config, layout = study
-    lines = (layout.root / FOLDER / TRAIN).read_text().splitlines()
-    own = set(layout.own_texts.read_text().splitlines())
-    texts = set(layout.train_texts.read_text().splitlines())
-    assert set(lines) <= own | texts
-    taken = [sum(line in part for line in lines) for part in (texts, own)]
-    found = mix(config, layout, load_tokenizer(layout.target))
-    assert (layout.root / FOLDER / TRAIN).read_text().splitlines() == lines
-    assert [found["conversations"][name] for name in ("texts", "own")] == taken
-    assert found["tokens"]["texts"] / sum(found["tokens"].values()) == pytest.approx(0.5, abs=0.1)
-    assert sum(found["tokens"].values()) == pytest.approx(4 * 2 * 64, rel=0.25)  # what the steps read
-    heldout = (layout.root / FOLDER / HELDOUT).read_text().splitlines()
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.5, (30, 30)), (0.75, (60, 20)), (0.0, (0, 30)), (1.0, (60, 0))]
+)
+def test_the_mixture(
+    study: tuple[StudyConfig, StudyLayout], tmp_path: Path, share: float, expected: tuple[int, int]
+) -> None:
+    layout = StudyLayout(tmp_path)
+    for name in ("data", "answers", "target"):
+        (tmp_path / name).symlink_to(study[1].root / name)
+    packed(study_config(tmp_path, drafters={"corpus_share": share}), layout)
+    lines = (tmp_path / FOLDER / TRAIN).read_text().splitlines()
+    parts = [set(path.read_text().splitlines()) for path in (layout.train_texts, layout.own_texts)]
+    assert tuple(sum(line in part for line in lines) for part in parts) == expected
+    heldout = (tmp_path / FOLDER / HELDOUT).read_text().splitlines()
     assert len(heldout) == 8
     assert set(heldout) <= set(layout.heldout_texts("apart").read_text().splitlines())
-    elsewhere = StudyLayout(tmp_path)
-    shutil.copytree(layout.data, elsewhere.data)
-    shutil.copytree(layout.answers, elsewhere.answers)
-    only = config.model_copy(update={"drafters": config.drafters.model_copy(update={"corpus_share": 0.0})})
-    assert mix(only, elsewhere, load_tokenizer(layout.target))["conversations"]["texts"] == 0
-    assert set((elsewhere.root / FOLDER / TRAIN).read_text().splitlines()) <= own
-
-
-def test_shares_hold_until_one_kind_runs_out() -> None:
-    def tokens(share: float, texts: float, own: float) -> tuple[float, float]:
-        full = {"steps": 10, "batch_size": 2}
-        values = {"aux_layers": [0], "reduced_size": 5, "sequence_length": 50, "corpus_share": share}
-        parts = dict.fromkeys(("full", "reduced", "alone", "router"), full)
-        return shared_tokens(texts, own, DraftersConfig.model_validate({**values, **parts}))
-
-    assert tokens(0.25, 1e6, 1e6) == (250, 750)  # 1,000 are read
-    assert tokens(0.25, 1e6, 300) == (100, 300)
-    assert tokens(0.25, 50, 1e6) == (50, 150)
-    assert tokens(1.0, 400, 0) == (400, 0)
-    assert tokens(0.0, 0, 400) == (0, 400)
-    assert list(interleaved("abcd", "XY")) == list("aXbcYd")
-
-
-def test_a_finished_seed_is_taken_over(study: tuple[StudyConfig, StudyLayout]) -> None:
-    config, layout = study
-    before = made(layout)
-    drafters.run(config, layout, 0)
-    assert made(layout) == before
 
 
 def test_a_change_makes_again_only_what_it_decides(again: StudyLayout) -> None:
@@ -172,6 +119,7 @@ def test_a_change_makes_again_only_what_it_decides(again: StudyLayout) -> None:
         return remade(again, before)
 
     part = {"steps": 1, "batch_size": 2}
+    assert changed() == set()
     assert changed(drafters={"alone": part}) == {"rankers"}
     both = {"alone": part, "router": part}
     shutil.rmtree(again.seed(0) / "reduced" / "drafter")
@@ -191,39 +139,27 @@ def test_a_killed_training_goes_on_and_a_changed_one_begins_again(
     def die(*_: Any) -> None:
         raise Killed
 
-    def train(learning_rate: float = 1e-3, *, kill: bool = False) -> str:
-        part = {"steps": 4, "batch_size": 2, "lr": learning_rate}
-        training = drafters.Training(study_config(again.root, drafters={"full": part}), again, 0)
-        with monkeypatch.context() as patch:
-            if kill:
-                patch.setattr("vocabforge.train.loop.finish", die)
-            return str(training.full(training.inputs())["digest"])
-
     whole = drafter_digest(again.seed(0) / "full" / "drafter")
     shutil.rmtree(again.seed(0))
     for learning_rate in (0.5, 1e-3):
-        with pytest.raises(Killed):
-            train(learning_rate, kill=True)
-        assert not (again.seed(0) / "full.json").exists()
+        part = {"steps": 4, "batch_size": 2, "lr": learning_rate}
+        config = study_config(again.root, drafters={"full": part})
+        with monkeypatch.context() as patch:
+            patch.setattr("vocabforge.train.loop.finish", die)
+            with pytest.raises(Killed):
+                drafters.run(config, again, 0)
     assert "Resuming" not in capsys.readouterr().err
-    assert train() == whole
+    drafters.run(config, again, 0)
+    assert drafter_digest(again.seed(0) / "full" / "drafter") == whole
     assert "Resuming at step 4 of 4" in capsys.readouterr().err
 
 
 def test_seeds_differ_and_share_their_rows(again: StudyLayout) -> None:
     rows = {path.name for path in (again.root / FOLDER).iterdir()}
-    training = drafters.Training(study_config(again.root, seeds=[0, 5]), again, 5)
-    digest = training.full(training.inputs())["digest"]
+    drafters.run(study_config(again.root, seeds=[0, 5]), again, 5)
     assert {path.name for path in (again.root / FOLDER).iterdir()} == rows
-    assert digest == drafter_digest(again.seed(5) / "full" / "drafter")
-    assert digest != drafter_digest(again.seed(0) / "full" / "drafter")
-
-
-@pytest.mark.parametrize("ranks", [(8, 8), (2, 4, 8), (33,)])
-def test_ranks_that_cannot_be_trained(tmp_path: Path, ranks: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="problem") as caught:
-        study_config(tmp_path, methods={"ranks": ranks})
-    assert "methods.ranks" in caught.value.render()
+    digests = [drafter_digest(again.seed(seed) / "full" / "drafter") for seed in (0, 5)]
+    assert digests[0] != digests[1]
 
 
 def test_without_held_out_sources_the_last_conversations_are_held_out(
@@ -231,22 +167,29 @@ def test_without_held_out_sources_the_last_conversations_are_held_out(
 ) -> None:
     layout = StudyLayout(tmp_path)
     for name in ("data", "answers", "target"):
-        shutil.copytree(study[1].root / name, tmp_path / name)
-    data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
-    inputs = drafters.Training(study_config(layout.root, data=data), layout, 0).inputs()
+        (tmp_path / name).symlink_to(study[1].root / name)
+    found = packed(study_config(tmp_path, data={"sources": [{"name": "one"}], "benchmarks": {}}), layout)
     assert (layout.root / FOLDER / HELDOUT).read_text() == ""
-    found = (layout.root / FOLDER / TRAIN).read_text().splitlines()
-    assert inputs.data.figures["facts"]["conversations"] == len(found)
-    assert len(inputs.data.heldout) == 1
+    assert len(found.heldout) > 0
 
 
-def test_a_run_folder_of_another_hand_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes").write_text("mine")
-    begin(tmp_path / "run", {"steps": 1})
-    assert (tmp_path / "run" / "notes").read_text() == "mine"
-    begin(tmp_path / "run", {"steps": 1})
-    assert (tmp_path / "run" / "notes").exists()
-    begin(tmp_path / "run", {"steps": 2})
-    assert not (tmp_path / "run" / "notes").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+def test_only_a_folder_that_another_key_began_is_cleared(tmp_path: Path) -> None:
+    folder, place = tmp_path / "run", tmp_path / "run.json"
+    notes = folder / "notes"
+
+    def step(steps: int, *, fail: bool = False) -> None:
+        def make() -> dict[str, Any]:
+            if fail:
+                raise RuntimeError
+            return {}
+
+        run_step("run", place, {"steps": steps}, make, folder=folder)
+
+    folder.mkdir()
+    notes.write_text("mine")
+    for fail in (True, False):
+        with pytest.raises(RuntimeError) if fail else contextlib.nullcontext():
+            step(1, fail=fail)
+        assert notes.exists()
+    step(2)
+    assert not notes.exists()

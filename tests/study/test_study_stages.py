@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.report_support import report_config
+from tests.study.training_support import study_config
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.files import read_json
 from vocabforge.study import stages
@@ -30,7 +30,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> StudyConfig:
-    return report_config(tmp_path / "study")
+    return study_config(tmp_path / "study", seeds=(0, 1, 2))
 
 
 def changed(config: StudyConfig, section: str, **values: Any) -> StudyConfig:
@@ -82,13 +82,6 @@ def test_results_of_other_settings_are_not_taken_over(
     later = [name for name in STAGES if name not in ("data", "report")]
     perform(other, [name for name in later if later.index(name) >= later.index(stage)])
     perform(other, ["report"])
-
-
-def test_where_it_runs_is_no_setting(config: StudyConfig, ran: list[str]) -> None:
-    perform(config, ["data", "target"])
-    moved = changed(config, "data", root=Path("elsewhere")).model_copy(update={"threads": 1})
-    perform(moved, ["answers"])
-    assert ran[-1] == "answers"
 
 
 def test_an_interrupted_stage_is_not_finished(

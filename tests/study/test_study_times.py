@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyHeads, methods
 from vocabforge.study.times import stage as times
-from vocabforge.study.times.stage import StudyTimes, read_times, tree_of, trees_of
+from vocabforge.study.times.stage import StudyTimes, read_times, trees_of
 from vocabforge.tune.latency.table import read_latency
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting
 
@@ -71,13 +70,6 @@ class TestStage:
             with pytest.raises(AssertionError, match="measured again"):
                 times.run(times_config(made.root, budget_s=0.2), made)
 
-    def test_a_file_of_version_1_is_read_without_its_larger_shape(
-        self, found: StudyTimes, tmp_path: Path
-    ) -> None:
-        old = json.loads(found.model_dump_json()) | {"schema_version": 1, "shape": {"hidden": 4096}}
-        (tmp_path / "times.json").write_text(json.dumps(old))
-        assert read_times(tmp_path / "times.json").latency == found.latency
-
 
 def test_heads_are_those_of_the_methods(made: StudyLayout) -> None:
     config = times_config(made.root)
@@ -98,6 +90,6 @@ def test_trees() -> None:
         "tree 12": TreeSetting(topk=10, depth=3, total=12),
         "dynamic tree": TreeSetting(topk=3, depth=2, total=9),
     }
-    assert tree_of(4, 6, 5) == TreeSetting(topk=4, depth=3, total=5)  # fewer levels than asked for
-    assert tree_of(1, 6, 5) is None
-    assert tree_of(2, 1, 9) is None
+    replay = config.replay.model_copy(update={"trees": (5, 1000), "levels": 2})
+    found = trees_of(config.model_copy(update={"replay": replay}))
+    assert list(found) == ["chain", "tree 5", "dynamic tree"]  # none has 1,000 nodes on two levels

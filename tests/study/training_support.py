@@ -70,11 +70,12 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
         "seeds": [0],
         "device": "cpu",
         "threads": 1,
+        "mixed_precision": "no",
         "data": {
             "sources": [
-                {"name": "one", "kind": "sample"},
-                {"name": "two", "kind": "sample"},
-                {"name": "apart", "kind": "sample", "role": "heldout"},
+                {"name": "one"},
+                {"name": "two"},
+                {"name": "apart", "role": "heldout"},
             ],
             "benchmarks": {},
         },
@@ -89,7 +90,6 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
             "reduced": {"steps": 3, "batch_size": 2},
             "alone": {"steps": 2, "batch_size": 2},
             "router": {"steps": 2, "batch_size": 2},
-            "mixed_precision": "no",
         },
         "methods": {
             "static": [40, 100],

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,13 +13,10 @@ from safetensors.torch import load_file
 from vocabforge.core.errors import MismatchError
 from vocabforge.train.checkpoint import (
     RunState,
-    joined_rng,
     list_checkpoints,
     load_latest,
     remove_old,
     remove_remains,
-    restore_rng,
-    rng_state,
     save_checkpoint,
 )
 
@@ -29,7 +24,7 @@ from vocabforge.train.checkpoint import (
 def state(value: float = 1.0) -> RunState:
     weights = {"drafter.a": torch.full((2, 3), value), "heads.ranker.down.weight": torch.randn(2)}
     optimizer = {"drafter.a/exp_avg": torch.randn(2, 3), "drafter.a/step": torch.tensor(3.0)}
-    return RunState(weights, optimizer, joined_rng([rng_state(0)]), {"best": {"value": 1.5}})
+    return RunState(weights, optimizer, {"best": {"value": 1.5}})
 
 
 def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
@@ -59,30 +54,6 @@ def test_nothing_there_is_none_and_another_identity_is_refused(tmp_path: Path) -
         load_latest(tmp_path, {"optim.lr": 1e-3, "data": "abd"})
     assert "data = 'abd'" in str(error.value)
     assert "optim.lr" not in str(error.value)
-
-
-def test_every_random_stream_goes_on_where_it_was() -> None:
-    random.seed(5)
-    random.gauss(0, 1)  # leaves a second number behind, which is part of the state
-    np.random.seed(6)
-    np.random.standard_normal()
-    torch.manual_seed(7)
-    kept = {name: value.clone() for name, value in rng_state(3).items()}
-
-    def draw() -> list[float]:
-        return [
-            random.gauss(0, 1),
-            random.random(),
-            float(np.random.standard_normal()),
-            float(np.random.random()),
-            float(torch.rand(())),
-        ]
-
-    first = draw()
-    assert draw() != first
-    assert restore_rng(kept, 3)
-    assert draw() == first
-    assert not restore_rng(kept, 4), "a rank that the checkpoint does not know"
 
 
 def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
-from vocabforge.capture.online import OnlineCapture, RowBatch
+from vocabforge.capture.online import OnlineCapture, RowBatch, to_tensors
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.corpus.prepared.packing import PackedRows, StreamPacker, TrainingSequence
@@ -21,7 +21,7 @@ from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.models.device import choose_device
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import DataConfig
-from vocabforge.train.data import prepare, to_tensors, with_prepared, write_heldout_prompts
+from vocabforge.train.data import prepare, with_prepared, write_heldout_prompts
 from vocabforge.train.setup import start_from_target
 from vocabforge.train.ttt import shift_left, unroll
 

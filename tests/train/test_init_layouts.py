@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.train.run_support import write_config
 from tests.train.test_distributed import curve, launch
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
-from vocabforge.core.artifact import MANIFEST, open_artifact
+from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.export.importing import folder_digest, import_drafter, is_native
 from vocabforge.export.layouts.interface import Export
@@ -103,23 +102,6 @@ def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(
     assert folder_digest(folder) == before, "what was read is left alone"
 
 
-def test_what_is_converted_is_the_drafter(place: Path, tmp_path: Path) -> None:
-    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
-    import_drafter(folder, place / "target", tmp_path / "native")
-    expected = make_drafter(
-        WRITTEN["sglang-eagle3"][0], place / "target", HFTarget.load(place / "target"), "reduced"
-    )
-    sizes = native_sizes(tmp_path / "native")
-    assert sizes == expected.config
-    tensors = load_file(tmp_path / "native" / "drafter.safetensors")
-    assert torch.equal(tensors.pop("target_ids"), expected.target_ids)
-    assert tensors.keys() == dict(expected.named_parameters()).keys()
-    assert all(torch.equal(tensors[key], p) for key, p in expected.named_parameters())
-    made = open_artifact(tmp_path / "native", "drafter")
-    assert made.manifest["config"] == {"target": str(place / "target"), "imported": str(folder)}
-    assert made.manifest["parents"] == {"layout": folder_digest(folder)}
-
-
 def test_it_is_converted_again_only_where_files_or_target_changed(place: Path, tmp_path: Path) -> None:
     folder, native = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3"), tmp_path / "native"
     assert not is_native(folder)
@@ -164,17 +146,6 @@ def test_fresh_removes_a_converted_drafter_that_is_not_used(place: Path, tmp_pat
     assert not (place / "left" / "init").exists()
 
 
-def test_plan_converts_where_nothing_stays(place: Path, tmp_path: Path) -> None:
-    folder = written(place, tmp_path / "speculators-eagle3", "speculators-eagle3")
-    done = command("--config", config_of(place, "planned", folder), "--plan", "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["config"]["drafter"]["init"] == str(folder)
-    assert found["drafter"]["norm_before_residual"] is True
-    assert str(place / "planned" / "init") in found["writes"]
-    assert not (place / "planned").exists()
-
-
 def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
     body = json.loads((folder / "config.json").read_text())
@@ -197,15 +168,6 @@ def test_two_processes_start_from_what_the_first_converted(place: Path, tmp_path
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.count("Converted the drafter") == 1
     assert curve(place / "two") == pytest.approx(curve(place / "one"), rel=1e-5)
-
-
-def test_what_is_no_drafter_is_said_before_anything_is_written(place: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    done = command("--config", config_of(place, "none", tmp_path / "empty"))
-    assert done.exit_code != 0
-    assert "there is no drafter here" in " ".join(done.output.split())
-    assert not (place / "none").exists()
-    shutil.rmtree(tmp_path / "empty")
 
 
 def test_a_drafter_of_another_kind_is_refused(place: Path, tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from vocabforge.train.checkpoint import full_state, restore
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.optim import (
     MasterAdamW,
@@ -84,17 +83,19 @@ def masters(model: nn.Module, optimizer: MasterAdamW) -> Tensor:
     return torch.cat([optimizer.state[p]["master"].flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("lower", [True, False])
-def test_masters_follow_fp32_where_bf16_alone_stands_still(lower: bool) -> None:
-    """``lower``: the optimiser casts the parameters; otherwise they are bf16 before it is made."""
-    settings = {"lr": 2e-5, "betas": (0.9, 0.95)}
+def adam(model: nn.Module, lower: torch.dtype = torch.bfloat16, **settings: Any) -> MasterAdamW:
+    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=1, **settings), lower=lower)
+    assert isinstance(optimizer, MasterAdamW)
+    return optimizer
+
+
+def test_masters_follow_fp32_where_bf16_alone_stands_still() -> None:
+    settings: dict[str, Any] = {"lr": 2e-5, "betas": (0.9, 0.95)}
     exact, kept, plain = net(), net(), net(torch.bfloat16)
     start = weights(exact)
-    if not lower:  # as they are after the cast, so that the runs start at the same place
-        exact, kept = net().bfloat16().float(), net(torch.bfloat16)
-        start = weights(exact)
     train(exact, torch.optim.AdamW(exact.parameters(), weight_decay=0.0, **settings), 200)
-    optimizer = MasterAdamW(kept.parameters(), lower=torch.bfloat16 if lower else None, **settings)
+    optimizer = adam(kept, **settings)
+    assert torch.equal(masters(kept, optimizer), start), "masters are the exact weights"
     train(kept, optimizer, 200)
     train(plain, torch.optim.AdamW(plain.parameters(), weight_decay=0.0, **settings), 200)
     moved = float((weights(exact) - start).norm())
@@ -105,69 +106,32 @@ def test_masters_follow_fp32_where_bf16_alone_stands_still(lower: bool) -> None:
     assert torch.equal(weights(kept), masters(kept, optimizer).bfloat16().float())
 
 
-def test_fp32_parameters_are_updated_exactly_as_by_torch() -> None:
+def test_masters_are_updated_exactly_as_by_torch() -> None:
     ours, theirs = net(), net()
-    groups: Callable[[nn.Module], list[dict[str, Any]]] = lambda m: [  # noqa: E731
-        {"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1},
-        {"params": [p for p in m.parameters() if p.dim() == 1]},
-    ]
-    train(ours, MasterAdamW(groups(ours), lr=1e-2), 20)
-    train(theirs, torch.optim.AdamW(groups(theirs), lr=1e-2, weight_decay=0.0), 20)
+    train(ours, adam(ours, torch.float32, lr=1e-2, weight_decay=0.1), 20)
+    train(theirs, make_optimizer(theirs.parameters(), OptimConfig(steps=1, lr=1e-2, weight_decay=0.1)), 20)
     assert torch.equal(weights(ours), weights(theirs))
 
 
-def test_lowering_keeps_the_exact_weights_as_masters() -> None:
+def test_a_resumed_run_repeats_the_interrupted_one_bit_for_bit() -> None:
     model = net()
-    before = weights(model)
-    optimizer = MasterAdamW(model.parameters(), lr=0.0, lower=torch.bfloat16)
-    assert torch.equal(masters(model, optimizer), before)
-    train(model, optimizer, 1)
-    assert torch.equal(masters(model, optimizer), before)
-
-
-@pytest.mark.parametrize("how", ["state_dict", "entries"])
-def test_a_resumed_run_repeats_the_interrupted_one_bit_for_bit(how: str) -> None:
-    model = net()
-    optimizer = MasterAdamW(model.parameters(), lr=1e-3, lower=torch.bfloat16)
+    optimizer = adam(model, lr=1e-3)
     train(model, optimizer, 5)
-    saved_weights, saved = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
-    assert all(
-        entry[key].dtype == torch.float32
-        for entry in saved["state"].values()
-        for key in ("master", "exp_avg", "exp_avg_sq")
-    )
-    entries = [{k: v.clone() for k, v in optimizer.state[p].items()} for p in model.parameters()]
+    named, state = dict(model.named_parameters()), optimizer.state
+    kept = {name: state[p]["master"].clone() for name, p in named.items()}
+    entries = full_state(optimizer, named)
     losses = train(model, optimizer, 5, seed=2)
 
-    again = net(torch.bfloat16)
-    again.load_state_dict(saved_weights)
-    resumed = MasterAdamW(again.parameters(), lr=1e-3)
-    if how == "state_dict":
-        resumed.load_state_dict(saved)
-    else:  # as a checkpoint does that stores single tensors
-        for parameter, entry in zip(again.parameters(), entries):
-            resumed.state[parameter] = entry
+    again = net()
+    resumed = adam(again, lr=1e-3)
+    restore(resumed, dict(again.named_parameters()), kept, entries)
     assert train(again, resumed, 5, seed=2) == losses
     assert torch.equal(masters(again, resumed), masters(model, optimizer))
 
 
-def test_loading_does_not_share_memory_with_what_was_loaded() -> None:
-    model = net()
-    optimizer = MasterAdamW(model.parameters(), lr=1e-2, lower=torch.bfloat16)
-    train(model, optimizer, 2)
-    saved = optimizer.state_dict()
-    before = [entry["master"].clone() for entry in saved["state"].values()]
-    other = net(torch.bfloat16)
-    resumed = MasterAdamW(other.parameters(), lr=1e-2)
-    resumed.load_state_dict(saved)
-    train(other, resumed, 2)
-    assert all(torch.equal(a, e["master"]) for a, e in zip(before, saved["state"].values()))
-
-
-@pytest.mark.parametrize("lower", [None, torch.bfloat16])
-def test_gradients_add_up_in_fp32_when_asked(lower: torch.dtype | None) -> None:
-    model = nn.Linear(4, 1, bias=False).to(torch.float32 if lower else torch.bfloat16)
-    MasterAdamW(model.parameters(), lower=lower, fp32_gradients=True)
+def test_gradients_add_up_in_fp32_when_asked() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    make_optimizer(model.parameters(), OptimConfig(steps=1), lower=torch.bfloat16, fp32_gradients=True)
     x = torch.tensor([[1.0, 1e-3, 0.0, 0.0]], dtype=torch.bfloat16)
     (model(x) * 256).sum().backward()
     for _ in range(4):

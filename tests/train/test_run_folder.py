@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from tests.train.run_support import settings, write_config
@@ -150,11 +149,3 @@ def test_best_is_judged_by_one_measure_at_a_time(place: Path, capsys: pytest.Cap
     train(other)
     assert other.facts["best"]["name"] == "chain_accepted_length"
     assert "best/ is now judged by" in capsys.readouterr().err
-
-
-def test_the_identity_holds_what_the_states_really_are(place: Path) -> None:
-    identity = trainer(place, "identity").identity
-    assert identity["states"] == "float32, kept in float32"
-    assert identity["passes"] == "fp32"
-    assert len(identity["tokenizer"]) == 64
-    assert torch.get_default_dtype() == torch.float32

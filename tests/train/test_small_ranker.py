@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from tests.train.run_support import settings
-from tests.worlds import tiny_drafter
 from vocabforge.cli.train import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.journal import read_jsonl_log
-from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
@@ -24,10 +22,8 @@ from vocabforge.train.heads.draft_heads import (
     FOLDER,
     KINDS,
     configured,
-    draft_heads,
     head_name,
     make_heads,
-    save_heads,
 )
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import step_settings
@@ -154,26 +150,3 @@ def test_heads_are_made_as_configured(target: HFTarget) -> None:
             make_heads(asked, torch.empty(61, 32, device="meta"), seed=0)
     for ranker in ({"shortlist": 61}, {}):
         make_heads(HeadsConfig.model_validate({"ranker": ranker}), target.head_weight, seed=0)
-
-
-def test_they_draft_and_come_back_bound_to_their_drafter(target: HFTarget, tmp_path: Path) -> None:
-    drafter = tiny_drafter(target)
-    save_drafter(tmp_path / "drafter", drafter, META)
-    made = make_heads(BOTH, target.head_weight, seed=1)
-    heads = draft_heads(drafter, made, BOTH)
-    assert {name: head.KIND for name, head in heads.items()} == {"ranker": "ranker", "low-rank": "low-rank"}
-    assert heads["ranker"].shortlist == 11
-    assert heads["ranker"].topk(torch.randn(2, 32), 3)[0].shape == (2, 3)
-    for _ in range(2):  # a run that is finished again replaces them
-        paths = save_heads(tmp_path, made, BOTH, drafter=tmp_path / "drafter", meta=META, resolved={"a": 1})
-    assert paths == {kind: tmp_path / "heads" / kind for kind in ("ranker", "low-rank")}
-    for kind, key in (("ranker", "ranker"), ("low-rank", "low_rank")):
-        loaded = load_head(paths[kind])
-        assert loaded.kind == kind
-        assert all(torch.equal(a, b) for a, b in zip(loaded.module.parameters(), made[key].parameters()))
-        owner = owner_of(loaded.artifact)
-        assert (owner.drafter, owner.target) == (drafter_digest(tmp_path / "drafter"), "t" * 64)
-        assert "drafter" in loaded.artifact.manifest["parents"]
-    assert load_head(paths["ranker"]).artifact.meta["shortlist"] == 11
-    assert load_head(paths["ranker"]).artifact.meta["weight"] == 0.2
-    assert "shortlist" not in load_head(paths["low-rank"]).artifact.meta

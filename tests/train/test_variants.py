@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.run_support import settings, signalled
-from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.journal import read_jsonl_log
@@ -76,18 +75,6 @@ def test_it_learns_resumes_to_the_same_bits_and_loads(place: Path, variant: str)
     assert artifact.meta["steps"] == 12
     assert drafter.kind == sections.get("drafter", {}).get("kind", "eagle3")
     assert all(value.dtype == torch.float32 for value in whole.values() if value.is_floating_point())
-
-
-def test_heads_trained_beside_the_drafter_are_saved_with_their_report(place: Path) -> None:
-    run(place, "with-heads", **VARIANTS["heads"])
-    for kind in ("ranker", "low-rank"):
-        meta = open_artifact(place / "with-heads" / "heads" / kind, "draft-head").meta
-        assert meta["target_fingerprint"]
-    rows = read_jsonl_log(place / "with-heads" / "metrics.jsonl")
-    assert [row for row in rows if row["kind"] == "heads"][-1]["heads"].keys()
-    last = [row for row in rows if row["kind"] == "train"][-1]
-    assert last["heads"].keys() == {"ranker", "low_rank"}
-    assert last["heads"]["ranker"]["loss"] > 0
 
 
 def test_heads_alone_leave_the_drafter_as_it_was(place: Path) -> None:

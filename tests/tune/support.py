@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import TargetTensors, save_drafter
 from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads.registry import DraftHead
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
@@ -27,9 +29,9 @@ from vocabforge.tune.latency.records import AXES, MeasuredPart, Point
 from vocabforge.tune.latency.table import LatencyTable, head_family
 from vocabforge.tune.search.acceptance import PromptRow
 from vocabforge.tune.search.predict import Prediction, predict
-from vocabforge.tune.search.proposers import Proposing
+from vocabforge.tune.search.session import proposer_of
 from vocabforge.tune.search.space import HeadChoice, TuneCandidate
-from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting
+from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting, setting_of
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 ROWS = 261
@@ -186,5 +188,6 @@ def make_table(
 
 def settings_of(place: Path, choices: Sequence[HeadChoice]) -> list[HeadSetting]:
     """Sizes of draft heads."""
-    proposing = Proposing(Models(place / "t", device="cpu"), place / "d")
-    return [proposing.setting(TuneCandidate(choice, TreeSetting.chain(1))) for choice in choices]
+    models = Models(place / "t", device="cpu")
+    made = [TuneCandidate(choice, TreeSetting.chain(1)) for choice in choices]
+    return [setting_of(cast("DraftHead", proposer_of(models, place / "d", one).head)) for one in made]

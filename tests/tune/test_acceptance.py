@@ -10,10 +10,11 @@ import pytest
 from tests.tune.support import make_place, row
 from vocabforge.core.errors import ArtifactError
 from vocabforge.decode.build.models import Models
+from vocabforge.decode.proposers.registry import Proposer
 from vocabforge.evaluate.acceptance.meter import AcceptanceMeter
 from vocabforge.evaluate.acceptance.prompts import LivePrompts
 from vocabforge.tune.search.acceptance import AcceptanceSource, AcceptanceStore, accepted_length
-from vocabforge.tune.search.proposers import Proposing
+from vocabforge.tune.search.session import proposer_of
 from vocabforge.tune.search.space import HeadChoice, TuneCandidate
 from vocabforge.tune.types import TreeSetting
 
@@ -23,50 +24,53 @@ ABOUT = {"tree": "chain 3"}
 
 
 @pytest.fixture(scope="module")
-def proposing(tmp_path_factory: pytest.TempPathFactory) -> Proposing:
-    place = make_place(tmp_path_factory.mktemp("acceptance"))
-    return Proposing(Models(place / "t", device="cpu"), place / "d")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(make_place(tmp_path_factory.mktemp("acceptance")) / "t", device="cpu")
 
 
-def source_of(proposing: Proposing, folder: Path, **identity: object) -> AcceptanceSource:
-    model = proposing.models.model
-    return AcceptanceSource(model, PROMPTS, 24, AcceptanceStore(folder), {"target": "t", **identity})
+def drafted(models: Models) -> Proposer:
+    return proposer_of(models, models.target.parent / "d", CHAIN)
 
 
-def test_rows_are_what_the_engine_does(proposing: Proposing, tmp_path: Path) -> None:
-    source = source_of(proposing, tmp_path)
-    rows = source.rows(ABOUT, lambda: proposing.proposer(CHAIN), range(4))
-    meter = AcceptanceMeter(proposing.models.model, PROMPTS, 24)
-    wanted = meter.measure(proposing.proposer(CHAIN))
+def source_of(models: Models, folder: Path, new: int = 24, **identity: object) -> AcceptanceSource:
+    store = AcceptanceStore(folder)
+    return AcceptanceSource(models.model, PROMPTS, new, store, {"target": "t", **identity})
+
+
+def test_rows_are_what_the_engine_does(models: Models, tmp_path: Path) -> None:
+    source = source_of(models, tmp_path)
+    rows = source.rows(ABOUT, lambda: drafted(models), range(4))
+    meter = AcceptanceMeter(models.model, PROMPTS, 24)
+    wanted = meter.measure(drafted(models))
     assert [one.cycles for one in rows] == list(wanted.cycles)
     assert [one.committed for one in rows] == list(wanted.committed)
     assert [one.new_tokens for one in rows] == [len(one.token_ids) for one in wanted.made]
     assert [one.prompt_tokens for one in rows] == [len(prompt) for prompt in PROMPTS.prompts]
     assert sum(one.identical for one in rows) == wanted.identical
     assert accepted_length(rows) == wanted.length
-    plain = source.plain(range(4))
+    plain = source.plain()
     assert [one.new_tokens for one in plain] == [len(one.token_ids) for one in meter.plain()]
     assert [one.cycles for one in plain] == [one.new_tokens - 1 for one in plain]
 
 
-def test_nothing_is_decoded_twice(proposing: Proposing, tmp_path: Path) -> None:
-    first = source_of(proposing, tmp_path).rows(ABOUT, lambda: proposing.proposer(CHAIN), range(2))
-    again = source_of(proposing, tmp_path)
+def test_nothing_is_decoded_twice(models: Models, tmp_path: Path) -> None:
+    first = source_of(models, tmp_path).rows(ABOUT, lambda: drafted(models), range(2))
+    again = source_of(models, tmp_path)
     assert again.rows(ABOUT, lambda: pytest.fail("known"), range(2)) == first
-    more = again.rows(ABOUT, lambda: proposing.proposer(CHAIN), range(4))
+    more = again.rows(ABOUT, lambda: drafted(models), range(4))
     assert more[:2] == first
-    assert source_of(proposing, tmp_path).rows(ABOUT, lambda: pytest.fail("known"), range(4)) == more
+    assert source_of(models, tmp_path).rows(ABOUT, lambda: pytest.fail("known"), range(4)) == more
 
 
-def test_everything_that_decides_a_row_is_in_its_key(proposing: Proposing, tmp_path: Path) -> None:
-    source = source_of(proposing, tmp_path)
+def test_everything_that_decides_a_row_is_in_its_key(models: Models, tmp_path: Path) -> None:
+    source = source_of(models, tmp_path)
     keys = {
         source.key(ABOUT),
         source.key({"tree": "chain 4"}),
-        source_of(proposing, tmp_path, dtype="float16").key(ABOUT),
-        AcceptanceSource(proposing.models.model, PROMPTS, 25, source.store, {"target": "t"}).key(ABOUT),
+        source_of(models, tmp_path, dtype="float16").key(ABOUT),
+        source_of(models, tmp_path, new=25).key(ABOUT),
         AcceptanceSource(
-            proposing.models.model, LivePrompts(PROMPTS.prompts, ()), 24, source.store, {"target": "t"}
+            models.model, LivePrompts(PROMPTS.prompts, ()), 24, source.store, {"target": "t"}
         ).key(ABOUT),
     }
     assert len(keys) == 5

@@ -15,8 +15,6 @@ from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.bench.kernels.cycle import new_capture
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.target_side import TargetSide, view_length
-from vocabforge.decode.tree import DraftTree
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.heads.exact import FullHead
 from vocabforge.models.heads.interface import HeadOptions
@@ -28,13 +26,10 @@ from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.tune.latency.graphs import captured_parts
-from vocabforge.tune.latency.heads import usual_heads
 from vocabforge.tune.latency.measure import (
     LatencyBudget,
     LatencyInputs,
-    interspersed,
     measure_latency,
-    run_rounds,
 )
 from vocabforge.tune.latency.parts import CycleRun, CycleRunner
 from vocabforge.tune.latency.plan import covering, plan_of
@@ -154,7 +149,6 @@ def test_cycles_of_other_sizes_are_predicted_exactly(
     trees = (*TREES, TreeSetting.chain(2), OTHER)
     check_exact(table, heads_of(models[1]), trees, 1)
     assert table.error < 1e-6
-    assert {check.fitted for check in table.checks} == {True, False}
     assert table.plain(1, 45).value == pytest.approx(PASS + NODE)
     assert table.prefill(20, drafting=False).value == pytest.approx(PASS + 20 * NODE)
     assert table.prefill(30).value == pytest.approx(PASS + LAYER + 30 * (NODE + ROW))
@@ -170,7 +164,7 @@ def test_cycles_of_other_batches_are_predicted_exactly(models: tuple[LeanModel, 
 
 def test_a_real_cycle_takes_what_the_table_says(models: tuple[LeanModel, Any], table: LatencyTable) -> None:
     model, drafter = models
-    bench = CycleRunner(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
+    bench = CycleRunner(model, drafter, heads_of(drafter), PROMPTS)
     decoder = Decoder(model, bench.proposer(2, OTHER), 120)
     made = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=())
     setting = CycleSetting(head=bench.settings[2], tree=OTHER, prefix=27)
@@ -200,31 +194,16 @@ def test_without_time_one_of_each_kind_is_measured_and_the_rest_named(models: tu
     model, drafter = models
     inputs = LatencyInputs(model, drafter, heads_of(drafter), TREES, PROMPTS, new=40)
     table = measure_latency(inputs, LatencyBudget(budget_s=0.0, cycles=1))
-    assert any("chain of 1" in note for note in table.notes)
+    assert any("chain1;" in note for note in table.notes)
     assert all(note.startswith("not measured, no time left") for note in table.notes)
     for head in heads_of(drafter):
         for tree in TREES:
             assert table.cycle(CycleSetting(head=setting_of(head), tree=tree, prefix=45)).value > 0
-    assert table.checks == ()
-
-
-def test_the_table_is_of_these_models_and_this_machine(
-    models: tuple[LeanModel, Any], table: LatencyTable
-) -> None:
-    target, drafter = table.target, table.drafter
-    assert (target.kind, target.layers, target.fingerprint) == ("LlamaForCausalLM", 5, "t")
-    assert (drafter.kind, drafter.hidden_size, drafter.fingerprint) == ("eagle3", 32, "d")
-    assert target.parameters == sum(one.numel() for one in models[0].parameters())
-    assert table.dtype == "float32"
-    assert table.environment["device"] == "cpu"
-    assert not table.graphs
 
 
 def test_captured_cycles_are_timed_part_by_part(models: tuple[LeanModel, Any]) -> None:
     model, drafter = models
-    bench = CycleRunner(
-        model, drafter, "eagle3", [exact_head(drafter)], PROMPTS, lambda: new_capture(model.device)
-    )
+    bench = CycleRunner(model, drafter, [exact_head(drafter)], PROMPTS, lambda: new_capture(model.device))
     found = {
         (where.name, where.family): seconds
         for where, seconds in captured_parts(bench, CycleRun(0, TREES[-1], 2, 40), seconds=0.0)
@@ -256,22 +235,6 @@ def test_a_tree_wider_than_a_head_is_not_measured_with_it() -> None:
     assert {run.tree for run in runs if run.head == 0} >= set(covering(TREES))
 
 
-def test_heads_of_usual_sizes_are_made_and_measured(models: tuple[LeanModel, Any]) -> None:
-    model, drafter = models
-    heads = usual_heads(base_of(drafter))  # 61 tokens, hidden size 32
-    assert [setting_of(head) for head in heads] == [
-        *(HeadSetting(kind="static", scored=(size,)) for size in (8, 15, 30)),
-        *(HeadSetting(kind="ranker", scored=(size,), rank=rank) for rank in (2, 4) for size in (8, 16)),
-        HeadSetting(kind="router", scored=(30,), clusters=2, shared=True),
-        HeadSetting(kind="context", scored=(16,), core=8),
-        HeadSetting(kind="hybrid", scored=(16,), core=8, rank=2),
-    ]
-    inputs = LatencyInputs(model, drafter, [exact_head(drafter), *heads], TREES[3:4], PROMPTS, new=40)
-    table = measure_latency(inputs, LatencyBudget(budget_s=0.0, cycles=1))
-    for head in heads:
-        assert table.cycle(CycleSetting(head=setting_of(head), tree=TREES[3], prefix=45)).value > 0
-
-
 @pytest.mark.parametrize("kind", ["eagle1", "medusa", "draft-model"])
 def test_every_kind_of_drafter_can_be_measured(
     models: tuple[LeanModel, Any], tmp_path: Path, kind: str
@@ -301,37 +264,6 @@ def test_a_short_context_takes_fewer_cycles_and_a_tiny_one_is_refused(
         for size in (48, 24)
     )
     run = CycleRun(0, TreeSetting.chain(4), 1, 20)
-    assert len(CycleRunner(short, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)) == 3
+    assert len(CycleRunner(short, drafter, heads_of(drafter), PROMPTS).whole(run, 20)) == 3
     with pytest.raises(UsageError, match="too short"):
-        CycleRunner(tiny, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)
-
-
-@pytest.mark.parametrize("tree", [None, TreeSetting.chain(0)])
-def test_cycles_look_at_as_many_slots_as_in_use(
-    models: tuple[LeanModel, Any], monkeypatch: pytest.MonkeyPatch, tree: TreeSetting | None
-) -> None:
-    model, drafter = models
-    bench = CycleRunner(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
-    seen: list[int] = []
-    run = TargetSide._run
-
-    def looked(side: TargetSide, drafts: DraftTree, levels: int | None) -> Any:
-        seen.append(view_length(max(side.lengths) + drafts.tokens.shape[1], side.cache.capacity))
-        return run(side, drafts, levels)
-
-    monkeypatch.setattr(TargetSide, "_run", looked)
-    bench.whole(CycleRun(-1 if tree is None else 0, tree, 1, 20), 4)
-    measured, seen = seen, []
-    proposer = None if tree is None else bench.proposer(0, tree)
-    Decoder(model, proposer).generate(bench.prompt(20, 0), max_new_tokens=6, stop_ids=())
-    assert set(measured) == set(seen)
-
-
-def test_what_much_rests_on_is_measured_all_over_a_round() -> None:
-    done: list[str] = []
-    tasks = [(str(number), lambda _, number=number: done.append(str(number))) for number in range(20)]
-    plain = ("plain", lambda _: done.append("plain"))
-    assert run_rounds([plain], interspersed(tasks, [plain]), seconds=60.0, most=1, seed=0) == (1, [])
-    assert [place for place, text in enumerate(done) if text == "plain"] == [0, 9, 18]
-    _, notes = run_rounds([plain], interspersed(tasks, [plain]), seconds=0.0, most=1, seed=0)
-    assert notes == [f"not measured, no time left: {number}" for number in range(20)]  # plain was
+        CycleRunner(tiny, drafter, heads_of(drafter), PROMPTS).whole(run, 20)

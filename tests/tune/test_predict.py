@@ -20,7 +20,6 @@ def test_one_request_is_the_mean_of_the_prompts_rates() -> None:
     assert found.value == pytest.approx(np.mean(rates))
     assert found.cycle.value == pytest.approx(CYCLE)
     assert found.accepted.value == pytest.approx(90 / 40)
-    assert found.prompts == 2
 
 
 def test_requests_side_by_side_share_cycles_and_not_prompts() -> None:

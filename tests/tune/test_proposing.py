@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.support import ROWS, make_place
+from tests.tune.support import ROWS, make_place, settings_of
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.models import Models
-from vocabforge.decode.build.recipe import DecodingRecipe
-from vocabforge.decode.engine import Decoder
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
-from vocabforge.tune.search.proposers import Proposing, head_choices
-from vocabforge.tune.search.space import TuneCandidate
+from vocabforge.tune.search.session import proposer_of
+from vocabforge.tune.search.space import TuneCandidate, head_choices
 from vocabforge.tune.settings import MethodSpace
 from vocabforge.tune.types import TreeSetting
 
@@ -28,8 +25,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def proposing(place: Path) -> Proposing:
-    return Proposing(Models(place / "t", device="cpu"), place / "d")
+def models(place: Path) -> Models:
+    return Models(place / "t", device="cpu")
 
 
 def space_of(place: Path) -> MethodSpace:
@@ -41,36 +38,21 @@ def space_of(place: Path) -> MethodSpace:
     )
 
 
-def test_every_head_has_a_name_and_its_sizes(place: Path, proposing: Proposing) -> None:
-    choices = head_choices(space_of(place), proposing.own)
+def test_every_head_has_a_name_and_its_sizes(place: Path) -> None:
+    choices = head_choices(space_of(place))
     assert [one.name for one in choices] == ["full", "v", "r-k16", "r-k64", "v+context24", "v+r8"]
-    kinds = [proposing.setting(TuneCandidate(one, TreeSetting.chain(1))) for one in choices]
+    kinds = settings_of(place, choices)
     assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
     assert [one.scored[0] for one in kinds[:4]] == [ROWS, 50, 16, 64]
 
 
-@pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("tree", [TreeSetting.chain(2), TreeSetting(topk=3, depth=2, total=9)])
-def test_a_candidate_drafts_as_its_recipe(
-    place: Path, proposing: Proposing, number: int, tree: TreeSetting
-) -> None:
-    candidate = TuneCandidate(head_choices(space_of(place), proposing.own)[number], tree)
-    recipe = DecodingRecipe(target=place / "t", methods={"one": candidate.recipe(place / "d")})
-    _, method = recipe_methods(recipe, device="cpu", models=proposing.models)
-    ours = Decoder(proposing.models.model, proposing.proposer(candidate), context=128)
-    made = [decoder.generate(PROMPT, max_new_tokens=40, stop_ids=()) for decoder in (ours, method.generator)]
-    assert made[0].token_ids == made[1].token_ids
-    assert made[0].accept_lengths == made[1].accept_lengths
-    assert made[0].drafted == made[1].drafted
-
-
-def test_a_head_of_another_drafter_is_refused(place: Path, proposing: Proposing, tmp_path: Path) -> None:
-    owner = proposing.models.owner(place / "d")
+def test_a_head_of_another_drafter_is_refused(place: Path, models: Models, tmp_path: Path) -> None:
+    owner = models.owner(place / "d")
     other = HeadOwner("0" * 64, owner.target, owner.tokenizer)
     save_head(tmp_path / "r", "ranker", LowRankScorer(32, ROWS, 8), other)
     choices = head_choices(MethodSpace(head=[str(tmp_path / "r")]))
     with pytest.raises(MismatchError, match="another drafter"):
-        proposing.head(choices[1], 2)
+        proposer_of(models, place / "d", TuneCandidate(choices[1], TreeSetting.chain(1)))
 
 
 @pytest.mark.parametrize(

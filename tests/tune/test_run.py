@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.tune.support import make_place, make_table, settings_of
@@ -14,8 +13,7 @@ from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import PLAIN, read_recipe
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.tune.latency.table import write_latency
-from vocabforge.tune.report.outcome import TUNE, TuneResults
-from vocabforge.tune.report.page import contour_rates, frontier
+from vocabforge.tune.outcome import TUNE, TuneResults
 from vocabforge.tune.run import tune
 from vocabforge.tune.search.acceptance import AcceptanceSource
 from vocabforge.tune.search.space import HeadChoice
@@ -179,7 +177,7 @@ def test_vocabularies_are_cut_into_the_folder(place: Path, tmp_path: Path) -> No
     assert results.row("r20+chain1").method.vocab == (tmp_path / "out" / "vocab" / "r20").resolve()
 
 
-@pytest.mark.parametrize("wrong", [{"batch": ()}, {"batch": (0,)}, {"batch": (2,), "check": 8}, {"check": 2}])
+@pytest.mark.parametrize("wrong", [{"batch": ()}, {"batch": (0,)}, {"batch": (2,), "check": 8}])
 def test_options_that_mean_nothing_are_refused(wrong: dict) -> None:
     with pytest.raises(UsageError):
         settings_for(Path(), **wrong)
@@ -188,23 +186,3 @@ def test_options_that_mean_nothing_are_refused(wrong: dict) -> None:
 def test_sizes_need_a_ranking() -> None:
     with pytest.raises(UsageError, match="cut from a ranking"):
         settings_for(Path(), size="8")
-
-
-def test_the_frontier_is_what_nothing_is_quicker_and_better_than() -> None:
-    random = np.random.default_rng(0)
-    points = [(float(ms), float(length)) for ms, length in random.uniform(1, 9, (60, 2))]
-    wanted = {
-        (ms, length)
-        for ms, length in points
-        if not any(a <= ms and b >= length and (a, b) != (ms, length) for a, b in points)
-    }
-    assert frontier(points) == sorted(wanted)
-
-
-@pytest.mark.parametrize("rates", [[10.0, 250.0], [0.02, 0.05], [1e5, 3e5], [99.0, 99.0], [0.5]])
-def test_lines_of_equal_speed_are_few_and_around_what_is_shown(rates: list[float]) -> None:
-    found = contour_rates(rates)
-    assert 1 <= len(found) <= 9
-    assert found == sorted(found)
-    assert min(found) > 0
-    assert found[-1] >= max(rates) * 0.9

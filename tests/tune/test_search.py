@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tune.support import Formula, Worlds, chains
-from vocabforge.tune.search.search import Halving, finalists, ranked, search
+from vocabforge.tune.search.search import finalists, ranked, search
 
 
 def lengths_of(acceptance: float, count: int, head: str = "full") -> dict[str, float]:
@@ -16,7 +16,7 @@ def lengths_of(acceptance: float, count: int, head: str = "full") -> dict[str, f
 def test_the_best_is_found_and_measured_on_all_prompts(acceptance: float) -> None:
     found = chains(24)
     world = Worlds(lengths_of(acceptance, 24), Formula())
-    entries = search(found, world, Halving(16, least=4))
+    entries = search(found, world, 16, least=4)
     true = {one.name: world.predict(one, world.rows(one, 16))[1].value for one in found}
     best = finalists(entries, 1)[0]
     assert best.value(1) == pytest.approx(max(true.values()))
@@ -27,7 +27,7 @@ def test_the_best_is_found_and_measured_on_all_prompts(acceptance: float) -> Non
 
 def test_later_rounds_decode_the_better_half_alone() -> None:
     world = Worlds(lengths_of(0.9, 32), Formula(node=1e-4, token=0.0))
-    search(chains(32), world, Halving(16, first=2, least=4))
+    search(chains(32), world, 16, least=4)
     by_prompts = [sum(prompts >= size for prompts in world.decoded.values()) for size in (2, 4, 8, 16)]
     assert by_prompts == [32, 16, 8, 4]
 
@@ -36,7 +36,7 @@ def test_what_is_cut_off_by_time_is_no_corner_of_the_space() -> None:
     for seen in (6, 12):
         world = Worlds(lengths_of(0.8, 24), Formula(node=1e-5))
         spent = iter(range(10_000))
-        search(chains(24), world, Halving(8), left=lambda number, spent=spent, seen=seen: seen - next(spent))
+        search(chains(24), world, 8, left=lambda number, spent=spent, seen=seen: seen - next(spent))
         levels = sorted(int(name.removeprefix("full+chain")) for name in world.decoded)
         assert levels[0] <= 8
         assert levels[-1] >= 17
@@ -45,7 +45,7 @@ def test_what_is_cut_off_by_time_is_no_corner_of_the_space() -> None:
 def test_each_head_has_its_best_way_in_the_end() -> None:
     found = [*chains(12, "good"), *chains(12, "poor")]
     world = Worlds({**lengths_of(0.8, 12, "good"), **lengths_of(0.3, 12, "poor")}, Formula(node=1e-4))
-    entries = search(found, world, Halving(8, least=2))
+    entries = search(found, world, 8, least=2)
     last = {entry.candidate.head.name for entry in finalists(entries, 1)}
     assert last == {"good", "poor"}
     assert finalists(entries, 1)[0].candidate.head.name == "good"
@@ -59,19 +59,19 @@ def test_when_the_time_is_up_what_is_known_is_kept() -> None:
         return 1.0 if spent[0] < 6 else 0.0
 
     world = Worlds(lengths_of(0.8, 20), Formula(node=1e-5))
-    entries = search(chains(20), world, Halving(8), left=left)
+    entries = search(chains(20), world, 8, left=left)
     states = [entry.state for entry in entries]
     assert states.count("not reached") >= 10
     assert "measured" not in states
     assert 1 <= len(ranked(entries, 1)) == len(world.decoded) <= 6
     # nothing at all left: still one is measured
     world = Worlds(lengths_of(0.8, 20), Formula())
-    assert len(ranked(search(chains(20), world, Halving(8), left=lambda number: 0.0), 1)) == 1
+    assert len(ranked(search(chains(20), world, 8, left=lambda number: 0.0), 1)) == 1
 
 
 def test_a_way_that_is_best_for_one_batch_size_only_survives() -> None:
     # A node costs nothing alone and a lot side by side: long chains win alone, short ones in a batch.
     world = Worlds(lengths_of(0.9, 16), Formula(node=3e-4, token=0.0), batches=(1, 64))
-    entries = search(chains(16), world, Halving(8, least=1))
+    entries = search(chains(16), world, 8, least=1)
     best = {batch: finalists(entries, batch)[0].candidate.tree.levels for batch in (1, 64)}
     assert best[1] > best[64]

@@ -10,7 +10,7 @@ import pytest
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.tune.search.space import HeadChoice, TuneCandidate, candidates, trees_of
+from vocabforge.tune.search.space import HeadChoice, candidates, trees_of
 from vocabforge.tune.settings import MethodSpace
 from vocabforge.tune.types import TreeSetting
 
@@ -66,17 +66,3 @@ def test_names_are_unique_and_fit_for_files() -> None:
     assert not any(set(name) & set("/\\ :*?") for name in names)
     with pytest.raises(UsageError, match="one name"):
         candidates({HeadChoice("v"): 9, HeadChoice("v", MethodSpec(vocab=Path("x"))): 9}, trees_of(SPACE))
-
-
-def test_a_recipe_says_what_the_candidate_is() -> None:
-    head = HeadChoice("v+r", MethodSpec(vocab=Path("v"), head=Path("r"), dynamic="ranker:32"))
-    tree = TuneCandidate(head, TreeSetting(topk=4, depth=2, total=20)).recipe(Path("d"))
-    assert (tree.drafter, tree.vocab, tree.head, tree.dynamic) == (
-        Path("d"),
-        Path("v"),
-        Path("r"),
-        "ranker:32",
-    )
-    assert (tree.tree, tree.depth, tree.topk, tree.total_nodes) == ("dynamic", 2, 4, 20)
-    chain = TuneCandidate(HeadChoice(), TreeSetting.chain(2)).recipe(Path("d"))
-    assert (chain.tree, chain.depth, chain.topk, chain.total_nodes) == ("chain", 2, None, None)

@@ -10,19 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
 from tests.vocab.kmeans_support import ArrayRows
-from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, MismatchError
-from vocabforge.vocab.clusters.backends import choose_backend
 from vocabforge.vocab.clusters.clusters import (
     Clusters,
     canonical,
     cluster_figures,
     default_clusters,
     disagreement,
-    examples,
     invert,
     load_clusters,
     make_clusters,
@@ -31,16 +28,14 @@ from vocabforge.vocab.clusters.clusters import (
 from vocabforge.vocab.clusters.kmeans import KMeansOptions
 from vocabforge.vocab.clusters.rows import unit_rows
 
-TORCH = choose_backend("torch")[0]
 
-
-def made(count=200, clusters=10, width=6, zeros=(), seed=0, **options) -> Clusters:
+def made(count=200, clusters=10, width=6, zeros=(), seed=0) -> Clusters:
     matrix = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
     matrix[list(zeros)] = 0.0
     rows = unit_rows(ArrayRows(matrix), count, name="matrix")
     head = {"digest": "ab" * 32, "rows": count + 3, "padded": 3, "width": width, "dtype": "F32"}
-    chosen = KMeansOptions(clusters, 5, seed=seed, **options)
-    return make_clusters(rows, chosen, TORCH, fingerprint="f" * 64, head=head)
+    chosen = KMeansOptions(clusters, 5, seed=seed)
+    return make_clusters(rows, chosen, fingerprint="f" * 64, head=head)
 
 
 def given_sizes(*sizes, cosine=None, zero_cluster=None) -> Clusters:
@@ -106,7 +101,7 @@ def test_zero_rows_share_one_cluster():
 
 
 def test_round_trip_and_record(tmp_path):
-    before = made(zeros=(7,), restarts=2)
+    before = made(zeros=(7,))
     save_clusters(before, tmp_path / "c", config={"run": {"seconds": 1.0}})
     after = load_clusters(tmp_path / "c")
     for name in ("permutation", "offsets", "assignment", "centroids", "cosine"):
@@ -116,7 +111,7 @@ def test_round_trip_and_record(tmp_path):
     assert (after.zero_cluster, after.fingerprint) == (before.zero_cluster, before.fingerprint)
     assert after.head == before.head
     assert after.origin == json.loads(json.dumps(before.origin))
-    again = made(zeros=(7,), restarts=2)
+    again = made(zeros=(7,))
     save_clusters(again, tmp_path / "d", config={"run": {"seconds": 2.0}})
     hashes = {open_artifact(tmp_path / name, "clusters").content_hash for name in "cd"}
     assert len(hashes) == 1, "the same content, whatever a run took"
@@ -147,6 +142,7 @@ DAMAGE = {
     "narrow centroids": lambda c: {"centroids": np.ascontiguousarray(c.centroids[:, :-1])},
     "centroids not finite": lambda c: {"centroids": c.centroids * np.float32(np.nan)},
     "zero cluster out of range": lambda c: {"zero_cluster": 10},
+    "another order of clusters": lambda c: {"assignment": 9 - c.assignment},
 }
 
 
@@ -160,46 +156,6 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path, kind):
         load_clusters(tmp_path / "c")
 
 
-def test_a_cluster_without_ids_is_refused():
-    whole = made()
-    broken = replace(
-        whole,
-        offsets=np.append(whole.offsets, 200),
-        centroids=np.concatenate([whole.centroids, whole.centroids[:1]]),
-        cosine=np.append(whole.cosine, np.float32(0)),
-    )
-    assert "ascend" in str(disagreement(broken, 11, 200))
-
-
-def test_relabelled_clusters_are_refused(tmp_path):
-    whole = made()
-    order = np.arange(10)[::-1]
-    slabs = [whole.members(int(m)) for m in order]
-    broken = replace(
-        whole,
-        permutation=np.concatenate(slabs),
-        offsets=np.concatenate([[0], np.cumsum([len(s) for s in slabs])]),
-        assignment=invert(order)[whole.assignment].astype(np.int32),
-    )
-    assert "canonical" in str(disagreement(broken, 10, 200))
-
-
-def test_files_that_lack_something_are_refused(tmp_path):
-    save_clusters(made(), tmp_path / "c")
-    artifact = open_artifact(tmp_path / "c", "clusters")
-    arrays = load_file(artifact.file("clusters.safetensors"))
-    for name, meta in (("no-array", dict(artifact.meta)), ("no-meta", {})):
-        with write_artifact(tmp_path / name, "clusters", meta) as folder:
-            from safetensors.numpy import save_file
-
-            kept = {k: v for k, v in arrays.items() if name != "no-array" or k != "offsets"}
-            save_file(kept, folder / "clusters.safetensors")
-        with pytest.raises(ArtifactError, match="cannot be read"):
-            load_clusters(tmp_path / name)
-    with pytest.raises(ArtifactError):
-        load_clusters(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize(
     ("vocab_size", "expected"),
     [(261, 2), (512, 4), (32_000, 250), (99_999, 781), (100_000, 1024), (151_669, 1024), (50, 2)],
@@ -210,27 +166,8 @@ def test_the_default_number_of_clusters(vocab_size, expected):
 
 def test_figures_of_known_sizes():
     figures = cluster_figures(given_sizes(1, 1, 2, 12, cosine=[1.0, 1.0, 0.5, 0.25]))
-    assert figures["sizes"]["min"] == 1
-    assert figures["sizes"]["median"] == 1.5
-    assert figures["sizes"]["max"] == 12
-    assert figures["singletons"] == 2
+    assert figures["sizes"] == {"min": 1, "median": 1.5, "max": 12}
     assert figures["mean_cosine"] == pytest.approx((1 + 1 + 1 + 3) / 16)
     entropy = -(2 / 16 * np.log(1 / 16) + 2 / 16 * np.log(2 / 16) + 12 / 16 * np.log(12 / 16))
     assert figures["balance"] == pytest.approx(entropy / np.log(4))
-    assert figures["variation"] == pytest.approx(np.std([1, 1, 2, 12]) / 4)
-    assert figures["share_of_largest_10"] == 1.0
     assert cluster_figures(given_sizes(*[3] * 20))["balance"] == pytest.approx(1.0)
-    assert cluster_figures(given_sizes(*[3] * 20))["share_of_largest_10"] == pytest.approx(0.5)
-    json.dumps(figures, allow_nan=False)
-
-
-def test_examples_name_each_cluster_once():
-    shown = examples(given_sizes(5, 9, 4, 1, cosine=[0.9, 0.2, 0.5, 1.0]), str, tokens=3)
-    assert {row["why"]: row["cluster"] for row in shown} == {
-        "largest": 1,
-        "of median size": 2,
-        "smallest": 3,
-        "tightest": 0,
-    }
-    assert shown[0]["tokens"] == ["5", "6", "7"]
-    assert len({row["cluster"] for row in shown}) == len(shown)

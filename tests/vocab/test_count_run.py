@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from tests.worlds import ROOT, byte_tokenizer, free_port
-from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.vocab.counts import run as count_run
 from vocabforge.vocab.counts.run import count_corpus, partial_folder
 from vocabforge.vocab.counts.table import load_counts
 from vocabforge.vocab.counts.tally import CountOptions
@@ -131,31 +130,6 @@ def test_partial_results_of_other_input_or_options_are_not_taken(folder, tokeniz
     assert count_corpus(tokenizer, [tmp_path / "a.txt"], other, tmp_path / "p").resumed == 0
 
 
-def test_results_are_kept_before_the_folder_is_removed(folder, tokenizer, tmp_path):
-    seen = []
-    count_corpus(
-        tokenizer,
-        [folder / "in"],
-        CountOptions(),
-        tmp_path / "p",
-        keep=lambda run: seen.append((tmp_path / "p").is_dir() and run.table.tokens),
-    )
-    assert seen[0] > 0
-    assert not (tmp_path / "p").exists()
-
-
-@pytest.mark.parametrize("limit", [1, 500, 5000])
-def test_a_token_limit_stops_behind_a_whole_document(folder, tokenizer, tmp_path, limit):
-    options = CountOptions(max_tokens=limit)
-    run = count_corpus(tokenizer, [folder / "in" / "rows.jsonl"], options, tmp_path / "p")
-    rows = (folder / "in" / "rows.jsonl").read_text("utf-8").splitlines()
-    lengths = np.cumsum([len(tokenizer.encode(json.loads(row)["text"])) for row in rows[:-1]])
-    expected = int(np.searchsorted(lengths, limit)) + 1
-    assert (run.table.documents, run.table.tokens) == (expected, lengths[expected - 1])
-    with pytest.raises(UsageError, match="in order, by one process"):
-        count_corpus(tokenizer, [folder / "in"], CountOptions(max_tokens=limit, workers=2), tmp_path / "p")
-
-
 def test_a_sample_does_not_depend_on_shards(folder, tokenizer, tmp_path):
     tables = []
     for shard_bytes in (2000, 1 << 20):
@@ -167,32 +141,6 @@ def test_a_sample_does_not_depend_on_shards(folder, tokenizer, tmp_path):
     other = CountOptions(sources=SourceOptions(sample=0.5, seed=8))
     run = count_corpus(tokenizer, [folder / "in" / "rows.jsonl"], other, tmp_path / "o")
     assert not np.array_equal(run.table.counts, tables[0].counts)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_source_that_changes_between_its_shards_is_noticed(tokenizer, tmp_path, monkeypatch, workers):
-    source = tmp_path / "a.txt"
-    source.write_text(text_of(0, 9000), "utf-8")
-
-    def changing(*given, **named):
-        plan = make_plan(*given, **named)
-        source.write_text("x" + text_of(1, 9500), "utf-8")  # longer: no shard misses its bytes
-        return plan
-
-    make_plan = count_run.make_plan
-    monkeypatch.setattr(count_run, "make_plan", changing)
-    options = CountOptions(shard_bytes=4096, workers=workers)
-    with pytest.raises(DataError, match="changed while it was read"):
-        count_corpus(tokenizer, [source], options, tmp_path / "p")
-
-
-def test_foreign_files_beside_partial_results_stay(folder, tokenizer, tmp_path):
-    partial = tmp_path / "p"
-    (partial / "mine").mkdir(parents=True)
-    (partial / "mine" / "notes.txt").write_text("keep", "utf-8")
-    (partial / ".shard-0.safetensors.tmp-1").write_bytes(b"left by a killed run")
-    count_corpus(tokenizer, [folder / "in" / "de"], CountOptions(), partial, keep=lambda run: None)
-    assert [file.name for file in partial.rglob("*")] == ["mine", "notes.txt"]
 
 
 def test_nothing_to_count(tokenizer, tmp_path):

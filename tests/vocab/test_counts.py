@@ -9,17 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.worlds import DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
-from vocabforge.corpus.sources.sources import Document, Problems, SourceOptions
+from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.vocab.counts.engines import choose_engine
 from vocabforge.vocab.counts.run import count_corpus
 from vocabforge.vocab.counts.table import load_counts, save_counts
-from vocabforge.vocab.counts.tally import CountOptions, TokenCounter
+from vocabforge.vocab.counts.tally import CountOptions
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +27,6 @@ def tokenizer(tmp_path_factory):
 def count_files(tokenizer, paths, sources, *, mode="corpus"):
     with tempfile.TemporaryDirectory() as folder:
         return count_corpus(tokenizer, paths, CountOptions(mode, sources), Path(folder) / "p").table
-
-
-def count_documents(tokenizer, documents):
-    counter = TokenCounter(tokenizer, choose_engine(tokenizer, ()).engine, "corpus")
-    counter.add(documents, Problems())
-    return counter.tally
 
 
 @needs_data
@@ -59,17 +50,6 @@ def test_counts_equal_a_naive_loop_over_transformers(tmp_path):
     assert table.tokens == expected.sum()
     assert table.documents == sum(bool(document.strip()) for document in documents)
     assert table.bytes == sum(len(document.encode()) for document in documents if document.strip())
-
-
-@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8))
-def test_byte_tokens_count_bytes(tokenizer, texts):
-    documents = [Document(text, None, Path("x"), 1) for text in texts]
-    tally = count_documents(tokenizer, documents)
-    data = "".join(texts).encode()
-    assert tally.counts.dtype == np.int64
-    assert (tally.counts.sum(), tally.bytes, tally.documents) == (len(data), len(data), len(texts))
-    ids = tokenizer.encode("".join(texts))
-    np.testing.assert_array_equal(tally.counts, np.bincount(np.array(ids, dtype=int), minlength=261))
 
 
 def test_assistant_mode_counts_only_the_answers(tokenizer, tmp_path, capsys):

@@ -121,13 +121,6 @@ def test_an_engine_asked_for_by_name() -> None:
         choose_engine(built("dropout"), SAMPLE, only="pieces")
 
 
-def test_an_empty_sample_is_no_obstacle() -> None:
-    choice = choose_engine(built("sp_prepend"), [])
-    assert choice.engine.name == "pieces"
-    assert choice.engine.count([], []).sum() == 0
-    assert choice.engine.count([""], [True]).sum() == 0
-
-
 @pytest.mark.parametrize("method", ["rows", "count"])
 def test_an_engine_that_errs_on_the_sample_is_not_used(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fastokens")

@@ -1,4 +1,4 @@
-"""Spherical k-means against brute force, its invariants, and agreement of backends and thread counts."""
+"""Spherical k-means against brute force, its parts and invariants, and agreement of thread counts."""
 
 from __future__ import annotations
 
@@ -10,30 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.vocab.kmeans_support import groups, units
-from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from tests.vocab.kmeans_support import ArrayRows, groups, units
+from vocabforge.core.errors import DataError, UsageError
 from vocabforge.vocab.clusters import kmeans
 from vocabforge.vocab.clusters import rows as kmeans_rows
-from vocabforge.vocab.clusters.backends import BACKENDS, choose_backend
 from vocabforge.vocab.clusters.kmeans import (
-    INITS,
     KMeansOptions,
+    plus_plus,
     spherical_kmeans,
-    start_centroids,
     sweep_rows,
+    torch_search,
 )
 from vocabforge.vocab.clusters.rows import unit_rows
-
-
-def here(name):
-    """The backend, or a skip that says why it is not there."""
-    try:
-        return choose_backend(name)[0]
-    except VocabForgeError as error:
-        pytest.skip(f"{name}: {error.got}")
-
-
-TORCH = choose_backend("torch")[0]
 
 
 def plain_kmeans(matrix, centroids, iterations):
@@ -46,14 +34,13 @@ def plain_kmeans(matrix, centroids, iterations):
     return labels, centroids, np.einsum("nd,nd->n", x, centroids[labels])
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_the_textbook_gives_the_same(name, monkeypatch):
+def test_the_textbook_gives_the_same(monkeypatch):
     monkeypatch.setattr(kmeans_rows, "_BLOCK_ROWS", 37)  # several blocks, the last one short
     matrix, _ = groups()
     rows = units(matrix)
     options = KMeansOptions(12, iterations=4, seed=3)
-    start = start_centroids(rows, 12, "kmeans++", np.random.default_rng([3, 0]))
-    result = spherical_kmeans(rows, options, here(name))
+    start = plus_plus(rows, 12, np.random.default_rng([3, 0]))
+    result = spherical_kmeans(rows, options)
     labels, centroids, cosine = plain_kmeans(matrix.astype(np.float64), start.astype(np.float64), 4)
     assert result.refilled == 0, "the case is one without dead clusters"
     np.testing.assert_array_equal(result.assignment, labels)
@@ -68,16 +55,15 @@ def test_the_textbook_gives_the_same(name, monkeypatch):
     count=st.integers(2, 60),
     share=st.floats(0.05, 1.0),
     distinct=st.integers(1, 40),
-    init=st.sampled_from(list(INITS)),
 )
-def test_what_always_holds(seed, count, share, distinct, init):
+def test_what_always_holds(seed, count, share, distinct):
     """Also with fewer directions than clusters, where clusters die all the time."""
     rng = np.random.default_rng(seed)
     matrix = rng.standard_normal((distinct, 5))[rng.integers(0, distinct, count)] * rng.uniform(
         0.5, 2, (count, 1)
     )
     clusters = max(1, int(share * count))
-    result = spherical_kmeans(units(matrix), KMeansOptions(clusters, 8, seed=seed, init=init), TORCH)
+    result = spherical_kmeans(units(matrix), KMeansOptions(clusters, 8, seed=seed))
     assert sorted(set(result.assignment.tolist())) == list(range(clusters)), "no cluster is empty"
     np.testing.assert_allclose(np.linalg.norm(result.centroids, axis=1), 1.0, atol=1e-5)
     assert (np.diff(result.history) > -1e-6).all(), "the objective never falls"
@@ -90,40 +76,30 @@ def fingerprint(result):
     return hashlib.sha256(result.assignment.tobytes() + result.centroids.tobytes()).hexdigest()
 
 
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "torch"])
-@pytest.mark.parametrize("init", INITS)
-def test_backends_agree_bit_by_bit(name, init):
-    matrix, _ = groups(900, 30, noise=1.0)
-    matrix[100:130] = matrix[100]  # equal rows, as unused tokens have them
-    options = KMeansOptions(40, 10, restarts=2, init=init)
-    expected = spherical_kmeans(units(matrix), options, TORCH)
-    got = spherical_kmeans(units(matrix), options, here(name))
-    assert fingerprint(got) == fingerprint(expected)
-    assert got.objectives == expected.objectives
+def noisy(centroids):
+    rng = np.random.default_rng(0)
+
+    def search(rows):
+        scores = rows.astype(np.float64) @ centroids.T
+        scores += rng.uniform(-2e-6, 2e-6, scores.shape)  # what another summation order may do
+        ids = np.argsort(-scores, axis=1)[:, :2]
+        return ids, np.take_along_axis(scores, ids, 1).astype(np.float32)
+
+    return search
 
 
-def test_float32_noise_of_a_backend_changes_nothing():
-    class Noisy:
-        name = "noisy"
+def test_float32_noise_changes_nothing(monkeypatch):
+    def sampled(rows, clusters, rng, step):  # starts that die, unlike those of k-means++
+        return rows.pick(np.sort(rng.choice(len(rows), size=clusters, replace=False)))
 
-        def search(self, centroids):
-            rng = np.random.default_rng(0)
-
-            def search(rows):
-                scores = rows.astype(np.float64) @ centroids.T
-                scores += rng.uniform(-2e-6, 2e-6, scores.shape)  # what another summation order may do
-                ids = np.argsort(-scores, axis=1)[:, :2]
-                return ids, np.take_along_axis(scores, ids, 1).astype(np.float32)
-
-            return search
-
+    monkeypatch.setattr(kmeans, "plus_plus", sampled)
     matrix, _ = groups(500, 10, width=8, noise=1.5)
     matrix[50:80] = matrix[50]
     twice = np.concatenate([matrix, matrix])  # also exact ties between rows that are re-seeded
-    options = KMeansOptions(60, 12, init="sample")
-    expected = spherical_kmeans(units(twice), options, TORCH)
+    options = KMeansOptions(60, 12)
+    expected = spherical_kmeans(units(twice), options)
     assert expected.refilled > 0
-    assert fingerprint(spherical_kmeans(units(twice), options, Noisy())) == fingerprint(expected)
+    assert fingerprint(spherical_kmeans(units(twice), options, noisy)) == fingerprint(expected)
 
 
 def test_runs_and_thread_counts_agree_bit_by_bit():
@@ -132,7 +108,7 @@ def test_runs_and_thread_counts_agree_bit_by_bit():
     try:
         for threads in (1, 1, 2, 3):
             torch.set_num_threads(threads)
-            result = spherical_kmeans(rows, KMeansOptions(50, 6), TORCH)
+            result = spherical_kmeans(rows, KMeansOptions(50, 6))
             told.add((fingerprint(result), result.history))
     finally:
         torch.set_num_threads(before)
@@ -144,7 +120,7 @@ def test_exact_ties_go_to_the_lower_cluster(ties):
     centroids = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0].astype(np.float32)
     centroids[ties[1]] = centroids[ties[0]]
     rows = units(centroids[[ties[0]] * 5])
-    sweep = sweep_rows(rows, centroids, TORCH.search(centroids))
+    sweep = sweep_rows(rows, centroids, torch_search(centroids))
     assert sweep.labels.tolist() == [ties[0]] * 5
 
 
@@ -154,7 +130,7 @@ def test_dead_clusters_take_the_farthest_different_rows():
     far = np.stack([axes[0] + axes[3], axes[0] + axes[3], axes[0] + 0.9 * axes[4]])
     rows = units(np.concatenate([np.repeat(axes[:1], 5, 0), near, far]))
     centroids = np.stack([axes[0], axes[5], -axes[0]])
-    sweep = sweep_rows(rows, centroids, TORCH.search(centroids))
+    sweep = sweep_rows(rows, centroids, torch_search(centroids))
     assert sweep.sizes.tolist() == [10, 0, 0]
     assert kmeans.refill(rows, centroids, sweep) == 2
     assert sweep.labels.tolist() == [0] * 7 + [1, 0, 2], "the second copy of the farthest row is passed over"
@@ -167,35 +143,57 @@ def test_mistakes():
     with pytest.raises(DataError, match="zero"):
         units(np.zeros((4, 3)))
     with pytest.raises(UsageError, match="fewer rows"):
-        spherical_kmeans(units(groups(5)[0]), KMeansOptions(6), TORCH)
-    for changes in ({"clusters": 0}, {"iterations": 0}, {"restarts": 0}, {"seed": -1}):
+        spherical_kmeans(units(groups(5)[0]), KMeansOptions(6))
+    for changes in ({"clusters": 0}, {"iterations": 0}, {"seed": -1}):
         with pytest.raises(UsageError):
             KMeansOptions(**{"clusters": 2, **changes})
-    with pytest.raises(UsageError, match="no such start"):
-        KMeansOptions(2, init="best")
 
 
-def test_memory_stays_below_the_matrix():
-    """Rows come from a source that is never whole in memory; no array of ours is as large as it."""
-    import tracemalloc
+def test_plus_plus_spreads():
+    """50 rows of one direction and one each of seven others: k-means++ takes all eight directions."""
+    rows = units(np.eye(8)[[0] * 50 + list(range(1, 8))])
+    for seed in range(5):
+        start = plus_plus(rows, 8, np.random.default_rng(seed))
+        assert len({tuple(row) for row in start.tolist()}) == 8
 
-    count, width = 60_000, 128  # 30.7 MB in float32
 
-    class Made:
-        shape = (count, width)
+def test_plus_plus_draws_by_distance():
+    """With one row at cosine 0.9 and one at 0.1 to the first, they are second in the ratio 0.1 : 0.9."""
+    matrix = np.array([[1, 0], [0.9, np.sqrt(1 - 0.81)], [0.1, -np.sqrt(0.99)]])
+    rows, seen = units(matrix), np.zeros(3)
+    for seed in range(600):
+        start = plus_plus(rows, 2, np.random.default_rng(seed))
+        pair = [int(np.abs(matrix - row).sum(1).argmin()) for row in start]
+        if pair[0] == 0:
+            seen[pair[1]] += 1
+    assert seen[0] == 0
+    assert seen[1] / seen.sum() == pytest.approx(0.1, abs=0.06)
 
-        def at(self, ids):
-            return np.sin(ids[:, None] * np.arange(1, width + 1)[None]).astype(np.float32)
 
-        def rows(self, start, stop):
-            return self.at(np.arange(start, stop))
+def test_zero_rows_are_left_out():
+    matrix, _ = groups(50)
+    matrix[[3, 17]] = 0.0
+    matrix[20] = 1e-35  # too small for float32 to have a direction
+    rows = units(matrix)
+    assert rows.zero_ids.tolist() == [3, 17, 20]
+    assert len(rows) == 47
+    np.testing.assert_allclose(np.linalg.norm(rows.block(0, 47), axis=1), 1.0, atol=1e-6)
+    np.testing.assert_array_equal(rows.block(2, 5), rows.pick(np.array([2, 3, 4])))
+    np.testing.assert_allclose(rows.block(3, 4)[0], matrix[4] / np.linalg.norm(matrix[4]), atol=1e-6)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    tracemalloc.start()
-    rows = unit_rows(Made(), count, name="made")
-    spherical_kmeans(rows, KMeansOptions(16, 1), TORCH)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    torch.set_num_threads(threads)
-    assert peak < count * width * 4 / 2
+
+def test_rows_beyond_the_count_are_never_read():
+    matrix, _ = groups(20)
+    padded = np.concatenate([matrix, np.full((4, matrix.shape[1]), np.nan, dtype=np.float32)])
+    digests = [hashlib.sha256(), hashlib.sha256()]
+    unit_rows(ArrayRows(padded), 20, name="x", digest=digests[0])
+    unit_rows(ArrayRows(matrix), 20, name="x", digest=digests[1])
+    assert digests[0].hexdigest() == digests[1].hexdigest() == hashlib.sha256(matrix.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_named(bad):
+    matrix, _ = groups(50)
+    matrix[7, 3] = bad
+    with pytest.raises(DataError, match="row 7"):
+        units(matrix)

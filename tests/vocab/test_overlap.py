@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
-from vocabforge.core.errors import ArtifactError, UsageError
+from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.vocab.overlap.on_text import compare_on_corpus
 from vocabforge.vocab.overlap.overlap import compare, load_overlap, prepare, save_overlap
 
@@ -156,3 +156,28 @@ def test_arrays_that_do_not_fit_their_manifest_are_refused(made, tmp_path, pairs
         save_file({"pairs": np.array(pairs, dtype=np.int64)}, folder / "overlap.safetensors")
     with pytest.raises(ArtifactError, match=message):
         load_overlap(tmp_path / "o")
+
+
+def test_corpus_figures_by_hand(tmp_path):
+    a = hand_made(tmp_path / "a", ["abc"])
+    b = hand_made(tmp_path / "b", ["ab", "cc"])
+    figures = compare_on_corpus(a, b, documents("abccc", "", "ab"))
+    # A: abc|c|c, ab; B: ab|cc|c, ab.
+    assert (figures["documents"], figures["bytes"]) == (2, 7)
+    assert figures["a"] == {
+        "tokens": 4,
+        "shared": 3,
+        "exact": 2,
+        "bytes_per_token": 1.75,
+        "needed": [0, 3, 1, 0, 0, 0, 0, 0, 0],  # abc is ab, c
+    }
+    assert (figures["b"]["tokens"], figures["b"]["shared"]) == (4, 3)  # cc is not A's
+    with pytest.raises(DataError, match="no text"):
+        compare_on_corpus(a, b, documents("", ""))
+
+
+def test_a_special_token_spelled_in_a_text_comes_back(tmp_path):
+    a = hand_made(tmp_path / "a", ["ab"], eos="<end>")
+    figures = compare_on_corpus(a, a, documents("ab<end>ab"))["a"]
+    assert (figures["exact"], figures["tokens"], figures["shared"]) == (1, 3, 2)
+    assert sum(figures["needed"]) == 2  # the special token has no bytes to spell

@@ -11,16 +11,17 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from pydantic import model_validator
+from torch import nn
 
 from ..capture.online import CapturedBatch, RowBatch
-from ..core.config import Positive, StrictModel, apply_overrides, parse_config
+from ..core.config import Positive, StrictModel, apply_overrides, parse_config, without_removed
 from ..core.console import ProgressBar
 from ..core.registry import check_known
-from ..models.device import choose_device
+from ..models.device import choose_device, synchroniser
 from ..models.drafters.registry import drafter_sizes, new_drafter
 from ..models.target.hf import HFTarget
 from ..train.config import OptimConfig
@@ -113,13 +114,9 @@ def random_rows(shape: TrainingShape, device: torch.device, seed: int) -> RowBat
     size = (shape.batch, shape.length)
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, int(shape.sizes["vocab_size"]), size, generator=generator)
-    position = torch.arange(shape.length).expand(size)
+    position = torch.arange(shape.length).repeat(shape.batch, 1)
     ones = torch.ones(size, dtype=torch.int64)
-
-    def move(x: Tensor) -> Tensor:
-        return x.contiguous().to(device)
-
-    return RowBatch(move(ids), move(ones.bool()), move(ones), move(position))
+    return RowBatch(*(one.to(device) for one in (ids, ones.bool(), ones, position)))
 
 
 _MB = 1e6
@@ -131,11 +128,7 @@ class TrainingBenchConfig(StrictModel):
     Attributes:
         shapes: names of :data:`SHAPES`; None takes those that suit the device.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        batch, length, loss_rows: in the place of the shape's own.
-        steps: the same, K of the training-time test (not optimiser steps).
-        weights: of the drafter, as ``memory.weights``.
-        chunk_mb: workspace of the fused loss, MiB.
-        threads: of a CPU; None leaves them as they are.
+        batch, length, loss_rows, steps: of :class:`TrainingShape`, if not the shape's own.
     """
 
     shapes: tuple[str, ...] | None = None
@@ -144,9 +137,14 @@ class TrainingBenchConfig(StrictModel):
     length: Positive | None = None
     steps: Positive | None = None
     loss_rows: Positive | None = None
-    weights: Literal["fp32", "bf16"] = "fp32"
-    chunk_mb: Positive = 256
-    threads: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        values = without_removed(values, "threads", "threads was removed: set OMP_NUM_THREADS")
+        for key in ("weights", "chunk_mb"):
+            values = without_removed(values, key, f"{key} was removed: fp32 weights and 256 MiB are measured")
+        return values
 
 
 @dataclass(frozen=True)
@@ -179,47 +177,33 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
     names = config.shapes or (CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES)
     for name in names:
         check_known(name, SHAPES, "shape")
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(config.threads or threads)
-        return {
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "repeats": repeats,
-            "weights": config.weights,
-            "chunk_mb": config.chunk_mb,
-            "shapes": [_measure_shape(name, config, device, repeats) for name in names],
-        }
-    finally:
-        torch.set_num_threads(threads)
+    given = config.model_dump(exclude={"shapes", "device"}, exclude_none=True)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "repeats": repeats,
+        "shapes": [
+            _measure_shape(name, dataclasses.replace(SHAPES[name], **given), device, repeats)
+            for name in names
+        ],
+    }
 
 
-def _measure_shape(
-    name: str, config: TrainingBenchConfig, device: torch.device, repeats: int
-) -> dict[str, Any]:
-    wishes = {key: getattr(config, key) for key in ("batch", "length", "steps", "loss_rows")}
-    given = {key: value for key, value in wishes.items() if value is not None}
-    shape = dataclasses.replace(SHAPES[name], **given)
+def _measure_shape(name: str, shape: TrainingShape, device: torch.device, repeats: int) -> dict[str, Any]:
     target = random_target(shape, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     blocks = "flex" if device.type == "cuda" else "merged"
     variants = [Variant(loss, attention) for loss in ("fused", "naive") for attention in (blocks, "eager")]
     variants.insert(1, Variant("fused", blocks, checkpointing=True))
-    make = _training(shape, target, config, device)
+    make = _training(shape, target, device)
     steps: dict[Any, Callable[[], None]] = {variant: make(variant) for variant in variants}
     losses: dict[Any, Callable[[], None]] = {
-        impl: _loss_alone(shape, target, impl, config.chunk_mb) for impl in ("fused", "naive")
+        impl: _loss_alone(shape, target, impl) for impl in ("fused", "naive")
     }
-    tokens = shape.batch * shape.length
-    found: dict[str, Any] = {
-        "name": name,
-        "vocab": target.vocab_size,
-        "batch": shape.batch,
-        "length": shape.length,
-    }
-    found |= {"steps": shape.steps, "loss_rows": shape.loss_rows, "step": [], "loss": []}
+    found: dict[str, Any] = {"name": name, "vocab": target.vocab_size, "step": [], "loss": []}
+    found |= {key: getattr(shape, key) for key in ("batch", "length", "steps", "loss_rows")}
     for variant, row in _take_turns(f"{name}, steps", steps, device, repeats).items():
-        rate = None if row["seconds"] is None else tokens / row["seconds"]
+        rate = None if row["seconds"] is None else shape.batch * shape.length / row["seconds"]
         found["step"].append({**vars(variant), **row, "tokens_per_s": rate})
     for impl, row in _take_turns(f"{name}, loss", losses, device, repeats).items():
         found["loss"].append({"impl": impl, **row})
@@ -227,7 +211,7 @@ def _measure_shape(
 
 
 def _training(
-    shape: TrainingShape, target: HFTarget, config: TrainingBenchConfig, device: torch.device
+    shape: TrainingShape, target: HFTarget, device: torch.device
 ) -> Callable[[Variant], Callable[[], None]]:
     """Makes, for a variant, a function that does one training step; all share one drafter and optimiser."""
     torch.manual_seed(1)
@@ -235,8 +219,7 @@ def _training(
     with torch.device(device):
         drafter = new_drafter("eagle3", sizes, target.embedding, target.head_weight).to(device)
     parameters = [p for p in drafter.parameters() if p.requires_grad]
-    low = config.weights == "bf16"
-    optimizer = make_optimizer(parameters, OptimConfig(steps=1), lower=torch.bfloat16 if low else None)
+    optimizer = make_optimizer(parameters, OptimConfig(steps=1))
     rows = random_rows(shape, device, 0)
     counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
 
@@ -245,12 +228,12 @@ def _training(
             decay=0.8,
             attention=variant.attention,
             checkpointing=variant.checkpointing,
-            loss=LossOptions(variant.loss, config.chunk_mb),  # type: ignore[arg-type]
+            loss=LossOptions(variant.loss),  # type: ignore[arg-type]
         )
         module = TrainStep(drafter, nn.ModuleDict(), target.head_weight, settings)
 
         def step() -> None:
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=low or device.type == "cuda"):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
                 states = target.capture(rows.input_ids, rows.position, rows.document)
                 batch = CapturedBatch(**vars(rows), features=states.features, hidden=states.hidden)
                 loss = module(batch, shape.steps, counted)[0]
@@ -264,7 +247,7 @@ def _training(
     return steps_of
 
 
-def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str, chunk_mb: int) -> Callable[[], None]:
+def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str) -> Callable[[], None]:
     """The vocabulary loss with its backward pass, one teacher a row."""
     head = target.head_weight
     draft, teacher = (
@@ -273,7 +256,7 @@ def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str, chunk_mb: int
     draft.requires_grad_()
     weight = torch.full((shape.loss_rows,), 1 / shape.loss_rows, device=head.device)
     row = torch.arange(shape.loss_rows, device=head.device)
-    options = LossOptions(impl, chunk_mb)  # type: ignore[arg-type]
+    options = LossOptions(impl)  # type: ignore[arg-type]
 
     def run() -> None:
         result = vocab_loss(LossInputs(draft, head, teacher, row, head, None, weight), options)
@@ -311,12 +294,11 @@ def _take_turns(
 
 
 def _seconds(run: Callable[[], None], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait = synchroniser(str(device))
+    wait()
     start = time.perf_counter()
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait()
     return time.perf_counter() - start
 
 

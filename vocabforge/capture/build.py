@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -14,40 +13,19 @@ from ..models.target.head import TargetHead
 from ..models.target.hf import HFTarget
 from ..models.target.load import DTYPES, dtype_name
 from .cache import CachedCapture, CaptureKey, cache_key, open_cache, rows_digest
+from .config import CaptureConfig
 from .online import CaptureSource, OnlineCapture
-
-
-class CaptureSettings(Protocol):
-    """The section ``capture`` of a training configuration."""
-
-    @property
-    def cache(self) -> Path | None: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def device_map(self) -> str | None: ...
-
-    @property
-    def tp_plan(self) -> str | None: ...
-
-    @property
-    def memory_gb(self) -> float: ...
 
 
 def load_capture_target(
     path: Path,
-    settings: CaptureSettings,
+    settings: CaptureConfig,
     *,
     aux_layers: Sequence[int] | None,
     device: torch.device,
     layers: bool = False,
 ) -> HFTarget | TargetHead:
-    """The target as training needs it: whole, or with a cache its embedding and LM head only.
-
-    With a cache (a 70B target then costs as much as its vocabulary) both are loaded in the dtype that the target
-    computed in when the cache was made.
+    """The target as training needs it: whole, or with a cache its embedding and LM head only, in the cache's dtype.
 
     Args:
         aux_layers: layers that the drafter reads; None when it reads none (any cache of the target serves then).
@@ -57,7 +35,7 @@ def load_capture_target(
         VocabForgeError: anything missing, damaged, or not loadable where it is asked for.
         MismatchError: ``capture.dtype`` is not what the cache was made with.
     """
-    dtype = settings.dtype
+    dtype: str = settings.dtype
     if settings.cache is not None:
         made_with = cache_key(open_cache(settings.cache))
         if dtype not in ("auto", made_with.target_dtype):
@@ -84,7 +62,7 @@ def load_capture_target(
 
 
 def build_capture(
-    settings: CaptureSettings,
+    settings: CaptureConfig,
     target: HFTarget | TargetHead,
     *,
     rows: Mapping[str, PackedRows],
@@ -94,7 +72,6 @@ def build_capture(
 
     Args:
         rows: split (``train``, ``heldout``) -> the packed rows that keys number.
-        fingerprint: the target's.
 
     Raises:
         ArtifactError: the cache is damaged.

@@ -34,15 +34,13 @@ _CHUNK_ROWS = 1024
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """Everything that decides what a cache holds.
+    """What decides the content of a cache.
 
     Attributes:
         target: fingerprint of the target.
         aux_layers: decoder layers (0-based outputs) in ``features``, in this order.
-        hidden_size: H.
-        dtype: of the stored states.
-        target_dtype: that the target computed in.
-        rows: split -> digest of its token ids and documents (see :func:`rows_digest`).
+        dtype, target_dtype: of the stored states; that the target computed in.
+        rows: split -> :func:`rows_digest`.
     """
 
     target: str
@@ -116,17 +114,6 @@ def plan_shards(rows: Mapping[str, PackedRows], token_bytes: int, shard_bytes: i
 
 def _shard(number: int, split: str, first: int, stop: int, tokens: int) -> CaptureShard:
     return CaptureShard(f"shard-{number:05d}.safetensors", split, first, stop - first, tokens)
-
-
-def to_batch(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
-    """The named rows as tensors (B, T)."""
-    index = np.asarray(indices)
-
-    def ids(array: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.asarray(array[index]).astype(np.int64)).to(device)
-
-    mask = torch.from_numpy(np.asarray(rows.loss_mask[index]).astype(np.bool_)).to(device)
-    return RowBatch(ids(rows.input_ids), mask, ids(rows.document), ids(rows.position))
 
 
 def shard_tensors(batches: Iterator[CapturedBatch], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -226,8 +213,7 @@ class _Rows:
 class CachedCapture:
     """States of packed rows from a cache; the target is not run.
 
-    Each shard's hash is verified when it is first used; its rows are read from the mapped file. What is read is
-    compared with the rows that are asked for (token ids and documents) and must be finite.
+    A shard's hash is verified when it is first used. What is read must be of the rows asked for and finite.
 
     Raises:
         ArtifactError: not a cache, or damaged.
@@ -362,7 +348,7 @@ def _damaged(path: Path, file: Path, got: object, expected: object) -> ArtifactE
 
 
 def _again(path: Path) -> str:
-    return f"run vocabforge capture --config RECIPE --output {path} --overwrite (sound shards are kept)"
+    return f"run vocabforge capture --config RECIPE --output {path} --overwrite"
 
 
 def _short(value: object) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..corpus.prepared.packing import PackedRows
 from ..models.target.hf import HFTarget, TargetStates
 
 Key = tuple[str, int]
@@ -29,6 +31,15 @@ class RowBatch:
     loss_mask: Tensor
     document: Tensor
     position: Tensor
+
+
+def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
+    """The named rows as tensors (B, T): int64, the loss mask bool."""
+    index = np.asarray(indices)
+    arrays = (rows.input_ids, rows.loss_mask, rows.document, rows.position)
+    kinds = (np.int64, np.bool_, np.int64, np.int64)
+    read = (torch.from_numpy(np.array(array[index], dtype=kind)) for array, kind in zip(arrays, kinds))
+    return RowBatch(*(tensor.to(device) for tensor in read))
 
 
 @dataclass(frozen=True)
@@ -59,23 +70,18 @@ class CaptureSource(Protocol):
 class OnlineCapture:
     """Runs the target in this process and keeps in the host's memory what recurs and fits.
 
-    Which rows share a pass decides the last bits of their states, since matrix products are split by shape. A run
-    that is resumed has an empty memory and must still repeat the interrupted one exactly, so:
+    Which rows share a pass decides the last bits of their states, and a resumed run must repeat them, so:
 
-    - Row by row (the default on a CPU): a row is captured alone, never as part of a batch. Its states are the same
-      bits whatever it is batched with, so they may be kept and mixed freely.
-    - Together (the default on CUDA, where short rows alone leave the device idle): all rows of a call go through
-      the target at once. The rows of a call are a function of the step (or of the place in the evaluation), and so
-      are the bits. A row's states must then not be reused in another company, which a resumed run could not repeat:
-      held-out rows, which come in the same batches at every evaluation, are kept batch by batch; batches of
-      training rows do not recur, and are not kept.
+    - Row by row (the default on a CPU): a row is captured alone, and its states may be kept and mixed freely.
+    - Together (the default on CUDA): all rows of a call go through the target at once. Held-out rows come in the same
+      batches at every evaluation and are kept batch by batch; training batches do not recur and are not kept.
 
     With tensor parallelism every process computes every process's rows, in the order of ranks, and keeps its own:
     all processes must call this equally often.
 
     Args:
-        budget_bytes: memory for kept states; rows beyond it are computed again each time.
-        together: capture the rows of a call together; None chooses by the target's device.
+        budget_bytes: memory for kept states.
+        together: None chooses by the target's device.
     """
 
     def __init__(self, target: HFTarget, budget_bytes: int, *, together: bool | None = None) -> None:
@@ -101,7 +107,6 @@ class OnlineCapture:
         )
 
     def _states(self, rows: RowBatch, key: object) -> TargetStates:
-        """Of all rows at once; kept under ``key`` unless that is None."""
         if key is not None and key in self._kept:
             return self._kept[key]
         states = self.target.capture(rows.input_ids, rows.position, rows.document)
@@ -112,7 +117,6 @@ class OnlineCapture:
         return states
 
     def _for_all_ranks(self, rows: RowBatch) -> TargetStates:
-        """Every rank's rows pass through the shards of all ranks; the states of this one's are returned."""
         import torch.distributed as dist
 
         mine = tuple(tensor.cpu() for tensor in (rows.input_ids, rows.position, rows.document))

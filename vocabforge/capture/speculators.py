@@ -41,8 +41,7 @@ class SpeculatorsSample:
 class SpeculatorsCapture:
     """A capture source over a folder of per-sample files.
 
-    A document of a packed row finds its file by its token ids. A document that was cut to the row's length finds the
-    longer sample: states of a prefix are a prefix of the states.
+    A document of a packed row finds its file by its token ids; one cut to the row's length finds the longer sample.
 
     Args:
         folder: searched for ``*.safetensors``, subfolders included.
@@ -147,7 +146,6 @@ class SpeculatorsCapture:
     def _wrong_layers(
         self, sample: SpeculatorsSample, states: Tensor, ours: dict[int, Tensor]
     ) -> MismatchError:
-        """Say which layers the sample's states are, if they are any of this target's."""
         nearest = []
         for place in range(states.shape[1] - 1):
             apart = {index: _apart(states[:, place], output) for index, output in ours.items()}

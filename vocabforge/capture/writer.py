@@ -6,7 +6,6 @@ is there they are linked, not copied, into the artefact.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,45 +35,29 @@ from .cache import (
     plan_shards,
     row_lengths,
     shard_tensors,
-    to_batch,
 )
-from .online import CapturedBatch, CaptureSource
+from .online import CapturedBatch, CaptureSource, to_tensors
 
 _SPARE = 1 << 28
 
 
-@dataclass(frozen=True)
-class DiskUse:
-    """Bytes that the cache takes, that are there already, and that are free."""
-
-    total: int
-    done: int
-    free: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether the rest fits, with 256 MiB to spare."""
-        return self.total - self.done + _SPARE <= self.free
-
-
-def disk_use(output: Path, total: int, done: int) -> DiskUse:
-    """What a cache of ``total`` bytes at ``output`` needs, ``done`` of them being there."""
+def free_bytes(output: Path) -> int:
+    """Free space of the disk that ``output`` will be on."""
     where = output.absolute()
-    there = next(folder for folder in (where, *where.parents) if folder.exists())
-    return DiskUse(total, done, shutil.disk_usage(there).free)
+    return shutil.disk_usage(next(folder for folder in (where, *where.parents) if folder.exists())).free
 
 
-def check_disk(use: DiskUse, output: Path) -> None:
-    """Refuse a cache that does not fit.
+def check_disk(needed: int, output: Path) -> None:
+    """Refuse a cache that does not fit with 256 MiB to spare.
 
     Raises:
         UsageError: naming what is needed and what is free.
     """
-    if not use.fits:
+    if needed + _SPARE > free_bytes(output):
         raise UsageError(
             "the captured states do not fit on the disk",
-            got=f"{gigabytes(use.free)} free",
-            expected=f"{gigabytes(use.total - use.done)} more for this cache",
+            got=f"{gigabytes(free_bytes(output))} free",
+            expected=f"{gigabytes(needed)} more for this cache",
             source=output,
             remedy="use --store-dtype bfloat16, less data, or an --output on another disk; "
             "or train online (capture.cache left out)",
@@ -120,7 +103,7 @@ def plan_capture(
 
 
 def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
-    """Make ``OUTPUT.partial``, or go on in one of the same plan; sound shards of a replaced cache are taken over.
+    """Make ``OUTPUT.partial``, or continue one of the same plan.
 
     Raises:
         UsageError: the output exists, or the folder belongs to another plan.
@@ -133,25 +116,6 @@ def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
             atomic_write_json(job.partial / PLAN, plan)
     former = read_json(job.partial / PLAN, "plan of the unfinished capture")
     check_identity(former, plan, source=job.partial, remedy="remove that folder, or choose another --output")
-    if overwrite and (job.output / MANIFEST).is_file():
-        _take_over(job)
-
-
-def _take_over(job: CaptureJob) -> None:
-    """Link shards of the cache that is to be replaced; what is damaged is found when they are verified."""
-    with contextlib.suppress(DataError, OSError, KeyError, TypeError):
-        manifest = read_json(job.output / MANIFEST)
-        index = read_json(job.output / INDEX)
-        if manifest["meta"]["key"] != job.key.facts():
-            return
-        if index["shards"] != [asdict(shard) for shard in job.shards]:
-            return
-        for shard in job.shards:
-            file = job.partial / shard.file
-            if not file.exists() and (job.output / shard.file).is_file():
-                os.link(job.output / shard.file, file)
-                entry = manifest["files"][shard.file]
-                atomic_write_json(_side(file), {"sha256": entry["sha256"], "bytes": entry["bytes"]})
 
 
 def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[CaptureShard]:
@@ -203,11 +167,7 @@ def write_shards(
     *,
     writes: bool = True,
 ) -> None:
-    """Capture shards one after the other, with rate, time left and disk use.
-
-    Args:
-        device: that rows are handed over on.
-        writes: off in processes that only take part in the computation (tensor parallelism).
+    """Capture shards one after the other; ``writes`` is off in processes that only take part in tensor parallelism.
 
     Raises:
         DataError: states that are not finite; the row is named.
@@ -238,7 +198,7 @@ def _batches(
     together = max(1, PASS_TOKENS // rows.input_ids.shape[1])
     for first in range(shard.first, stop, together):
         numbers = list(range(first, min(first + together, stop)))
-        yield source(to_batch(rows, numbers, device), [(shard.split, number) for number in numbers])
+        yield source(to_tensors(rows, numbers, device), [(shard.split, number) for number in numbers])
         progress(int((rows.document[numbers] != 0).sum()))
 
 
@@ -281,10 +241,7 @@ def _save(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], *, overwrite: bool) -> bool:
-    """Make the artefact if every shard is there; whether it stands now.
-
-    Of several processes that finish at the same time one does it, the others wait.
-    """
+    """Make the artefact if every shard is there; returns whether it is. Of several processes one does it."""
     with only_writer(job.partial, wait=True):
         if not job.partial.is_dir():  # another process was quicker
             return (job.output / MANIFEST).is_file()

@@ -7,15 +7,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import __version__
+from ..core.config import StrictModel
 from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
-from .options.groups import arguments, signature
+from .options.groups import arguments, option, signature
 from .parsing import Command, Commands, help_style
 
 if TYPE_CHECKING:
@@ -31,17 +31,13 @@ PlanOption = Annotated[
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
 ]
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the artefact that is there already.")
-]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultOptions:
+class ResultOptions(StrictModel):
     """How a command that writes an artefact ends."""
 
-    as_json: JsonOption = False
-    overwrite: OverwriteOption = False
+    as_json: bool = option(False, "Print the result as JSON on stdout.", flag="--json")
+    overwrite: bool = option(False, "Replace the artefact that is there already.")
 
 
 def _version(show: bool) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
+from ..core.config import Positive, StrictModel
 from ..core.console import DataTable
 from ..core.errors import UsageError
 from ..core.registry import resolve
 from ..core.values import sizes_in, words_in
 from .app import JsonOption, echo, print_json, stdout_console
+from .options.groups import option
+from .options.texts import TextUnit
 
 
 def counting_shown(result: dict[str, Any]) -> list[DataTable | str]:
@@ -43,9 +46,7 @@ def training_shown(result: dict[str, Any]) -> list[DataTable | str]:
         known = [row["seconds"], *(row[key] for key in ("extra_mb", "peak_mb")[: len(memory)])]
         return [None if one is None else f"{one:,.{1 if at else 4}f}" for at, one in enumerate(known)]
 
-    found: list[DataTable | str] = [
-        f"{result['device']}, torch {result['torch']}, weights {result['weights']}"
-    ]
+    found: list[DataTable | str] = [f"{result['device']}, torch {result['torch']}"]
     for shape in result["shapes"]:
         steps = []
         for row in shape["step"]:
@@ -115,64 +116,44 @@ BENCHMARKS: dict[str, str] = {
 }
 
 
-SettingsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
-        "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
-        "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
-        "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
-        "keys of the recipe. kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, "
-        "small), rows, ops, backend, measure and budget (seconds of one measurement, of everything).",
-        show_default=False,
-    ),
-]
+_SETTINGS = (
+    "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows. "
+    "Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b on CUDA. "
+    "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
+    "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
+    "compile, tune_prompts. draft-heads: keys of the recipe. "
+    "kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, small), rows, ops, backend, "
+    "measure and budget (seconds of one measurement, of everything)."
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundOptions:
-    """What count-freq reads, and how often everything is measured."""
+class BenchRequest(StrictModel):
+    """What a benchmark reads, and how often everything is measured."""
 
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="count-freq: tokenizer folder or tokenizer.json.")
-    ] = None
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="PATH", help="count-freq: text or JSON files; repeatable."),
-    ] = None
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the methods take turns in each.")] = 3
-    workers: Annotated[int, typer.Option(min=1, help="count-freq: counting processes of VocabForge.")] = 1
-    text_unit: Annotated[str, typer.Option(help="count-freq: file, line or paragraph.")] = "file"
+    settings: tuple[str, ...] = option((), _SETTINGS, "KEY=VALUE", positional=True)
+    tokenizer: Path | None = option(None, "count-freq: tokenizer folder or tokenizer.json.", "PATH")
+    input: tuple[str, ...] = option((), "count-freq: text or JSON files.", "PATH", many=True)
+    repeats: Positive = option(3, "Rounds; the methods take turns in each.")
+    workers: Positive = option(1, "count-freq: counting processes of VocabForge.")
+    text_unit: TextUnit = option("file", "count-freq: what one document of a text file is.")
+    config: Path | None = option(None, "draft-heads: recipe of train-drafter.", short="-c")
+    seeds: str = option("0,1,2", "draft-heads: one drafter each.", "N,...")
+    draft_vocab: str = option("128,256", "draft-heads: sizes of static draft vocabularies.", "R,...")
+    shortlist: str = option("32,64,128", "draft-heads: candidates of the rankers.", "K,...")
+    clusters: Annotated[int, Field(ge=2)] = option(32, "draft-heads: clusters of the router.")
+    budget: str | None = option(
+        None,
+        "draft-heads: clusters that the router opens, K or LAW:K_MAX:K_MIN [default: an eighth, a quarter and a half "
+        "of them].",
+        "K,...",
+    )
+    prompts: Positive = option(24, "draft-heads: held-out prompts decoded.")
+    max_new_tokens: Positive = option(64, "draft-heads: tokens decoded a prompt.")
+    output: Path | None = option(
+        None, "Also write the JSON to this file; draft-heads: folder of everything.", "PATH"
+    )
 
-
-@dataclass(frozen=True, kw_only=True)
-class HeadBenchArguments:
-    """What draft-heads trains and compares."""
-
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="draft-heads: recipe of train-drafter.")
-    ] = None
-    seeds: Annotated[str, typer.Option(metavar="N,...", help="draft-heads: one drafter each.")] = "0,1,2"
-    draft_vocab: Annotated[
-        str, typer.Option(metavar="R,...", help="draft-heads: sizes of static draft vocabularies.")
-    ] = "128,256"
-    shortlist: Annotated[
-        str, typer.Option(metavar="K,...", help="draft-heads: candidates of the rankers.")
-    ] = "32,64,128"
-    clusters: Annotated[int, typer.Option(min=2, help="draft-heads: clusters of the router.")] = 32
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K,...",
-            help="draft-heads: clusters that the router opens, K or LAW:K_MAX:K_MIN "
-            "[default: an eighth, a quarter and a half of them].",
-        ),
-    ] = None
-    prompts: Annotated[int, typer.Option(min=1, help="draft-heads: held-out prompts decoded.")] = 24
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="draft-heads: tokens decoded a prompt.")] = 64
-
-    def options(self) -> HeadBenchOptions:
+    def head_options(self) -> HeadBenchOptions:
         """The same as the benchmark takes it.
 
         Raises:
@@ -195,15 +176,7 @@ def bench(
     name: Annotated[
         str, typer.Argument(help="Which benchmark: count-freq, training, decoding, draft-heads or kernels.")
     ],
-    rounds: RoundOptions,
-    heads: HeadBenchArguments,
-    settings: SettingsArgument = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Also write the JSON to this file; draft-heads: folder of everything."
-        ),
-    ] = None,
+    asked: BenchRequest,
     as_json: JsonOption = False,
 ) -> None:
     """Measure VocabForge against plain ways of doing the same, which take turns with it.
@@ -211,37 +184,46 @@ def bench(
     **count-freq** counts the same files with the tokenizers library and with VocabForge, each measurement in a fresh
     process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward
     pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
-    blockwise and plain attention. **decoding** continues the same prompts with VocabForge and with transformers'
-    `generate` (plain, draft model, n-gram, early exit, each with the best settings found), and with EAGLE-3; a draft
-    model with another tokenizer (`foreign_drafter=DIR`) drafts by TLI, SLEM and SLRS, against assisted generation;
-    outputs are compared token by token. **draft-heads** trains one drafter a seed with every kind of draft head and
-    decodes held-out prompts with each; the same command again goes on where it stopped.
+    blockwise and plain attention. **decoding** continues the same prompts with VocabForge's methods and, if it has the
+    same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
+    at the best settings found; outputs are compared token by token.
+    **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
+    same command again goes on where it stopped.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.
 
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
-    `vocabforge bench decoding target=model/ draft_model=small/ drafter=runs/eagle3/drafter`, and
+    `vocabforge bench decoding target=model/ methods.eagle3.drafter=runs/eagle3/drafter`, and
     `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/`
     """
     from ..core.files import atomic_write_json
 
-    run = resolve(BENCHMARKS, name, "benchmark")
-    if heads.config is not None and name != "draft-heads":
+    run, settings, output = resolve(BENCHMARKS, name, "benchmark"), list(asked.settings), asked.output
+    if asked.config is not None and name != "draft-heads":
         raise UsageError(
             f"{name} takes no recipe",
-            got=f"--config {heads.config}",
+            got=f"--config {asked.config}",
             expected="draft-heads, which alone reads one",
             remedy="leave --config out",
         )
     if name == "count-freq":
-        result = _run_counting(run, settings or [], rounds)
+        if asked.tokenizer is None or not asked.input or settings:
+            raise UsageError(
+                "count-freq needs a tokenizer and inputs, and takes no key=value settings",
+                got=" ".join(settings) or None,
+                expected="--tokenizer, --input, --repeats, --workers, --text-unit",
+            )
+        numbers = {"repeats": asked.repeats, "workers": asked.workers, "text_unit": asked.text_unit}
+        result = run(asked.tokenizer, list(asked.input), **numbers)
     elif name == "draft-heads":
-        result = _run_heads(run, settings or [], heads, output)
-    elif rounds.tokenizer is not None or rounds.inputs:
+        if asked.config is None or output is None:
+            raise UsageError("draft-heads needs a recipe and a folder", expected="--config and --output")
+        result = run(asked.config, settings, asked.head_options(), output)
+    elif asked.tokenizer is not None or asked.input:
         raise UsageError(f"{name} takes no tokenizer and no inputs", expected="key=value settings")
     else:
-        result = run(settings or [], repeats=rounds.repeats)
+        result = run(settings, repeats=asked.repeats)
     if output is not None and name != "draft-heads":
         atomic_write_json(output, json.loads(json.dumps(result)))
     if as_json:
@@ -255,30 +237,3 @@ def bench(
             out.print(one)
     if name == "draft-heads":
         echo(f"Written to {output}")
-
-
-def _run_counting(run: Any, settings: list[str], rounds: RoundOptions) -> Any:
-    if rounds.tokenizer is None or not rounds.inputs:
-        raise UsageError("count-freq needs a tokenizer and inputs", expected="--tokenizer and --input")
-    if settings:
-        raise UsageError(
-            "count-freq takes options only",
-            got=" ".join(settings),
-            expected="--tokenizer, --input, --repeats, --workers, --text-unit",
-            remedy="leave the key=value settings out",
-        )
-    if rounds.text_unit not in ("file", "line", "paragraph"):
-        raise UsageError("there is no such unit", got=rounds.text_unit, expected="file, line or paragraph")
-    return run(
-        rounds.tokenizer,
-        rounds.inputs,
-        repeats=rounds.repeats,
-        workers=rounds.workers,
-        text_unit=rounds.text_unit,
-    )
-
-
-def _run_heads(run: Any, settings: list[str], heads: HeadBenchArguments, output: Path | None) -> Any:
-    if heads.config is None or output is None:
-        raise UsageError("draft-heads needs a recipe and a folder", expected="--config and --output")
-    return run(heads.config, settings, heads.options(), output)

@@ -6,16 +6,14 @@ content) and its outputs are unchanged. The record stores hashes, never dates.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -28,33 +26,32 @@ from ..core.console import say
 from ..core.errors import ArtifactError, DataError, UsageError, VocabForgeError
 from .app import JsonOption, print_json
 
-_GRACE_S = 20.0
 _STDERR = 2
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the demo.
+    """One step of the demo: a command, or a function of this package.
 
     Attributes:
         name: key of its record.
         inputs: files and folders that it reads.
         outputs: files and folders that it makes.
-        facts: whatever else decides the result (settings of a step that is no command).
+        shown: the command as a user would type it, or what is done.
         command: arguments of the process, the interpreter included.
-        shown: the command as a user would type it.
         again: arguments added when the step made something before that must be replaced.
-        run: for a step that is no command: makes the outputs; its argument says whether to replace them.
+        run: instead of a command; its argument says whether to replace the outputs.
+        facts: what decides the result of ``run`` beside the inputs.
     """
 
     name: str
     inputs: tuple[Path, ...]
     outputs: tuple[Path, ...]
-    facts: Any = None
-    command: tuple[str, ...] = ()
     shown: str = ""
-    again: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    again: str = "--overwrite"
     run: Callable[[bool], None] | None = None
+    facts: Any = None
 
     def key(self) -> str:
         """Hash of everything that decides the outputs."""
@@ -85,55 +82,11 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-class Record:
-    """What was begun and finished in an output folder: ``demo.json``, replaced atomically."""
-
-    def __init__(self, path: Path) -> None:
-        from ..core.files import read_json
-
-        self.path = path
-        self._steps: dict[str, dict[str, Any]] = {}
-        with contextlib.suppress(DataError):  # missing or damaged: then nothing is known to be finished
-            steps = read_json(path, "demo's record").get("steps", {})
-            self._steps = {name: dict(entry) for name, entry in steps.items()}
-
-    def is_current(self, step: Step, key: str) -> bool:
-        """Whether the step finished with this key and its outputs are as it left them."""
-        entry = self._steps.get(step.name, {})
-        if entry.get("key") != key or "outputs" not in entry:
-            return False
-        try:
-            return [content_hash(path) for path in step.outputs] == entry["outputs"]
-        except (ArtifactError, DataError):
-            return False
-
-    def is_unfinished(self, step: Step, key: str) -> bool:
-        """Whether the step was begun with this key and never finished."""
-        entry = self._steps.get(step.name)
-        return entry is not None and entry.get("key") == key and "outputs" not in entry
-
-    def is_known(self, step: Step) -> bool:
-        """Whether the demo itself has begun this step here before."""
-        return step.name in self._steps
-
-    def begin(self, step: Step, key: str) -> None:
-        self._steps[step.name] = {"key": key}
-        self._write()
-
-    def finish(self, step: Step) -> None:
-        self._steps[step.name]["outputs"] = [content_hash(path) for path in step.outputs]
-        self._write()
-
-    def _write(self) -> None:
-        from ..core.files import atomic_write_json
-
-        atomic_write_json(self.path, {"steps": self._steps})
-
-
-def perform(step: Step, record: Record, *, quiet: bool = False) -> bool:
+def perform(step: Step, record: Path, *, quiet: bool = False) -> bool:
     """Run a step unless what it would make is there.
 
     Args:
+        record: ``demo.json``: what was begun and finished in an output folder.
         quiet: send what commands print on stdout to stderr.
 
     Returns:
@@ -142,45 +95,48 @@ def perform(step: Step, record: Record, *, quiet: bool = False) -> bool:
     Raises:
         VocabForgeError: the step failed.
     """
-    key = step.key()
-    if record.is_current(step, key):
+    from ..core.files import atomic_write_json
+
+    key, steps = step.key(), _read_record(record)
+    entry = steps.get(step.name)
+    if entry is not None and entry.get("key") == key and entry.get("outputs", ()) == _hashes(step.outputs):
         say(f"{step.name}: up to date")
         return False
     # What a begun step left may be replaced; a resumable one goes on if nothing changed.
-    replace = record.is_known(step) and (
-        not record.is_unfinished(step, key) or any(path.exists() for path in step.outputs)
-    )
-    record.begin(step, key)
+    replace = entry is not None and (entry != {"key": key} or any(path.exists() for path in step.outputs))
+    atomic_write_json(record, {"steps": {**steps, step.name: {"key": key}}})
     if step.run is not None:
         say(f"\n{step.shown}")
         step.run(replace)
     else:
-        extra = step.again if replace else ()
-        say(f"\n$ {step.shown}{''.join(f' {word}' for word in extra)}")
-        call([*step.command, *extra], step.name, quiet=quiet)
-    record.finish(step)
+        extra = [step.again] if replace else []
+        say(f"\n$ {' '.join([step.shown, *extra])}")
+        _call([*step.command, *extra], step.name, quiet=quiet)
+    entry = {"key": key, "outputs": [content_hash(path) for path in step.outputs]}
+    atomic_write_json(record, {"steps": {**steps, step.name: entry}})
     return True
 
 
-def call(command: Sequence[str], name: str, *, quiet: bool = False) -> None:
-    """Run a process in the foreground; Ctrl-C lets it put things in order first.
+def _read_record(record: Path) -> dict[str, dict[str, Any]]:
+    """The steps by name; none if the record is missing or damaged."""
+    from ..core.files import read_json
 
-    Raises:
-        VocabForgeError: it failed; it has said why itself.
-        KeyboardInterrupt: the user stopped it.
-    """
-    process = subprocess.Popen(list(command), stdout=_STDERR if quiet else None)
     try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        # The terminal sent the signal to the child too: wait for its own tidy end.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-        raise
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+        return dict(read_json(record, "demo's record").get("steps", {}))
+    except DataError:
+        return {}
+
+
+def _hashes(outputs: tuple[Path, ...]) -> list[str] | None:
+    """Hashes of the outputs; None if one is missing or damaged."""
+    try:
+        return [content_hash(path) for path in outputs]
+    except (ArtifactError, DataError):
+        return None
+
+
+def _call(command: list[str], name: str, *, quiet: bool) -> None:
+    code = subprocess.run(command, stdout=_STDERR if quiet else None, check=False).returncode
     if code in (130, -signal.SIGINT):
         raise KeyboardInterrupt
     if code:
@@ -190,31 +146,6 @@ def call(command: Sequence[str], name: str, *, quiet: bool = False) -> None:
             source=shlex.join(command),
             remedy="see the message above; the same `vocabforge demo` goes on from here",
         )
-
-
-def ours(*words: object) -> tuple[tuple[str, ...], str]:
-    """Process arguments and shown form of a ``vocabforge`` command."""
-    given = tuple(str(word) for word in words)
-    return (sys.executable, "-m", "vocabforge", *given), shlex.join(("vocabforge", *given))
-
-
-def launched(*words: object) -> tuple[tuple[str, ...], str]:
-    """The same under ``accelerate launch``, in one process on the CPU."""
-    given = tuple(str(word) for word in words)
-    # accelerate prints a paragraph of warning for each option that is left out.
-    options = (
-        "--cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no "
-        f"--num_cpu_threads_per_process {usable_cores()}"
-    ).split()
-    command = (sys.executable, "-m", "accelerate.commands.launch", *options, "-m", "vocabforge", *given)
-    return command, shlex.join(("accelerate", "launch", *options, "-m", "vocabforge", *given))
-
-
-def usable_cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Size(str, Enum):
@@ -238,44 +169,29 @@ class _Scale:
     """
 
     sample: dict[str, int]
-    target: tuple[str, ...]
-    drafter: tuple[str, ...]
+    target: str
+    drafter: str
     subset: int
-    evaluation: tuple[str, ...]
+    evaluation: str
 
 
 SCALES = {
-    Size.full: _Scale({}, (), (), 1024, ("--max-new-tokens", "160", "--warmup", "1", "--total-nodes", "30")),
+    Size.full: _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1 --total-nodes 30"),
     Size.tutorial: _Scale(
         {"train": 1500, "heldout": 60, "questions_per_category": 2},
-        (
-            "vocab_size=1024",
-            "hidden_size=96",
-            "intermediate_size=144",
-            "num_heads=3",
-            "num_kv_heads=1",
-            "optim.steps=480",
-            "optim.batch_size=1",
-            "optim.lr=4.0e-3",
-        ),
-        ("optim.steps=100", "drafter.intermediate_size=144", "run.eval_every=50", "run.eval_rows=8"),
+        "vocab_size=1024 hidden_size=96 intermediate_size=144 num_heads=3 num_kv_heads=1 "
+        "optim.steps=480 optim.batch_size=1 optim.lr=4.0e-3",
+        "optim.steps=100 drafter.intermediate_size=144 run.eval_every=50 run.eval_rows=8",
         256,
-        ("--limit", "6", "--max-new-tokens", "48", "--warmup", "0"),
+        "--limit 6 --max-new-tokens 48 --warmup 0",
     ),
     Size.ci: _Scale(
         {"train": 240, "heldout": 24, "questions_per_category": 1},
-        (
-            "vocab_size=768",
-            "hidden_size=64",
-            "intermediate_size=128",
-            "num_layers=4",
-            "num_heads=2",
-            "num_kv_heads=1",
-            "optim.steps=60",
-        ),
-        ("optim.steps=10", "ttt.steps=2", "run.eval_every=10", "run.checkpoint_every=10", "run.eval_rows=4"),
+        "vocab_size=768 hidden_size=64 intermediate_size=128 num_layers=4 num_heads=2 num_kv_heads=1 "
+        "optim.steps=60",
+        "optim.steps=10 ttt.steps=2 run.eval_every=10 run.checkpoint_every=10 run.eval_rows=4",
         256,
-        ("--limit", "3", "--max-new-tokens", "16", "--warmup", "0"),
+        "--limit 3 --max-new-tokens 16 --warmup 0",
     ),
 }
 
@@ -308,9 +224,8 @@ def demo(
     from .decode.eval_record import print_tables
 
     start = time.monotonic()
-    record = Record(output / "demo.json")
     steps = _steps_until(demo_steps(output, size), until)
-    ran = [perform(step, record, quiet=as_json) for step in steps]
+    ran = [perform(step, output / "demo.json", quiet=as_json) for step in steps]
     if until is not None:
         if as_json:
             print_json({"outputs": [str(path) for path in steps[-1].outputs]})
@@ -331,40 +246,47 @@ def demo_steps(output: Path, size: Size) -> list[Step]:
     counts, subset, drafter = output / "counts", output / "subset", run / "drafter"
     full, restricted = output / "exports" / "native", output / "exports" / "sglang-eagle3"
     config, evaluation = recipe("tiny/demo.yaml"), output / "eval"
-    count = ("count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant", "--output", counts)
-    select = ("select-vocab", "--counts", counts, "--size", scale.subset, "--output", subset)
-    native = ("export", "--drafter", drafter, "--format", "native", "--output", full)
-    sglang = (
-        "export", "--drafter", drafter, "--format", "sglang-eagle3", "--vocab", subset, "--target", target,
-        "--output", restricted,
-    )  # fmt: skip
-    evaluate = (
-        "eval", "--target", target, "--drafter", f"eagle3={full}",
-        "--drafter", f"eagle3-{scale.subset}={restricted}", "--benchmark", questions, *scale.evaluation,
-        "--output", evaluation,
-    )  # fmt: skip
-    trained = (
-        "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{train}]",
-        f"data.heldout=[{heldout}]", *scale.drafter,
-    )  # fmt: skip
-    command, shown = launched(*trained)
-    read = (config, train, heldout, target)
     return [
         _sample_step(texts, (train, heldout, questions), scale),
         _target_step(target, train, heldout, scale),
-        _step("counts", (train, target), counts, count),
-        _step("subset", (counts,), subset, select),
-        Step("drafter", read, (drafter,), command=command, shown=shown, again=("--fresh",)),
-        _step("export native", (drafter,), full, native),
-        _step("export sglang-eagle3", (drafter, subset, target), restricted, sglang),
-        _step("eval", (target, questions, full, restricted), evaluation, evaluate),
-    ]
+        _command(
+            "counts", (train, target), counts,
+            "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant", "--output", counts,
+        ),
+        _command(
+            "subset", (counts,), subset,
+            "select-vocab", "--counts", counts, "--size", scale.subset, "--output", subset,
+        ),
+        _command(
+            "drafter", (config, train, heldout, target), drafter,
+            "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{train}]",
+            f"data.heldout=[{heldout}]", *scale.drafter.split(), again="--fresh",
+        ),
+        _command(
+            "export native", (drafter,), full,
+            "export", "--drafter", drafter, "--format", "native", "--output", full,
+        ),
+        _command(
+            "export sglang-eagle3", (drafter, subset, target), restricted,
+            "export", "--drafter", drafter, "--format", "sglang-eagle3", "--vocab", subset, "--target", target,
+            "--output", restricted,
+        ),
+        _command(
+            "eval", (target, questions, full, restricted), evaluation,
+            "eval", "--target", target, "--drafter", f"eagle3={full}",
+            "--drafter", f"eagle3-{scale.subset}={restricted}", "--benchmark", questions,
+            *scale.evaluation.split(), "--output", evaluation,
+        ),
+    ]  # fmt: skip
 
 
-def _step(name: str, inputs: tuple[Path, ...], output: Path, words: tuple[object, ...]) -> Step:
+def _command(
+    name: str, inputs: tuple[Path, ...], output: Path, *words: object, again: str = "--overwrite"
+) -> Step:
     """A ``vocabforge`` command that makes one folder."""
-    command, shown = ours(*words)
-    return Step(name, inputs, (output,), command=command, shown=shown, again=("--overwrite",))
+    given = [str(word) for word in words]
+    shown = shlex.join(["vocabforge", *given])
+    return Step(name, inputs, (output,), shown, (sys.executable, "-m", "vocabforge", *given), again)
 
 
 def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step:
@@ -384,7 +306,7 @@ def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale) -> Ste
     from ..demo.target.config import TinyTargetConfig
 
     paths = (f"train={train}", f"heldout={heldout}")
-    config = load_config(TinyTargetConfig, recipe("tiny/target.yaml"), [*paths, *scale.target])
+    config = load_config(TinyTargetConfig, recipe("tiny/target.yaml"), [*paths, *scale.target.split()])
     shown = f"Making a tokenizer of {config.vocab_size:,} entries and a small Llama target in {folder}"
 
     def make(replace: bool) -> None:

@@ -43,17 +43,7 @@ class Command(typer.core.TyperCommand):
         if any(getattr(one, "metavar", None) == SETTING for one in self.params):
             known = [name for one in self.params for name in (*one.opts, *one.secondary_opts)]
             self._refuse_settings_as_options(ctx, args, ["-h", "--help", *known])
-        self._refuse_twice(ctx, args)
         return super().parse_args(ctx, args)
-
-    def _refuse_twice(self, ctx: Any, args: Sequence[str]) -> None:
-        """Two proposers ask for two methods; a command that makes one would silently take the last."""
-        single = [
-            one for one in self.params if one.name == "proposer" and not getattr(one, "multiple", False)
-        ]
-        times = sum(word.partition("=")[0] == "--proposer" for word in args)
-        if single and times > 1:
-            ctx.fail(f"--proposer is given {times} times; vocabforge eval compares several methods.")
 
     def _refuse_settings_as_options(self, ctx: Any, args: Sequence[str], known: list[str]) -> None:
         for word in args:

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 _HEAL = "train the new drafter on with `vocabforge train-drafter drafter.init=OUTPUT ...`"
 _EVAL = "run `vocabforge eval` on the old and the new drafter, then `vocabforge report before=A after=B`"
 
+_RECALL = (
+    "the held-out report of `vocabforge train-router` compares budgets of clusters by recall and acceptance"
+)
+
 # command -> option -> what to do instead
 REMOVED: dict[str, dict[str, str]] = {
     "revocab": {
@@ -21,6 +25,20 @@ REMOVED: dict[str, dict[str, str]] = {
     },
     "train-router": {"--data": "use `--input`, as in the other commands that read texts"},
     "compare-vocab": {"--save": "use `--output`"},
+    "cluster-vocab": {
+        **dict.fromkeys(("--text", "--contexts", "--dtype", "--device"), _RECALL),
+        "--backend": "torch finds the nearest centroids, as every backend did; leave it out",
+        "--init": "k-means always starts by k-means++; leave it out",
+        "--restarts": "run again with another `--seed` and keep the output with the larger mean cosine",
+    },
+    "regenerate": {
+        "--truncated": "rows with a cut answer are kept and marked `cut`, and its end is not learnt; to leave "
+        "them out, filter the rows of `responses.jsonl` by `generation.answers[].finish_reason`",
+    },
+    "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
+    "report": {
+        "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"
+    },
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",
         "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",

@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .app import JsonOption, print_json
+from ..core.config import StrictModel
+from .app import JsonOption, PlanOption, print_json
+from .options.groups import option
 from .train.plan_tables import print_plan
 
 RECIPE = "study/study.yaml"
 
 
-def study(
-    stages: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="STAGE... [KEY.SUB=VALUE...]",
-            help="data, target, answers, vocab, drafters, replay, check, times, report, or all; overrides of the "
-            "configuration may follow.",
-        ),
-    ],
-    size: Annotated[
-        str,
-        typer.Option("--size", help="Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`."),
-    ] = "cpu",
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="The study [default: recipes/study/study.yaml]."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="DIR", help="Folder of everything [default: runs/study-SIZE]."),
-    ] = None,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option("--seed", help="Stages drafters and replay: this seed only. Repeatable."),
-    ] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Print the stages, then stop; with --json the configuration too.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+class StudyRequest(StrictModel):
+    """Which stages, of which study."""
+
+    stages: tuple[str, ...] = option(
+        ...,
+        "data, target, answers, vocab, drafters, replay, check, times, report, or all; overrides of the configuration "
+        "may follow.",
+        "STAGE... [KEY.SUB=VALUE...]",
+        positional=True,
+    )
+    size: str = option("cpu", "Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`.")
+    config: Path | None = option(None, "The study [default: recipes/study/study.yaml].", short="-c")
+    output: Path | None = option(None, "Folder of everything [default: runs/study-SIZE].", "DIR")
+    seed: tuple[int, ...] = option((), "Stages drafters and replay: this seed only.", many=True)
+
+
+def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOption = False) -> None:
     """Train a target and drafters, and compare all draft vocabularies: accepted length and time.
 
     Stages are run in their order; what is finished is not made again, and an interrupted stage goes on where it
@@ -55,11 +41,11 @@ def study(
     from ..study.stages import ALL, STAGES, check_names, perform
     from .demo import recipe
 
-    names = [word for word in stages if "=" not in word]
-    overrides = [word for word in stages if "=" in word]
-    settings = load_study(config or recipe(RECIPE), size, overrides)
-    if output is not None:
-        settings = settings.model_copy(update={"output": output})
+    names = [word for word in asked.stages if "=" not in word]
+    overrides = [word for word in asked.stages if "=" in word]
+    settings = load_study(asked.config or recipe(RECIPE), asked.size, overrides)
+    if asked.output is not None:
+        settings = settings.model_copy(update={"output": asked.output})
     wanted = list(STAGES) if ALL in names else names
     check_names(wanted)
     if plan_only:
@@ -67,7 +53,7 @@ def study(
         facts = {"stages": about, "config": settings.model_dump(mode="json")}
         print_plan("study", facts, as_json=as_json)
         return
-    perform(settings, names, seed)
+    perform(settings, names, list(asked.seed) or None)
     if as_json:
         record = read_json(settings.output / "stages.json", "record of stages")
         print_json({"output": str(settings.output), "stages": record})

@@ -15,19 +15,14 @@ from .distributed import rank
 
 if TYPE_CHECKING:  # rich is only needed where something is shown
     from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.measure import Measurement
     from rich.progress import Progress
     from rich.segment import Segment
     from rich.table import Table
-    from rich.text import Text
 
 # Control characters but tab and newline, the characters that turn the direction of writing, and halves of characters,
 # which no output can encode.
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# A part ends behind one of these; `before:eagle3+r16384` has three.
-_PARTS = re.compile(r"[^\s+:/_-]*[\s+:/_-]+|[^\s+:/_-]+")
 _TONES = {"good": "green", "bad": "red", "mild": "dim", "": ""}
-_BAR = 24
 _LINE_EVERY_S = 15.0
 
 
@@ -143,30 +138,30 @@ class DataTable:
             [name for name, _ in self.headings], rows, text=sum(t for _, t in self.headings)
         )
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
         cells, needs = self.cells, []
         for place, (name, text) in enumerate(self.headings):
             lines = [line for row in cells for line in (row[place].text, row[place].under)]
-            if not text:
-                words = [*lines, *name.split()]
-            elif place == 0:
-                words = [part.rstrip() for line in (name, *lines) for part in _PARTS.findall(line)]
-            else:
+            words = [*lines, *textwrap.wrap(name, 9)]
+            if text and place == 0:  # folded, but a short name stays whole
+                words = [word[:22] for word in words]
+            elif text:
                 words = [word[:20] for line in (name, *lines) for word in line.split()]
             needs.append(max(map(len, words), default=0) + 2)
-        if self.headings[0][1] and sum(needs) - 2 > options.max_width:
-            # Not in one table even with broken names: then short ones stay whole.
-            needs[0] = max(needs[0], *(len(row[0].text[:18]) + 2 for row in cells))
         rest, title = list(range(1, len(needs))), self.title
         while True:
             shown, left = [0], options.max_width - needs[0]
             while rest and (len(shown) == 1 or left >= needs[rest[0]] - 2):
                 left -= needs[rest[0]]
                 shown.append(rest.pop(0))
-            yield self._part(title, shown, cells, needs, "" if rest else self.caption)
+            yield self._part(title, shown, cells, needs)
             if not rest:
-                return
+                break
             title = "(continued)"
+        if self.caption:
+            yield Text(self.caption, style="dim italic")
 
     def _part(
         self,
@@ -174,12 +169,10 @@ class DataTable:
         shown: Sequence[int],
         cells: list[list[DataCell]],
         needs: Sequence[int],
-        caption: str,
     ) -> Table:
         from rich.text import Text
 
         table = simple_table(title)
-        table.caption, table.caption_justify = caption or None, "left"
         for place in shown:
             name, text = self.headings[place]
             lines = [
@@ -195,9 +188,6 @@ class DataTable:
             found: list[RenderableType] = []
             for place in shown:
                 cell = row[place]
-                if place == 0 and self.headings[0][1] and not cell.under:
-                    found.append(Name(cell.text))
-                    continue
                 entry = Text(cell.text, style=_TONES[cell.tone])
                 found.append(entry.append(f"\n{cell.under}", style="dim") if cell.under else entry)
             table.add_row(*found, style="bold" if number == self.strong else None)
@@ -250,38 +240,6 @@ def simple_table(title: str) -> Table:
     )
 
 
-@dataclass(frozen=True)
-class Name:
-    """A name in a cell, broken behind ``+ : - / _`` where the column is narrow; nothing in it is markup."""
-
-    text: str
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        from rich.measure import Measurement
-
-        longest = max(map(len, broken(self.text, max(1, options.max_width))))
-        part = max((len(part.rstrip()) for part in _PARTS.findall(self.text)), default=0)
-        return Measurement(min(part, longest), longest)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        from rich.text import Text
-
-        for line in broken(self.text, max(1, options.max_width)):
-            yield Text(line, justify=options.justify)
-
-
-def broken(name: str, width: int) -> list[str]:
-    """The name in lines of at most ``width`` characters, broken behind ``+ : - / _`` where that is possible."""
-    lines = [""]
-    for part in _PARTS.findall(name):
-        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
-            lines.append("")
-        lines[-1] += part
-        while len(lines[-1].rstrip()) > width:
-            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
-    return [line.rstrip() for line in lines]
-
-
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> list[str]:
     """Lines of a Markdown table; a bar in a cell is escaped, a line end in it becomes a space.
 
@@ -315,11 +273,6 @@ def value_text(value: Any) -> str:
 def percent(share: float | None, digits: int = 2) -> str:
     """A share in percent; a dash for None."""
     return "–" if share is None else f"{share:.{digits}%}"
-
-
-def bar(value: float, largest: float) -> str:
-    """A bar of at most 24 characters; anything above 0 shows."""
-    return "█" * max(1, round(_BAR * value / largest)) if value > 0 else ""
 
 
 # Progress: a bar with rate and time left on a terminal, sparse lines elsewhere. Everything goes to stderr, so that

@@ -21,8 +21,6 @@ class Caches:
     """A target's cache and its proposer's memory, which other decoders of the same proposer may take.
 
     Args:
-        side: the target with its rows.
-        proposer: None decodes plainly.
         capture: has recorded passes over these caches, which are forgotten when they move.
         context: most positions of a request.
         grow: start with room for ``FIRST_POSITIONS``; else with the whole context.

@@ -26,11 +26,8 @@ def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def figures_of(counts: Mapping[str, int]) -> Figures:
-    """Counts with the ratios that follow from them; empty where nothing was counted.
-
-    ``contexts_per_psi`` is the cost of SLRS: drafter contexts beyond those of the drawn drafts, for each string
-    probability (psi); None where none was evaluated.
-    """
+    """Counts with the ratio that follows from them: ``contexts_per_psi``, the drafter contexts beyond those of the
+    drawn drafts for each string probability of SLRS; None if none was evaluated."""
     figures: Figures = dict(counts)
     if "psi" in counts:
         figures[CONTEXTS_PER_PSI] = counts.get("psi_contexts", 0) / counts["psi"] if counts["psi"] else None

@@ -37,25 +37,16 @@ class Cycle(Protocol):
 
     def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
         """A request starts in a row: its prompt is read, and ``root`` is its first token."""
-        ...
 
     def end(self, row: int) -> None:
         """The row is idle from now on."""
-        ...
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
         """One cycle; ``lap`` ends a part of it."""
-        ...
 
 
 class SteppedCycle:
-    """Cycles whose steps the host starts one by one: any proposer, verifier and plan.
-
-    Args:
-        side: the target with its cache.
-        proposer: drafts; None decodes plainly.
-        verifier: a name of ``verifiers.VERIFIERS``; None chooses by request and tree.
-    """
+    """Cycles whose steps the host starts one by one: any proposer (None: plain decoding), verifier and plan."""
 
     def __init__(self, side: TargetSide, proposer: Proposer | None, verifier: str | None) -> None:
         self._side, self._proposer, self._verifier = side, proposer, verifier
@@ -84,7 +75,6 @@ class SteppedCycle:
         return CycleResult(verdicts, *offered(tree))
 
     def _verify(self, plan: Plan, tree: DraftTree, judges: Judges) -> tuple[TargetPass, Verdicts]:
-        """One target pass over all nodes, and the walk."""
         if all(one is None or by_argmax(one.sampling) for one in judges):
             output, decision = self._side.judged_pass(tree, plan.levels)
             return output, greedy_verdicts(*decision, judges)
@@ -93,7 +83,6 @@ class SteppedCycle:
         return output, verify(tree, output.logits, judges, plan.levels, self._verifier)
 
     def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
-        """Keep the accepted path in the target's cache and tell the proposer of it."""
         path = verdicts.path  # (B, L)
         lengths = [count + 1 for count in verdicts.accepted]
         counts = torch.tensor(lengths, device=path.device)
@@ -112,10 +101,8 @@ class SteppedCycle:
 def tokens_behind(tree: DraftTree, path: Tensor, counts: Tensor, last: Tensor) -> Tensor:
     """(B, L) the token after each committed position.
 
-    Args:
-        path: (B, L) accepted nodes, the last repeated.
-        counts: (B,) how many of them are real.
-        last: (B,) the target's own token, after the last real one.
+    Of ``path`` (B, L), accepted nodes with the last repeated, ``counts`` (B,) are real; ``last`` (B,) is the target's
+    own token, after the last real one.
     """
     following = tree.tokens.gather(1, path).roll(-1, 1)
     return following.scatter_(1, (counts - 1).clamp(min=0)[:, None], last[:, None])

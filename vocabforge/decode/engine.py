@@ -62,12 +62,6 @@ class Clock:
         return passed
 
 
-def total_up(result: Generation) -> None:
-    """Fill the seconds of a finished request."""
-    result.prefill_s = result.timings.get(PREFILL, 0.0)
-    result.decode_s = sum(seconds for part, seconds in result.timings.items() if part != PREFILL)
-
-
 class Decoder:
     """Continues prompts with a target and, optionally, a proposer.
 
@@ -77,15 +71,13 @@ class Decoder:
         context: most positions of a request; default: the target's own limit. Caches grow up to it.
         rows: requests that run side by side.
         control: ``fixed`` drafts the proposer's full size in every cycle, ``adaptive`` what pays; or an object.
-        verifier: a name of ``verifiers.VERIFIERS``; None chooses by request and tree.
-        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``; with the first, caches have their full size
-            from the start.
+        verifier: a name of ``VERIFIERS``; None chooses by request and tree.
+        wrap: makes passes faster, see ``accelerate/``; compiled passes need caches of the full size from the start.
         chance: from a seed, a request's random stream.
 
     Raises:
-        UsageError: ``context`` beyond the target's positions, or a verifier or control of no such name.
-        UsageError: a target with recurrent layers, and a proposer that drafts trees.
-        UsageError: with captured passes, trees deeper than the target's attention window.
+        UsageError: a context beyond the target's positions, no such verifier or control, trees too deep to capture, or
+            trees for a target with recurrent layers.
         MismatchError: the proposer reads layers that the target does not have.
     """
 
@@ -138,8 +130,7 @@ class Decoder:
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
 
-        They grow by themselves when a request needs it, and are made anew after an error; asking beforehand keeps
-        that out of measured time.
+        They grow by themselves; asking beforehand keeps that out of measured time.
         """
         self._caches.reserve(positions)
 
@@ -159,10 +150,7 @@ class Decoder:
         sampling: SamplingParams | None = None,
         stop: StopRule | None = None,
     ) -> Generation:
-        """Continue a prompt; see :class:`~vocabforge.decode.request.Generation`.
-
-        Args:
-            sampling: instead of ``temperature`` and ``seed``.
+        """Continue a prompt; ``sampling`` instead of ``temperature`` and ``seed``.
 
         Raises:
             UsageError: an empty prompt, one that fills the context, or a token the target does not have.
@@ -174,22 +162,14 @@ class Decoder:
         return result
 
     def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
-        """Continue prompts side by side; what one request gives does not depend on the others.
-
-        Raises:
-            UsageError: as for :meth:`generate`.
-        """
+        """Continue prompts side by side; what one request gives does not depend on the others."""
         results = [Generation() for _ in requests]
         for _ in self.stream_batch(requests, results):
             pass
         return results
 
     def stream(self, request: Request, result: Generation) -> Iterator[list[int]]:
-        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way.
-
-        Raises:
-            UsageError: as for :meth:`stream_batch`.
-        """
+        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way."""
         for _, tokens in self.stream_batch([request], [result]):
             yield tokens
 
@@ -197,10 +177,7 @@ class Decoder:
     def stream_batch(
         self, requests: Sequence[Request], results: Sequence[Generation]
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield ``(number of the request, its new tokens)`` as they are committed.
-
-        Args:
-            results: one a request, filled along the way.
+        """Yield ``(number of the request, its new tokens)`` as they are committed; ``results`` are filled.
 
         Raises:
             UsageError: a prompt as in :meth:`generate`, another number of results, or another request began on this
@@ -294,7 +271,6 @@ class Decoder:
         return fresh
 
     def _captured_s(self) -> float:
-        """Seconds spent recording so far."""
         return 0.0 if self._capture is None else self._capture.seconds
 
     def _deliver(
@@ -308,7 +284,9 @@ class Decoder:
                 one.result.finish = one.finish
                 if isinstance(self.proposer, Counts):
                     one.result.counts = self.proposer.counts(row)
-                total_up(one.result)
+                timings = one.result.timings
+                one.result.prefill_s = timings.get(PREFILL, 0.0)
+                one.result.decode_s = sum(timings.values()) - one.result.prefill_s
                 work[row] = None
                 self._vacate(row)
             yield one.number, tokens

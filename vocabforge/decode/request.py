@@ -12,44 +12,28 @@ from ..core.errors import UsageError
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the target's next token is chosen: one transform of its logits, then a draw (see ``sampling.py``).
+    """How the target's next token is chosen: one transform of its logits, then a draw (see ``sampling.py``)."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the smallest set of most probable tokens with this mass; 1 keeps all.
-        min_p: drop tokens below this share of the most probable one's probability; 0 keeps all.
-        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output
-            (Keskar et al. 2019, CTRL); 1 is none.
-        presence_penalty, frequency_penalty: subtracted from logits of tokens in the output, once and once an
-            occurrence; 0 is none.
-        seed: of the request's random stream.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # keep the k most probable tokens; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of most probable tokens with this mass
+    min_p: float = 0.0  # drop tokens below this share of the most probable one's probability
+    # Divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al. 2019, CTRL).
     repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int = 0
+    presence_penalty: float = 0.0  # subtracted from logits of tokens in the output,
+    frequency_penalty: float = 0.0  # and this one once an occurrence
+    seed: int = 0  # of the request's random stream
 
     def __post_init__(self) -> None:
-        finite = math.isfinite
+        finite, above = math.isfinite, self.repetition_penalty > 0
         checks = (
             ("temperature", finite(self.temperature) and self.temperature >= 0, "0 (greedy) or more"),
             ("top_k", self.top_k >= 0, "0 (all) or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0, at most 1"),
             ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
-            (
-                "repetition_penalty",
-                finite(self.repetition_penalty) and self.repetition_penalty > 0,
-                "above 0",
-            ),
+            ("repetition_penalty", finite(self.repetition_penalty) and above, "above 0"),
             ("presence_penalty", finite(self.presence_penalty), "a finite number"),
             ("frequency_penalty", finite(self.frequency_penalty), "a finite number"),
-            ("seed", 0 <= self.seed < 2**63, "0 to 2**63 - 1"),
         )
         for name, fine, expected in checks:
             if not fine:
@@ -81,26 +65,16 @@ class StopRule(Protocol):
     """Ends a request by what was generated, beyond stop tokens; see ``stops.py``."""
 
     def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
-        """How many of the generated tokens stay if the request ends here; None where it goes on.
+        """How many of the generated tokens stay if the request ends here; None if it goes on.
 
-        Args:
-            token_ids: all generated tokens.
-            fresh: how many of them are new since the last call.
+        ``fresh`` of the ``token_ids`` are new since the last call.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request.
-
-    Attributes:
-        prompt_ids: the target's token ids, at least one.
-        max_new_tokens: at least 1.
-        stop_ids: tokens that end the output; the one met is part of it.
-        sampling: how tokens are chosen.
-        stop: a further rule, such as stop strings; a new object for every request.
-    """
+    """One request: token ids of the target, at least one; ``stop_ids`` end the output and are part of it; ``stop`` is a
+    further rule, such as stop strings, a new object for every request."""
 
     prompt_ids: Sequence[int]
     max_new_tokens: int
@@ -114,39 +88,27 @@ Finish = Literal["stop", "length", "cache"]
 
 @dataclass
 class Generation:
-    """One generated continuation and what it cost.
+    """One generated continuation and what it cost. In a batch a cycle's seconds count for each of its requests."""
 
-    Attributes:
-        token_ids: new tokens; a stop token is included, nothing after it; stop strings end with the token that
-            completes them.
-        accept_lengths: tokens committed by each verification, the target's own included (before anything
-            beyond a stop or a limit is cut); plain decoding has a 1 for every new token.
-        drafted_levels: levels that each cycle was to draft; 0 where it decoded plainly.
-        prefill_s, decode_s: seconds. In a batch a cycle's seconds count for each of its requests.
-        target_forwards: passes of the target, prefill chunks included.
-        drafted: draft tokens verified.
-        verified: nodes that verifications checked, roots included.
-        timings: seconds by part: ``prefill``; drafting in ``layers``, ``head`` and ``draft`` (the rest: growing the
-            tree); ``verify``; ``other`` (committing, and the other rows of a batch).
-        finish: ``stop`` token or string, ``length`` limit, or ``cache`` full.
-        accepted_by_depth, drafted_by_depth: verifications whose path reached depth i + 1, and
-            verifications whose tree offered that depth.
-        counts: what its proposer counted (``proposers.Counts``), by name.
-    """
-
+    # A stop token is included, nothing after it; stop strings end with the token that completes them.
     token_ids: list[int] = field(default_factory=list)
+    # Tokens committed by each verification, the target's own included, before anything beyond a stop is cut.
     accept_lengths: list[int] = field(default_factory=list)
-    drafted_levels: list[int] = field(default_factory=list)
+    drafted_levels: list[int] = field(
+        default_factory=list
+    )  # that each cycle was to draft; 0: it decoded plainly
     prefill_s: float = 0.0
     decode_s: float = 0.0
-    target_forwards: int = 0
-    drafted: int = 0
-    verified: int = 0
+    target_forwards: int = 0  # prefill chunks included
+    drafted: int = 0  # draft tokens verified
+    verified: int = 0  # nodes that verifications checked, roots included
+    # Seconds by part: prefill; drafting in layers, head and draft (growing the tree); verify; other.
     timings: dict[str, float] = field(default_factory=dict)
-    finish: Finish = "length"
+    finish: Finish = "length"  # stop token or string, length limit, or cache full
+    # Verifications whose path reached depth i + 1, and those whose tree offered that depth.
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)  # of its proposer (``Counts``), by name
 
     @property
     def mean_accepted_length(self) -> float:
@@ -154,14 +116,8 @@ class Generation:
         return sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 0.0
 
     def record(self, levels: int, deepest: int, drafted: int, accepted: int) -> None:
-        """One verification.
-
-        Args:
-            levels: that the cycle was to draft.
-            deepest: level that the row's tree offered.
-            drafted: draft tokens of the row's tree.
-            accepted: of them.
-        """
+        """One verification: the levels that the cycle was to draft, the deepest that the row's tree offered, its draft
+        tokens, and how many of them were accepted."""
         self.target_forwards += 1
         self.accept_lengths.append(accepted + 1)
         self.drafted_levels.append(levels)
@@ -186,4 +142,3 @@ class Generator(Protocol):
         sampling: SamplingParams,
     ) -> Generation:
         """Continue ``prompt_ids`` by at most ``max_new_tokens`` tokens."""
-        ...

@@ -25,19 +25,13 @@ class Chance(Protocol):
 
     def happens(self, weight: Any, total: Any) -> bool:
         """True with probability weight / total (total above 0), from a fresh uniform number."""
-        ...
 
     def draw(self, weights: Weights) -> int:
         """An index of weights (V,), at least one above 0, with probability weight / sum."""
-        ...
 
 
 class SeededChance:
-    """Pseudo-random decisions (Philox); the same seed gives the same decisions, on every machine.
-
-    Args:
-        seed: 0 to 2**63 - 1.
-    """
+    """Pseudo-random decisions (Philox); the same seed (below 2**63) gives the same decisions, on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._uniform = np.random.Generator(np.random.Philox(key=seed)).random
@@ -56,14 +50,9 @@ Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class TokenHistory:
-    """What was read and written so far, as penalties count it.
+    """What was read and written so far, as penalties count it; of the prompt only the repetition penalty.
 
-    Args:
-        prompt_ids: the prompt; only the repetition penalty looks at it.
-        vocab: V, size of the target's vocabulary.
-
-    Attributes:
-        length: tokens so far, prompt and output.
+    ``vocab`` is the size of the target's vocabulary, ``length`` the tokens so far, prompt and output.
     """
 
     def __init__(self, prompt_ids: Sequence[int], vocab: int) -> None:
@@ -103,13 +92,11 @@ def target_weights(
     history: TokenHistory,
     path_tokens: Sequence[int],
 ) -> Weights:
-    """The target's law of the next token after the transform, up to a factor.
+    """The target's distribution of the next token after the transform, up to a factor.
 
     Args:
-        logits: (V,) of the target.
-        sampling: the request's settings.
         history: prompt and committed output, the tree's root included.
-        path_tokens: draft tokens from below the root to the node that the logits belong to.
+        path_tokens: draft tokens from below the root to the node that the ``logits`` (V,) belong to.
 
     Returns:
         (V,) float64, exactly 0 outside the support; one-hot at temperature 0 (the first of equal maxima).
@@ -127,11 +114,7 @@ def target_weights(
 
 
 def draft_weights(logits: Tensor | np.ndarray[Any, Any], sampling: SamplingParams) -> Weights:
-    """The same transform of a drafter's logits (C,), without penalties; float64 (C,).
-
-    Raises:
-        DataError: the logits have no largest number.
-    """
+    """The same transform of a drafter's logits (C,), without penalties; float64 (C,)."""
     scores = _scores(logits)
     best = int(scores.argmax())
     if not scores[best] > -np.inf:

@@ -23,11 +23,8 @@ class StopStrings:
     Each token costs one decoding of the few tokens since the last but one place where the text was whole: a
     character may be spread over tokens, and decoders treat the first token of a text in a way of their own.
 
-    Args:
-        tokenizer: the target's.
-        strings: at least one; the one that ends first in the text counts, of those that end together the longest.
-        before: the last tokens of the prompt, where the output continues its text: some decoders strip the first
-            space of a text.
+    The ``string`` that ends first in the text counts, of those that end together the longest. ``before`` are the last
+    tokens of the prompt, whose text the output continues: some decoders strip the first space of a text.
 
     Raises:
         UsageError: no string, an empty one, or one with a replacement character (U+FFFD).
@@ -62,7 +59,6 @@ class StopStrings:
         return len(self._ids) - self._before if self._stopped else None
 
     def _completes(self) -> bool:
-        """Take in the last token; whether the text up to it holds a stop string."""
         found = self._tokenizer.decode(self._ids[self._start :])
         text = self._tail + found[len(self._known) :]
         if any(string in text for string in self._strings):
@@ -72,7 +68,6 @@ class StopStrings:
         return False
 
     def _advance(self, found: str) -> None:
-        """The text is whole up to here: ``found`` since ``_start``."""
         self._tail = (self._tail + found[len(self._known) :])[-self._reach :] if self._reach else ""
         since = self._tokenizer.decode(self._ids[self._whole :])
         # A first token without text (a special one) would leave the next one in its place.

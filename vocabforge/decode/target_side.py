@@ -28,16 +28,8 @@ def view_length(used: int, capacity: int) -> int:
 
 
 def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
-    """What N queries of each row see: all committed slots and, in the M slots behind them, what ``visible`` says.
-
-    Args:
-        visible: bool (B, N, M), M at least 1.
-        committed: (B,) int64; slots 0 .. committed - 1 of a row hold its positions.
-        view: slots looked at.
-
-    Returns:
-        bool (B, N, view).
-    """
+    """What N queries of each row see, bool (B, N, view): the slots of all ``committed`` (B,) positions, 0 on, and, in
+    the M slots behind them, what ``visible`` bool (B, N, M) says; M is at least 1."""
     size = visible.shape[-1]
     behind = torch.arange(view, device=visible.device) - committed[:, None]  # (B, view)
     inside = visible.gather(2, behind.clamp(0, size - 1)[:, None].expand(-1, visible.shape[1], -1))
@@ -45,12 +37,9 @@ def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
 
 
 def near_mask(depths: Tensor, committed: Tensor, view: Tensor, near: Near) -> Tensor:
-    """bool (B, N, S'): slots whose positions a layer with a window or chunks sees from each node.
+    """bool (B, N, S'): slots of ``view`` (S',) whose positions each node sees in a layer with a window or chunks.
 
-    Args:
-        depths: (B, N) of the nodes behind the ``committed`` (B,) slots.
-        view: (S',) slots looked at.
-        near: of positions of queries and keys.
+    The nodes have ``depths`` (B, N) behind the ``committed`` (B,) slots.
     """
     behind = view - committed[:, None]  # (B, S')
     node = behind.clamp(0, depths.shape[1] - 1)
@@ -82,14 +71,8 @@ class TargetPass(NamedTuple):
 
 
 class TargetSide:
-    """A target with the cache of B rows.
-
-    Args:
-        target: a lean model, or one of Transformers.
-        aux_layers: whose outputs are wanted.
-        rows: requests side by side.
-        wrap: makes the passes over trees faster; None runs them as they are.
-    """
+    """A target with the cache of B rows; the outputs of ``aux_layers`` are wanted, ``wrap`` makes passes over trees
+    faster."""
 
     def __init__(
         self, target: Target, aux_layers: tuple[int, ...], rows: int, wrap: Wrap | None = None
@@ -112,11 +95,7 @@ class TargetSide:
         self.lengths = [0] * self.rows  # the same on the host
 
     def prefill(self, row: int, ids: Tensor, reads: str) -> tuple[Tensor, list[Chunk]]:
-        """Read the next prompt tokens (T,) of a row in chunks.
-
-        Returns:
-            logits (V,) after the last token, and what was read chunk by chunk.
-        """
+        """Read the next prompt tokens (T,) of a row; logits (V,) after the last one, and what was read by chunk."""
         chunks: list[Chunk] = []
         cache = self.cache.row(row)
         start = self.lengths[row]
@@ -156,7 +135,7 @@ class TargetSide:
         return states
 
     def judged_pass(self, tree: DraftTree, levels: int) -> tuple[TargetPass, tuple[Tensor, Tensor]]:
-        """The same with the device's half of greedy verification (``verify.decide_greedy``); it has no logits."""
+        """The same with the device's half of greedy verification (``decide_greedy``); it has no logits."""
         states, decision = self._run(tree, levels)
         assert decision is not None
         return states, decision
@@ -235,9 +214,7 @@ class TargetSide:
     def keep(self, tree: DraftTree, path: Tensor, counts: Tensor) -> None:
         """Compaction: the accepted path moves right behind the committed slots. The host must :meth:`note` it, too.
 
-        Args:
-            path: (B, L) nodes of the path, the last repeated.
-            counts: (B,) how many of them are real.
+        Of ``path`` (B, L), nodes with the last repeated, ``counts`` (B,) are real.
         """
         if not tree.chain:  # a chain's path lies where it belongs
             self.cache.move(

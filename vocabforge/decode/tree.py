@@ -17,17 +17,11 @@ from .sampling import Chance, TokenHistory, Weights
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """Shape of the draft tree.
+    """Shape of the draft tree."""
 
-    Attributes:
-        topk: children of a node, and nodes expanded in a round.
-        depth: rounds after the root's expansion; the tree is depth + 1 levels deep.
-        total_nodes: nodes that one verification checks, root included.
-    """
-
-    topk: int = 10
-    depth: int = 5
-    total_nodes: int = 60
+    topk: int = 10  # children of a node, and nodes expanded in a round
+    depth: int = 5  # rounds after the root's expansion; the tree is depth + 1 levels deep
+    total_nodes: int = 60  # nodes that one verification checks, root included
 
     def __post_init__(self) -> None:
         if self.topk < 1 or self.depth < 0:
@@ -58,12 +52,8 @@ class TreeSettings:
 
 @dataclass(frozen=True)
 class DraftLaw:
-    """The distribution that the children of one node were drawn from, without replacement, in their order.
-
-    Attributes:
-        ids: (C,) int64 ascending target ids.
-        weights: (C,) float64 above or equal to 0; not necessarily of sum 1. Exactly what was drawn from.
-    """
+    """The distribution that the children of one node were drawn from, without replacement, in their order: ``ids``
+    (C,) int64 ascending and ``weights`` (C,) float64, 0 or above, up to a factor. Exactly what was drawn from."""
 
     ids: np.ndarray
     weights: Weights
@@ -78,7 +68,6 @@ class LazyLaw(Protocol):
 
     def probability(self, token: int) -> Any:
         """Exactly the probability that this token was drawn; 0 for those that cannot be."""
-        ...
 
 
 Law = DraftLaw | LazyLaw
@@ -86,27 +75,17 @@ Law = DraftLaw | LazyLaw
 
 @dataclass(frozen=True)
 class DraftTree:
-    """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children.
+    """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children."""
 
-    Attributes:
-        tokens: (B, N) int64.
-        parents: (B, N) int64, the root's is 0.
-        depths: (B, N) int64, the root's is 0.
-        ancestors: bool (B, N, N), ancestors[b, i, j]: j is i or above it.
-        alive: bool (B, N), False where a node only pads a smaller tree to N; None: all are alive.
-        chain: every node is the child of the one before it.
-        words: ``ancestors`` as bits, (B, N, W) int64, where they are known already.
-        laws: for each row, node -> law of its children; None where drafts are a function of the context.
-    """
-
-    tokens: Tensor
-    parents: Tensor
-    depths: Tensor
-    ancestors: Tensor
-    alive: Tensor | None = None
-    chain: bool = False
+    tokens: Tensor  # (B, N) int64
+    parents: Tensor  # (B, N) int64, the root's is 0
+    depths: Tensor  # (B, N) int64, the root's is 0
+    ancestors: Tensor  # bool (B, N, N), ancestors[b, i, j]: j is i or above it
+    alive: Tensor | None = None  # bool (B, N), False if a node only pads a smaller tree; None: all are alive
+    chain: bool = False  # every node is the child of the one before it
+    # For each row, node -> law of its children; None if drafts are a function of the context.
     laws: Sequence[Mapping[int, Law]] | None = None
-    words: Tensor | None = None
+    words: Tensor | None = None  # ``ancestors`` as bits, (B, N, W) int64, if they are known already
 
     def ancestor_words(self) -> Tensor:
         """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""
@@ -132,35 +111,24 @@ Walk = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class RowTree:
-    """A tree and the target's logits on it.
+    """A tree of one request, and the target's logits on it."""
 
-    Attributes:
-        tokens: of the N nodes; node 0 is the root, the last committed token.
-        children: of each node, in the order in which they are tried; nodes that only pad are in none.
-        logits: (N, V) of the target, where the model left them.
-        sampling, chance: the request's settings and random stream.
-        history: prompt and committed output, the root included.
-        laws: node -> the law that its children were drawn from; a node without one has point masses.
-    """
-
-    tokens: Sequence[int]
-    children: Sequence[Sequence[int]]
-    logits: Tensor
+    tokens: Sequence[int]  # of the N nodes; node 0 is the root, the last committed token
+    children: Sequence[Sequence[int]]  # in the order in which they are tried; nodes that only pad are in none
+    logits: Tensor  # (N, V) of the target
     sampling: SamplingParams
     chance: Chance
-    history: TokenHistory
-    laws: Mapping[int, Law] = field(default_factory=dict)
+    history: TokenHistory  # prompt and committed output, the root included
+    laws: Mapping[int, Law] = field(default_factory=dict)  # of a node's children; point masses without one
 
 
 @dataclass(frozen=True)
 class Verifier:
     """A way to verify one row.
 
-    Attributes:
-        walk: from a tree to the accepted nodes, the root first, and as many tokens: those of the nodes below the
-            root and, last, the target's own.
-        lossless: the output has exactly the law that the target alone would give it.
-        samples: it is for temperatures above 0; else for 0 alone.
+    ``walk`` gives the accepted nodes, the root first, and as many tokens: those of the nodes below the root and, last,
+    the target's own. ``lossless``: the output has exactly the target's distribution. ``samples``: it is for
+    temperatures above 0; else for 0 alone.
     """
 
     walk: Callable[[RowTree], Walk]
@@ -169,11 +137,8 @@ class Verifier:
 
 
 def walk_down(row: RowTree, choose: Callable[[RowTree, int, list[int]], tuple[int | None, int]]) -> Walk:
-    """From the root on, ``choose`` a child, or None and the target's own token, until it is the latter.
-
-    Args:
-        choose: called with the row, the node, and the draft tokens from below the root to the node.
-    """
+    """From the root on, ``choose`` a child, or None and the target's own token, until it is the latter; it is given the
+    row, the node, and the draft tokens from below the root to the node."""
     node: int | None = 0
     nodes: list[int] = []
     tokens: list[int] = []

@@ -15,14 +15,8 @@ from .verify.registry import RowVerification
 
 @dataclass
 class Work:
-    """A request in a row.
-
-    Attributes:
-        number: its place among the requests asked together.
-        room: tokens that it may generate at most, in what is left of the context.
-        judge: what verification knows of it.
-        finish: why it has ended; None while it has not.
-    """
+    """A request in a row: its place among those asked together, the tokens that it may generate in what is left of the
+    context, what verification knows of it, and why it has ended."""
 
     number: int
     request: Request
@@ -59,11 +53,7 @@ class Waiting(NamedTuple):
 
 
 def check_request(request: Request, context: int, vocab: int) -> None:
-    """Refuse what cannot be decoded.
-
-    Raises:
-        UsageError: nothing is to be generated, or the prompt does not fit the target.
-    """
+    """Raises: UsageError: nothing is to be generated, or the prompt does not fit the target."""
     prompt_ids = request.prompt_ids
     if request.max_new_tokens < 1:
         raise UsageError(
@@ -88,11 +78,7 @@ def check_request(request: Request, context: int, vocab: int) -> None:
 
 
 def check_layers(aux_layers: Sequence[int], count: int) -> None:
-    """Refuse auxiliary layers beyond a target's ``count``.
-
-    Raises:
-        MismatchError: there are such layers.
-    """
+    """Raises: MismatchError: auxiliary layers beyond a target's ``count``."""
     if max(aux_layers, default=0) >= count:
         raise MismatchError(
             "the drafter reads layers that the target does not have",

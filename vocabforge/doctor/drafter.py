@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
@@ -40,7 +39,7 @@ def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Dra
         report.run(GROUP, "made for this target", check_fingerprints, artifact, target)
     drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
     report.run(GROUP, "auxiliary layers", check_layers, drafter, target)
-    report.run(GROUP, "draft vocabulary", check_map, path, drafter)
+    report.run(GROUP, "draft vocabulary", check_map, drafter)
     inside = drafter and drafter.target_ids.tolist()
     report.run(GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
     report.run(GROUP, "drafting", check_drafting, drafter, target)
@@ -131,8 +130,8 @@ def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     return Finding(found)
 
 
-def check_map(path: Path, drafter: Drafter) -> Finding[None]:
-    """Rows to target ids as loaded, and both stored forms where the folder has them."""
+def check_map(drafter: Drafter) -> Finding[None]:
+    """Rows to target ids; that d2t and t2d agree is checked when they are loaded."""
     ids, total = drafter.target_ids, drafter.config.vocab_size
     rows = drafter.head_weight.shape[0]
     if len(ids) != rows or not bool((ids.diff() > 0).all()) or int(ids[0]) < 0 or int(ids[-1]) >= total:
@@ -144,28 +143,7 @@ def check_map(path: Path, drafter: Drafter) -> Finding[None]:
         )
     if rows == total:
         return Finding(f"the whole vocabulary of {total:,} tokens")
-    stored = ""
-    if (path / _WEIGHTS).is_file():
-        problem = _map_problem(path / _WEIGHTS, ids.cpu(), total)
-        if problem is not None:
-            return Finding(problem, "failed", "export the drafter again")
-        stored = "; d2t (offsets) and t2d agree"
-    return Finding(f"{rows:,} of {total:,} tokens ({rows / total:.1%}){stored}")
-
-
-def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
-    with safe_open(str(file), framework="pt") as handle:
-        absent = {"d2t", "t2d"} - set(handle.keys())
-        if absent:
-            return f"a head of fewer rows than tokens without {' and '.join(sorted(absent))}"
-        d2t, t2d = handle.get_tensor("d2t"), handle.get_tensor("t2d")
-    if not torch.equal(torch.arange(len(d2t)) + d2t.long(), ids):
-        return "d2t does not give the ids of the head's rows"
-    if t2d.shape != (total,):
-        return f"t2d has shape {tuple(t2d.shape)}, expected ({total},)"
-    if not torch.equal(t2d.bool().nonzero().flatten(), ids):
-        return "t2d marks other tokens than d2t"
-    return None
+    return Finding(f"{rows:,} of {total:,} tokens ({rows / total:.1%})")
 
 
 def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:

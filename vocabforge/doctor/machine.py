@@ -30,7 +30,6 @@ def check_environment(report: Report) -> Any:
     report.run(GROUP, "kernels", check_kernels, torch)
     for name in ("transformers", "tokenizers", "accelerate", "safetensors"):
         report.run(GROUP, name, check_package, name)
-    report.run(GROUP, "faiss", check_faiss)
     report.run(GROUP, "cores and threads", check_threads, torch)
     report.run(GROUP, "memory", check_memory)
     report.run(GROUP, "disk", check_disk)
@@ -154,15 +153,6 @@ def check_nvcc(torch: Any) -> Finding[None]:
             f"kernels need a CUDA {built.split('.')[0]} toolkit: set CUDA_HOME to one",
         )
     return Finding(found)
-
-
-def check_faiss() -> Finding[None]:
-    for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
-        try:
-            return Finding(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return Finding("not installed (optional: extras gpu and cpu bring it)", "skipped")
 
 
 def check_threads(torch: Any) -> Finding[None]:

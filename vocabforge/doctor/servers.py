@@ -75,7 +75,7 @@ def check_servers(
         _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
     sound = next((one for one in served if one.drafter is not None), None)
     if sound is not None:
-        report.run(GROUP, "head rows", check_head_rows, sound, folder, side, texts)
+        report.run(GROUP, "head rows", check_head_rows, sound, folder, side)
 
 
 def _check_server(
@@ -204,49 +204,35 @@ def _judged(served: Served, check: Check, found: str, details: tuple[str, ...] =
 
 _HELD = ("float64", "float32", "bfloat16", "float16")
 _MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
-_WIDE = ("float32", "float64")
 
 
 def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
     """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
-    kinds = sorted(
-        {dtype_name(tensor.dtype) for tensor in folder.tensors.values() if tensor.is_floating_point()}
-    )
-    packed = [
-        name
-        for name, tensor in folder.tensors.items()
-        if name not in _MAPS and dtype_name(tensor.dtype) not in _HELD
-    ]
-    if packed:
+    dtypes = {name: dtype_name(tensor.dtype) for name, tensor in folder.tensors.items() if name not in _MAPS}
+    packed = [name for name, kind in dtypes.items() if kind not in _HELD]
+    if packed or not dtypes:
         return Finding(
-            f"packed or quantised: {', '.join(packed[:4])} ({folder.tensors[packed[0]].dtype})",
+            f"packed or quantised: {', '.join(packed[:4])}" if packed else "no weights",
             "failed",
             "give the drafter as it was before it was quantised",
         )
-    named = folder.body.get("dtype") or folder.body.get("torch_dtype")
-    named = str(named).removeprefix("torch.") if named else None
-    theirs = target.config.get("dtype") or target.config.get("torch_dtype")
-    theirs = str(theirs).removeprefix("torch.") if theirs else None
-    if len(kinds) > 1:
-        return Finding(f"weights of several dtypes: {', '.join(kinds)}", "warning", "export it in one dtype")
-    if not kinds:
-        return Finding("no weights of a floating-point dtype", "failed", "export the drafter again")
-    found = f"weights in {kinds[0]}"
-    if named and named != kinds[0]:
-        return Finding(f"{found}, but config.json says {named}", "warning", f"write dtype {kinds[0]}")
-    if theirs is None or theirs == kinds[0]:
-        return Finding(f"{found}, as the target's" if theirs else found)
-    if kinds[0] in _WIDE:
-        return Finding(
-            f"{found}: servers round them to the target's {theirs} (export --dtype {theirs} halves the file)"
-        )
-    if theirs in _WIDE:
-        return Finding(f"{found}; the target's {theirs} holds them as they are")
-    return Finding(
-        f"{found}, but the target is in {theirs}: servers convert them",
-        "warning",
-        f"export --dtype {theirs} from the trained drafter",
+    first, *more = sorted(set(dtypes.values()))
+    if more:
+        kinds = ", ".join([first, *more])
+        return Finding(f"weights of several dtypes: {kinds}", "warning", "export it in one dtype")
+    named, theirs = (
+        str(body.get("dtype") or body.get("torch_dtype") or first).removeprefix("torch.")
+        for body in (folder.body, target.config)
     )
+    found = f"weights in {first}"
+    if named != first:
+        return Finding(f"{found}, but config.json says {named}", "warning", f"write dtype {first}")
+    if first == theirs:
+        return Finding(found)
+    found += f"; the target's are {theirs}"
+    if "float16" in theirs and first in ("float16", "bfloat16"):  # one half precision to the other
+        return Finding(found, "warning", f"export --dtype {theirs} from the trained drafter")
+    return Finding(found)
 
 
 def check_draft_tokens(

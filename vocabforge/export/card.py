@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,9 @@ _LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
 
 @dataclass(frozen=True)
 class MeasuredMethod:
-    """One method of an evaluation, in words.
+    """One method of an evaluation, in words, figures with their 95% intervals.
 
-    Attributes:
-        benchmark: its name and how many questions.
-        decoding: how was drafted. vocabulary: what the draft head scored.
-        accepted, speedup, tokens_per_s: with 95% intervals. outputs: compared with plain decoding's.
-        made: machine, dtype, temperature, date, version.
-        same: it drafted with the vocabulary that is exported.
+    ``made`` tells machine, dtype, temperature, date and version; ``same`` if it drafted with the exported vocabulary.
     """
 
     benchmark: str
@@ -45,44 +40,24 @@ class MeasuredMethod:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says.
+    """What a card says."""
 
-    Attributes:
-        name: of the folder. layout: row of the table of formats. server: see ``Export.server``.
-        target: the target's ``config.json``. target_name: name or path of the target.
-        meta: facts of the drafter's manifest, its training among them. recipe: the configuration it was trained with.
-        coverage: share of counted tokens that the draft vocabulary holds; None where it is not known.
-        measured: figures. sections: further ones, in Markdown.
-    """
-
-    name: str
-    layout: str
+    name: str  # of the folder
+    layout: str  # row of the table of formats
     drafter: Drafter
-    target: Mapping[str, Any]
-    target_name: str
+    target: Mapping[str, Any]  # its ``config.json``
+    target_name: str  # name or path
     dtype: str
-    server: str | None = None
+    server: str | None = None  # see ``Export.server``
     speculative_tokens: int = 5
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    coverage: float | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)  # facts of the drafter's manifest
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # the configuration it was trained with
+    coverage: float | None = None  # share of counted tokens that the draft vocabulary holds, if it is known
     measured: Sequence[MeasuredMethod] = ()
-    sections: Sequence[str] = ()
-
-    @property
-    def rows(self) -> int:
-        """Of the draft head."""
-        return len(self.drafter.head_weight)
-
-    @property
-    def target_dtype(self) -> str | None:
-        """Of the target's checkpoint, which a server runs the drafter in, too; None where it is not known."""
-        named = self.target.get("dtype") or self.target.get("torch_dtype")
-        return named if isinstance(named, str) else None
+    sections: Sequence[str] = ()  # further ones, in Markdown
 
 
 def model_card(facts: CardFacts) -> str:
-    """The card's text."""
     target = base_model(facts)
     kind = _LABELS.get(facts.drafter.kind, facts.drafter.kind)
     parts = [
@@ -101,7 +76,6 @@ def model_card(facts: CardFacts) -> str:
 
 
 def base_model(facts: CardFacts) -> str:
-    """The target's repository name where it is known, else its folder's name."""
     for name in (facts.target.get("_name_or_path"), facts.target_name):
         if isinstance(name, str) and _REPOSITORY.fullmatch(name) and not Path(name).exists():
             return name
@@ -110,12 +84,11 @@ def base_model(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> str:
     target = base_model(facts)
-    known = "/" in target
     tags = ["speculative-decoding", "draft-model", facts.drafter.kind, *readers(facts.layout, facts.server)]
     lines = [
         "---",
         "# license: name the licence here before publishing",
-        f"base_model: {target}" if known else "# base_model: the target's repository on the Hub",
+        f"base_model: {target}" if "/" in target else "# base_model: the target's repository on the Hub",
         "pipeline_tag: text-generation",
         "tags:",
         *(f"- {tag}" for tag in tags),
@@ -137,26 +110,10 @@ def _drafter_rows(facts: CardFacts, kind: str) -> list[tuple[str, str]]:
         ("own parameters", f"{own:,}"),
         ("draft vocabulary", _vocabulary(facts)),
     ]
-    if getattr(config, "num_heads", None):
-        rows.append(
-            (
-                "layer",
-                f"{config.num_heads} heads ({config.num_kv_heads} of keys) of {config.head_dim}, MLP "
-                f"{config.intermediate_size:,}",
-            )
-        )
     if config.aux_layers:
-        rows.append(("reads", f"outputs of target layers {_listed(config.aux_layers)} (0-based)"))
+        rows.append(("reads", f"outputs of target layers {', '.join(map(str, config.aux_layers))} (0-based)"))
     elif drafter.reads == "hidden":
         rows.append(("reads", "the target's last hidden states"))
-    switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")
-    if given := [name for name in switches if getattr(config, name, False)]:
-        rows.append(("form", ", ".join(f"`{name}`" for name in given)))
-    rope = getattr(config, "rope", None)
-    if rope is not None:
-        factor = "" if rope.kind == "default" else f", {rope.kind} x {rope.factor:g}"
-        positions = f"{config.max_position_embeddings:,} positions"
-        rows.append(("rotary positions", f"base {rope.theta:,.0f}{factor}, {positions}"))
     if fingerprint := facts.meta.get("tokenizer_fingerprint"):
         rows.append(("tokenizer", f"the target's, fingerprint `{str(fingerprint)[:16]}`"))
     return rows
@@ -164,7 +121,7 @@ def _drafter_rows(facts: CardFacts, kind: str) -> list[tuple[str, str]]:
 
 def _vocabulary(facts: CardFacts) -> str:
     drafter = facts.drafter
-    rows, size = facts.rows, drafter.config.vocab_size
+    rows, size = len(drafter.head_weight), drafter.config.vocab_size
     if not drafter.has_own_head:
         return f"all {size:,} tokens, by the target's LM head"
     if rows == size:
@@ -179,7 +136,6 @@ def _training(facts: CardFacts) -> str:
 
 
 def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-
     def of(section: str, name: str) -> Any:
         part = recipe.get(section)
         return part.get(name) if isinstance(part, Mapping) else None
@@ -201,30 +157,13 @@ def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterab
     accuracy = heldout.get("accuracy") if isinstance(heldout, Mapping) else None
     if accuracy:
         yield "held-out accuracy by draft step", ", ".join(f"{value:.3f}" for value in accuracy)
-    best = meta.get("best")
-    if isinstance(best, Mapping) and isinstance(best.get("value"), (int, float)):
-        yield (
-            "kept for",
-            f"{str(best.get('name')).replace('_', ' ')} {best['value']:.2f}, step {best.get('step'):,}",
-        )
 
 
 def _measured(facts: CardFacts) -> str:
     if not facts.measured:
         return ""
     head = ("benchmark", "drafting", "draft vocabulary", "accepted length", "speed-up", "tokens/s", "outputs")
-    rows = [
-        (
-            one.benchmark,
-            one.decoding,
-            one.vocabulary,
-            one.accepted,
-            one.speedup,
-            one.tokens_per_s,
-            one.outputs,
-        )
-        for one in facts.measured
-    ]
+    rows = [astuple(one)[:-2] for one in facts.measured]
     made = dict.fromkeys(f"{one.benchmark}: {one.made}." for one in facts.measured)
     notes = [
         "By VocabForge's own decoder. Accepted length: tokens that one verification commits, the target's own "
@@ -241,11 +180,6 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     return "\n".join([title, "", *markdown_table(head, rows, text=len(head))])
 
 
-def _listed(values: Iterable[int]) -> str:
-    *some, last = map(str, values)
-    return f"{', '.join(some)} and {last}" if some else last
-
-
 # layout -> its readers, as tags of a model card
 _READERS = {
     "native": (),
@@ -256,7 +190,7 @@ _READERS = {
 
 
 def readers(layout: str, server: str | None) -> tuple[str, ...]:
-    """Who reads a folder of this layout."""
+    """The servers that read a folder of this layout."""
     if layout == "eagle":
         return (server or "sglang",)
     return _READERS.get(layout, ())
@@ -268,13 +202,20 @@ def _commands(facts: CardFacts) -> str:
     blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {name} --prompt "..."')]
     known, count = readers(facts.layout, facts.server), facts.speculative_tokens
     method = "eagle3" if facts.layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
-    dtype = [f"--dtype {facts.target_dtype}"] if facts.target_dtype else []
+    named = facts.target.get("dtype") or facts.target.get("torch_dtype")
+    dtype = (
+        [f"--dtype {named}"] if isinstance(named, str) else []
+    )  # a server runs the drafter in the target's
     if "sglang" in known:
         options = [
             f"--model-path {target}",
             f"--speculative-algorithm {method.upper()}",
             f"--speculative-draft-model-path {name}",
-            *([f"--speculative-token-map {name}/freq_{facts.rows}.pt"] if facts.layout == "fr-spec" else []),
+            *(
+                [f"--speculative-token-map {name}/freq_{len(facts.drafter.head_weight)}.pt"]
+                if facts.layout == "fr-spec"
+                else []
+            ),
             f"--speculative-num-steps {count}",
             "--speculative-eagle-topk 1",
             f"--speculative-num-draft-tokens {count + 1}",

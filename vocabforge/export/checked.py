@@ -29,9 +29,6 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: int) -> None:
     """Write a layout beside its final place, read it back, compare logits on random states, then name it.
 
-    Args:
-        num_layers: of the target.
-
     Raises:
         MismatchError: a drafter that the layout cannot express, or weights that are no numbers.
         ArtifactError: what was written computes something else.
@@ -54,11 +51,7 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
 
 
 def _check_finite(export: Export) -> None:
-    """Refuse weights that are no numbers in the dtype written.
-
-    Raises:
-        MismatchError: there are some.
-    """
+    """Refuse weights that are no numbers in the dtype written."""
     for name, parameter in export.drafter.named_parameters():
         if not bool(parameter.to(export.dtype).isfinite().all()):
             before = bool(parameter.isfinite().all())
@@ -74,8 +67,7 @@ def check_written(layout: type[Layout], path: Path, export: Export, num_layers: 
     """Compare what a folder reads as with the drafter it was written from, after the same rounding.
 
     Raises:
-        ArtifactError: other draft tokens, auxiliary layers, or logits.
-        VocabForgeError: it cannot be read at all.
+        VocabForgeError: it cannot be read; other draft tokens, auxiliary layers, or logits.
     """
     loaded, meant = layout.read(path, export.shared, num_layers), rounded(export)
     if loaded.config.aux_layers != meant.config.aux_layers:

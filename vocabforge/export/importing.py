@@ -26,15 +26,9 @@ def is_native(path: Path) -> bool:
 
 
 def import_drafter(path: Path, target: Path, output: Path) -> bool:
-    """Convert a drafter to a native artefact, in fp32; what was converted from the same files stays as it is.
+    """Convert a drafter in any layout to a native artefact, in fp32; whether it was written now.
 
-    Args:
-        path: a drafter in any of the layouts, ours or made elsewhere.
-        target: the folder of its target.
-        output: where the artefact goes; an earlier one is replaced where files or target differ.
-
-    Returns:
-        whether it was written now.
+    What was converted from the same files for the same target stays as it is.
 
     Raises:
         VocabForgeError: nothing that can be read, or not of this target.

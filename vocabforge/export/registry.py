@@ -28,11 +28,7 @@ FORMATS: dict[str, str] = {
 
 
 def layout_of(name: str) -> type[Layout]:
-    """The layout of a name.
-
-    Raises:
-        UsageError: no such layout.
-    """
+    """The layout of a name; an unknown one is a UsageError."""
     found: type[Layout] = resolve(FORMATS, name, "export format")
     return found
 
@@ -83,11 +79,7 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
 
 
 def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
-    """:func:`~vocabforge.export.revocab.prune_head` with the subset artefact at ``vocab``, tokenizers compared.
-
-    Raises:
-        MismatchError: the subset was made for another tokenizer, or has ids the head does not score.
-    """
+    """:func:`~vocabforge.export.revocab.prune_head` with the subset artefact at ``vocab``, tokenizers compared."""
     subset = load_subset(vocab)
     expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
     if expected:

@@ -24,12 +24,9 @@ from ..vocab.subset.subset import VocabSubset
 
 @dataclass(frozen=True)
 class HeadChange:
-    """What happens to a head's rows.
+    """What happens to a head's rows: draft tokens before and after, and in both (``kept``).
 
-    Attributes:
-        before, after: rows that score draft tokens.
-        own_before, own_after: whether they are the drafter's own; otherwise it shares the target's.
-        kept: tokens in both. added, dropped: tokens only after, or only before.
+    Without own rows the drafter shares the target's.
     """
 
     before: int
@@ -50,11 +47,8 @@ def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
 
     Over the whole vocabulary, when every row is the target's, the copy shares the target's head.
 
-    Args:
-        ids: (R,) int64, ascending, target ids.
-
     Raises:
-        MismatchError: ids that do not ascend, or that the target does not have.
+        MismatchError: ids (R,) that do not ascend, or that the target does not have.
     """
     ids = ids.to(drafter.target_ids.device)
     _check_ids(ids, drafter.config.vocab_size)
@@ -73,9 +67,6 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
     """A copy of the drafter whose own head holds the rows of ``subset`` only; the rest is shared.
 
     SpecVocab (section 5) finds this better than training with a reduced vocabulary.
-
-    Raises:
-        MismatchError: the subset has ids that the drafter's head does not score.
     """
     ids = torch.from_numpy(subset.ids).to(drafter.target_ids.device)
     rows, known = rows_of(drafter.target_ids, ids)
@@ -98,12 +89,8 @@ def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
-    """A copy of the drafter, frozen, whose own head has other rows; its other weights are the same.
-
-    Args:
-        ids: (R,) ascending target ids of the rows.
-        weight: (R, H) the rows; None shares the target's head instead.
-    """
+    """A copy of the drafter, frozen, whose own head has rows ``weight`` (R, H) for ascending ``ids`` (R,); None shares
+    the target's head instead. Its other weights are the same."""
     size = None if weight is None else len(ids)
     config = dataclasses.replace(drafter.config, draft_vocab_size=size)
     target_ids = None if weight is None else ids
@@ -130,12 +117,8 @@ def change_of(before: Drafter, after: Drafter) -> HeadChange:
 
 @torch.no_grad()
 def head_drift(drafter: Drafter) -> dict[str, float] | None:
-    """How far the drafter's own rows have moved from the target's; None if it shares the target's head.
-
-    Returns:
-        Medians over rows: ``cosine`` of a row and the target's row of the same token, ``scale``, its length over
-        that row's. Near 1 and 1, rows from the target's head fit in without training.
-    """
+    """Medians over rows of ``cosine`` and ``scale`` between the drafter's own rows and the target's of the same token;
+    None if it shares the target's head. Near 1 and 1, rows from the target's head fit in without training."""
     if not drafter.has_own_head:
         return None
     cosines, scales = [], []
@@ -147,11 +130,7 @@ def head_drift(drafter: Drafter) -> dict[str, float] | None:
 
 
 def end_tokens(before: Tensor, after: Tensor, known: Sequence[int]) -> dict[str, list[int]]:
-    """End tokens by whether two lists of target ids hold them.
-
-    Returns:
-        ``kept`` in both, ``lost`` only before, ``gained`` only after, ``outside`` in neither.
-    """
+    """End tokens ``kept`` in both lists of target ids, ``lost`` (before only), ``gained`` (after only), ``outside``."""
     had, has = set(before.tolist()), set(after.tolist())
     return {
         "kept": [token for token in known if token in had and token in has],

@@ -127,7 +127,7 @@ def check_headers(
 
     Raises:
         MismatchError: missing, unexpected or wrong-shape tensors, all in one message.
-        DataError: tensors that are not floating-point (packed or quantised weights).
+        DataError: tensors that are not floating-point.
     """
     rows, vocabulary = stored.get(EMBEDDING), wanted.get(EMBEDDING)
     if rows and vocabulary and len(rows.shape) == 2 and rows.shape[0] != vocabulary[0]:

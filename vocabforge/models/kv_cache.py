@@ -18,10 +18,9 @@ from ..ops.trees import bits_of
 
 
 class KVCache:
-    """Keys (after RoPE) and values of every layer, allocated once.
+    """Keys (after RoPE) and values of every layer, ``k`` and ``v`` (L, B, nkv, S, D), allocated once as zeros.
 
-    ``k`` and ``v`` are (L, B, nkv, S, D). A slot holds one position's keys and values; which slot holds
-    which position is the caller's to decide. Slots start as zeros, so an unwritten one is finite.
+    Which slot holds which position is the caller's to decide.
     """
 
     def __init__(
@@ -67,10 +66,7 @@ class KVCache:
         """Of that pass, the first ``counts`` tokens of each row stay."""
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Store one layer's keys (after RoPE) and values (B, nkv, T, D).
-
-        Args:
-            slots: (T,) the same for every row, or (B, T).
+        """Store one layer's keys (after RoPE) and values (B, nkv, T, D) in ``slots``, (T,) or (B, T).
 
         Returns:
             the layer's whole keys and values, (B, nkv, S, D) views of the cache.
@@ -87,10 +83,7 @@ class KVCache:
         return keys, values
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Compaction after a tree: copy slots ``source`` to ``destination``, each (N,) or (B, N), in every layer.
-
-        Reads all sources before writing, so the two may overlap.
-        """
+        """Copy slots ``source`` to ``destination``, each (N,) or (B, N), in every layer; the two may overlap."""
         if self.k.is_cuda:
             every = self.k.shape[1], -1
             compact_kv(self.k, self.v, source.expand(every), destination.expand(every))
@@ -106,15 +99,12 @@ class KVCache:
 
 
 def causal_mask(q_positions: Tensor, key_positions: Tensor, window: int | None = None) -> Tensor:
-    """Which keys a query may read: not later than itself, and within the window if there is one.
+    """Which keys a query may read: bool (T, S), True = visible.
 
     Args:
         q_positions: (T,) integer positions of the queries.
         key_positions: (S,) integer positions of the cache slots; negative means an unused slot.
         window: positions that a query sees, itself included; None means all.
-
-    Returns:
-        bool (T, S), True = visible.
     """
     distance = q_positions.unsqueeze(1) - key_positions.unsqueeze(0)  # (T, S)
     visible = (distance >= 0) & (key_positions >= 0)
@@ -149,15 +139,12 @@ class Sight(NamedTuple):
 
 
 def sight_attention(q: Tensor, keys: Tensor, values: Tensor, sight: Sight, own: int | None = None) -> Tensor:
-    """Attention of one layer against its cache.
+    """Attention of one layer against its cache: (B, T, h, D).
 
     Args:
         q: (B, T, h, D).
         keys, values: (B, kv, S, D), with those of the queries' own tokens.
         own: the layer's window, in positions, or None.
-
-    Returns:
-        (B, T, h, D).
     """
     window = min((one for one in (own, sight.reach) if one is not None), default=None)
     lengths, words, positions, _ = sight

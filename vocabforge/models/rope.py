@@ -18,10 +18,7 @@ _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """Base wavelength and, where ``kind`` is not ``default``, its context extension.
-
-    ``original_positions`` is the context length before the extension, in tokens (llama3 only).
-    """
+    """Base wavelength and context extension; ``original_positions`` is the context before it, in tokens (llama3)."""
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -113,15 +110,11 @@ def inverse_frequencies(rope: RopeSettings, head_dim: int) -> Tensor:
 
 
 def rope_at(positions: Tensor, inverse: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """What ``apply_rope`` needs at some positions; the angles are always fp32.
+    """Cosines and signed sines (..., D) at integer positions (...,); angles are always fp32.
 
     Args:
-        positions: (...,) integer positions.
         inverse: (D / 2,) from ``inverse_frequencies``.
-        dtype: of the result.
-
-    Returns:
-        cosines and signed sines, each (..., D): the minus of rotate-half sits in the first half of the sines.
+        dtype: of the result. The minus of rotate-half is in the first half of the sines.
     """
     angles = positions.unsqueeze(-1) * inverse  # (..., D / 2)
     cos, sin = angles.cos(), angles.sin()
@@ -134,13 +127,8 @@ def rope_tables(settings: RopeSettings, head_dim: int, max_positions: int) -> tu
 
 
 def apply_rope(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + D/2) of the last dimension.
+    """Rotate the pairs (i, i + D/2) of (..., D) queries or keys by ``rope_at``'s cosines and sines.
 
     Source: RoFormer (Su et al., 2021), equation 34, in the half-split order of Hugging Face checkpoints.
-
-    Args:
-        x: (..., D) queries or keys.
-        cos: broadcasts against ``x``; from ``rope_at`` or ``rope_tables``.
-        signed_sin: likewise.
     """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)

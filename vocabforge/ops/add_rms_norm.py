@@ -50,13 +50,10 @@ def add_rms_norm(
         residual: likewise, or None: the sum is ``x`` itself.
         weight: (d,) of the same dtype.
         eps: added to the mean square.
-        backend: see ``ops/backend.py``; the kernel takes a d that is a multiple of 8, at most 32,768.
+        backend: the kernel takes a d that is a multiple of 8, at most 32,768.
 
     Returns:
         normed and sum, each (R, d) of x's dtype.
-
-    Raises:
-        UsageError: other shapes or dtypes, or a backend that is missing.
     """
     op = "add_rms_norm"
     check_shape(op, "x", x, None, None)

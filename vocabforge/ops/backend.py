@@ -127,11 +127,7 @@ class Op:
 
 @cache
 def library_facts() -> dict[str, Any] | None:
-    """Load the compiled library; what its build wrote beside it, or None where there is none.
-
-    Raises:
-        UsageError: it is there and cannot be loaded.
-    """
+    """Load the compiled library; what its build wrote beside it, or None where there is none."""
     if not LIBRARY.is_file():
         return None
     try:

@@ -13,11 +13,7 @@ INTEGERS = frozenset({torch.int32, torch.int64})
 
 
 def check_shape(op: str, name: str, tensor: Tensor, *sizes: int | None) -> None:
-    """Dimensions and, where not None, their sizes.
-
-    Raises:
-        UsageError: others.
-    """
+    """Dimensions and, where not None, their sizes."""
     found = tuple(tensor.shape)
     if len(found) != len(sizes) or any(want is not None and got != want for got, want in zip(found, sizes)):
         raise UsageError(
@@ -62,9 +58,6 @@ def fitting_backend(op: str, backend: str, tensor: Tensor, fits: bool, needs: st
         tensor: the op's first; its device decides whether a kernel would run.
         fits: whether the kernel takes the sizes.
         needs: what it takes, for people.
-
-    Raises:
-        UsageError: a kernel is asked for by name and does not take the sizes.
     """
     on_device = backend == "emulated" or (backend in ("auto", "native") and tensor.is_cuda)
     if fits or not on_device:

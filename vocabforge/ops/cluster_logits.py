@@ -20,9 +20,6 @@ def tiles_bound(sizes: Iterable[int], clusters: int) -> int:
     Args:
         sizes: rows of each cluster.
         clusters: opened by any row of a call, at most.
-
-    Raises:
-        UsageError: no cluster may be opened, or none has a row.
     """
     check_range("tiles_bound", "the number of opened clusters", clusters, 1, None)
     tiles = sorted((-(-size // TILE) for size in sizes), reverse=True)
@@ -78,14 +75,11 @@ def cluster_logits(
         offsets: (M + 1,) int32 ascending from 0 to V': cluster c is rows offsets[c] to offsets[c + 1] - 1.
         opened: (N, M) bool; rows may share memory (``expand``).
         most_tiles: of a call, from ``tiles_bound``. Tiles beyond it are left out, unsaid: nothing waits for the device.
-        backend: see ``ops/backend.py``; the kernel takes a d that is a multiple of 8.
+        backend: the kernel takes a d that is a multiple of 8.
 
     Returns:
         logits (N, most_tiles * 64) fp32, -inf where a row did not open the column's cluster and where a column has no
         row; rows (most_tiles * 64,) int32, the column's row of ``weight``, -1 for none.
-
-    Raises:
-        UsageError: other shapes or dtypes, or a backend that is missing.
     """
     op = "cluster_logits"
     check_shape(op, "hidden", hidden, None, None)

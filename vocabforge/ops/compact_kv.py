@@ -1,8 +1,4 @@
-"""Compaction of a key/value cache after verification: the accepted nodes move behind the prefix, in all layers.
-
-Four places: this file, ``kernels/compact_kv``, ``tests/ops/test_compact_kv.py`` and
-``bench/kernels/cases/compact_kv.py``.
-"""
+"""Compaction of a key/value cache after verification: the accepted nodes move behind the prefix, in all layers."""
 
 from __future__ import annotations
 
@@ -39,10 +35,7 @@ def compact_kv(
         keys, values: (L, B, H, S, D) fp32, bf16 or fp16; in the kernels a slot is a multiple of 16 bytes, and the
             slots of a head lie one behind the other (other dimensions may have any stride).
         source, destination: (B, P) int64 slots, 0 to S - 1; the kernels leave out pairs beyond that.
-        backend: see ``ops/backend.py``; ``auto`` takes the reference where the layout does not fit the kernels.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
+        backend: ``auto`` takes the reference where the layout does not fit the kernels.
     """
     check_shape("compact_kv", "keys", keys, None, None, None, None, None)
     check_shape("compact_kv", "values", values, *keys.shape)

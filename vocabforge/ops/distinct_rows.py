@@ -37,14 +37,10 @@ def distinct_rows(ids: Tensor, size: int, *, backend: str = "auto") -> tuple[Ten
     Args:
         ids: (N, k) int32 or int64; a number outside 0 .. size-1 is no row.
         size: rows of the head, at most 2^20.
-        backend: see ``ops/backend.py``.
 
     Returns:
         rows (C,) int32, C = min(N k, size): the distinct numbers in an order that depends on nothing else, then -1;
         count (1,) int32: how many there are; places (N, k) int32: ``rows[places[n, j]] == ids[n, j]``, -1 for no row.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
     """
     check_shape("distinct_rows", "ids", ids, None, None)
     check_dtype("distinct_rows", "ids", ids, INTEGERS)

@@ -1,8 +1,4 @@
-"""What a draft head answers: log-softmax over a row's columns, the k best, as target ids.
-
-Four places: this file, ``kernels/draft_topk``, ``tests/ops/test_draft_topk.py`` and
-``bench/kernels/cases/draft_topk.py``.
-"""
+"""What a draft head answers: log-softmax over a row's columns, the k best, as target ids."""
 
 from __future__ import annotations
 
@@ -39,14 +35,10 @@ def draft_topk(
         k: 1 to 64, the answers of a row; it may exceed C.
         ids: (C,) or (N, C) int32 or int64, distinct in a row but for -1; none above 2**31 - 1.
         target_ids: (R,) int64, distinct, below 2**31.
-        backend: see ``ops/backend.py``.
 
     Returns:
         log-probabilities (N, k) fp32, descending, and final ids (N, k) int64. A row with fewer than k logits above
         -inf ends in (-inf, 0).
-
-    Raises:
-        UsageError: shapes, dtypes or devices that do not fit, or a backend that is missing.
     """
     name = "draft_topk"
     check_shape(name, "logits", logits, None, None)

@@ -25,9 +25,6 @@ def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         rows (V, r) float8_e4m3fn and scale (V,) fp32, above 0.
-
-    Raises:
-        UsageError: not a matrix of floating-point numbers.
     """
     check_shape("quantise_rows", "weight", weight, None, None)
     check_dtype("quantise_rows", "weight", weight, FLOATS)

@@ -31,13 +31,9 @@ def indexed_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *, backend: str 
         hidden: (N, d) bf16 or fp16 (fp32, too, but not by the CUDA kernel), N at most 64, d a multiple of 8.
         weight: (V, d), of the same dtype, V at most 2^20.
         ids: (N, k) int32 or int64; a number outside 0 .. V-1 is no candidate. The same id may stand twice.
-        backend: see ``ops/backend.py``.
 
     Returns:
         (N, k) fp32, summed in fp32; -inf where there is no candidate.
-
-    Raises:
-        UsageError: another shape, dtype or device, or a backend that is missing.
     """
     check_head("indexed_logits", hidden, weight)
     check_shape("indexed_logits", "ids", ids, hidden.shape[0], None)

@@ -1,8 +1,4 @@
-"""The ranker's candidates: the k best of all tokens by a low-rank score (SpecVocab).
-
-Four places: this file, ``kernels/ranker_select``, ``tests/ops/test_ranker_select.py`` and
-``bench/kernels/cases/ranker_select.py``.
-"""
+"""The ranker's candidates: the k best of all tokens by a low-rank score (SpecVocab)."""
 
 from __future__ import annotations
 
@@ -31,13 +27,9 @@ def ranker_select(
             of 8, of 16 in 8 bits.
         k: 1 to V.
         scale: (V,) fp32, of each row of ``vocab``.
-        backend: see ``ops/backend.py``.
 
     Returns:
         (N, k) int32, distinct in a row.
-
-    Raises:
-        UsageError: shapes, dtypes or devices that do not fit, or a backend that is missing.
     """
     name = "ranker_select"
     check_shape(name, "projected", projected, None, None)

@@ -71,13 +71,10 @@ def rope_store(
         heads: Hq.
         qk_norm: (Hq + Hkv, D) of qkv's dtype: a weight for each head of queries and keys.
         eps: of the norm.
-        backend: see ``ops/backend.py``; the kernel takes a D that is a multiple of 16, at most 512.
+        backend: the kernel takes a D that is a multiple of 16, at most 512.
 
     Returns:
         the rotated queries (B, T, Hq, D).
-
-    Raises:
-        UsageError: other shapes or dtypes, or a backend that is missing.
     """
     _check(qkv, (cos, sin), (keys, values), slots, heads, qk_norm)
     dim = keys.shape[3]

@@ -25,13 +25,10 @@ def silu_mul(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
 
     Args:
         gate_up: (R, 2i) bf16, fp16 or fp32: the gates, then the ups of each row.
-        backend: see ``ops/backend.py``; the kernel takes an i that is a multiple of 8.
+        backend: the kernel takes an i that is a multiple of 8.
 
     Returns:
         (R, i) of the same dtype.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
     """
     check_shape("silu_mul", "gate_up", gate_up, None, None)
     check_dtype("silu_mul", "gate_up", gate_up, FLOATS)

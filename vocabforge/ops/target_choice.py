@@ -23,14 +23,10 @@ def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Ten
 
     Args:
         logits: (R, V) fp32, bf16 or fp16; fp64 in the reference, too.
-        backend: see ``ops/backend.py``.
 
     Returns:
         choices (R,) int64, the first of equal maxima; lawful (R,) bool, False where the row holds NaN or nothing above
         -inf: its choice then means nothing.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
     """
     check_shape("target_choice", "logits", logits, None, None)
     check_dtype("target_choice", "logits", logits, FLOATS | {torch.float64})

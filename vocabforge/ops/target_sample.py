@@ -3,9 +3,6 @@
 The transform and the draw of ``decode/sampling.py``, without penalties: the same tokens except where
 the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
 exact (``ops/masses.py``). So every implementation of this op gives the same bits.
-
-Four places: this file, ``kernels/target_sample``, ``tests/ops/test_target_sample.py`` and
-``bench/kernels/cases/target_sample.py``.
 """
 
 from __future__ import annotations
@@ -88,14 +85,10 @@ def target_weights_of(
         logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
         temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is greedy.
         top_k: (R,) int64, 0 keeps all.
-        backend: see ``ops/backend.py``.
 
     Returns:
         (R, V) fp32, the largest weight of a row 1, exactly 0 outside the support; all 0 where the row is no law (NaN,
         or nothing above -inf).
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
     """
     settings = _checked("target_weights_of", logits, temperature, top_k, top_p, min_p)
     weights: Tensor = _WEIGHTS(backend, logits.contiguous(), *settings)
@@ -121,14 +114,10 @@ def target_sample(
         top_k: (R,) int64, 0 keeps all.
         seeds: (R,) int64, of the rows' random streams.
         draws: (R,) int64: which number of the stream decides. A number decides once: the caller counts.
-        backend: see ``ops/backend.py``.
 
     Returns:
         choices (R,) int64 and lawful (R,) bool, False where the row holds NaN or nothing above -inf: its choice then
         means nothing.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
     """
     settings = _checked("target_sample", logits, temperature, top_k, top_p, min_p)
     for name, tensor in (("seeds", seeds), ("draws", draws)):

@@ -87,13 +87,10 @@ def tree_attention(
         window: a committed slot is seen only where position - slot is below it. Ancestors are always seen: clear
             their bits where a window is smaller than the tree is deep.
         scale: of the scores, above 0; None: D ** -0.5.
-        backend: see ``ops/backend.py``. The kernels take D of ``HEAD_SIZES``; ``auto`` uses the reference for others.
+        backend: the kernels take D of ``HEAD_SIZES``; ``auto`` uses the reference for others.
 
     Returns:
         (B, T, Hq, D) in q's dtype; zeros for a query that sees nothing.
-
-    Raises:
-        UsageError: other shapes, dtypes or devices, a window without positions, or a backend that is missing.
     """
     _check(q, keys, values, lengths, words)
     _check_window(q, positions, window)

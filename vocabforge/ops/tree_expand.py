@@ -1,8 +1,4 @@
-"""One round of a dynamic draft tree: the children of W frontier nodes, and the best of them (EAGLE-2, Li et al. 2024).
-
-Four places: this file, ``kernels/tree_expand``, ``tests/ops/test_tree_expand.py`` and
-``bench/kernels/cases/tree_expand.py``.
-"""
+"""One round of a dynamic draft tree: children of W frontier nodes, and the best of them (EAGLE-2, Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -58,10 +54,6 @@ def tree_expand(
         logprobs: (B, W, k) fp32 of each node's children; no NaN.
         ids: (B, W, k) int64 tokens of the children.
         keep: children expanded next, at most W * k and 1,024.
-        backend: see ``ops/backend.py``.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
     """
     children = _check_children(scores, logprobs, ids)
     check_range("tree_expand", "keep", keep, 1, min(children, MOST_KEPT))
@@ -69,11 +61,7 @@ def tree_expand(
 
 
 def _check_children(scores: Tensor, logprobs: Tensor, ids: Tensor) -> int:
-    """Children of a row, W * k.
-
-    Raises:
-        UsageError: they do not fit together.
-    """
+    """Children of a row, W * k."""
     check_shape("tree_expand", "scores", scores, None, None)
     check_shape("tree_expand", "ids", ids, *scores.shape, None)
     check_shape("tree_expand", "logprobs", logprobs, *ids.shape)

@@ -1,8 +1,4 @@
-"""The best nodes of a dynamic draft tree's history, as a tree of static size (EAGLE-2, Li et al. 2024).
-
-Four places: this file, ``kernels/tree_select``, ``tests/ops/test_tree_select.py`` and
-``bench/kernels/cases/tree_select.py``.
-"""
+"""The best nodes of a dynamic draft tree's history, as a tree of static size (EAGLE-2, Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -74,10 +70,7 @@ def tree_select(
         parents: (B, n) int64 places of parents in the history, -1 for the root.
         nodes: N of the tree, root included; at most n + 1, and 256 in the kernels.
         levels: of the tree, below the root.
-        backend: see ``ops/backend.py``; ``auto`` takes the reference for larger trees and histories than the kernels.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
+        backend: ``auto`` takes the reference for larger trees and histories than the kernels.
     """
     _check_history(roots, tokens, scores, parents)
     size = tokens.shape[1]

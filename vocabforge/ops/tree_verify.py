@@ -1,8 +1,4 @@
-"""Verification of draft trees by the target's own choices: greedy, or by match where the choices were drawn.
-
-Four places: this file, ``kernels/tree_verify``, ``tests/ops/test_tree_verify.py`` and
-``bench/kernels/cases/tree_verify.py``.
-"""
+"""Verification of draft trees by the target's own choices: greedy, or by match where the choices were drawn."""
 
 from __future__ import annotations
 
@@ -77,10 +73,7 @@ def tree_verify(
         lawful: bool (B, N), False where the target's logits at a node are no law.
         levels: of the trees, below the root.
         alive: bool (B, N), False where a node only pads; None: all are alive.
-        backend: see ``ops/backend.py``; ``auto`` takes the reference for more than 1,024 nodes.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
+        backend: ``auto`` takes the reference for more than 1,024 nodes.
     """
     check_tree("tree_verify", tokens, parents, alive, levels)
     check_shape("tree_verify", "ancestors", ancestors, *tokens.shape, tokens.shape[1])
@@ -100,11 +93,7 @@ def tree_verify(
 
 
 def check_tree(op: str, tokens: Tensor, parents: Tensor, alive: Tensor | None, levels: int) -> None:
-    """What trees of both verifications must be.
-
-    Raises:
-        UsageError: another shape or dtype.
-    """
+    """What trees of both verifications must be."""
     check_shape(op, "tokens", tokens, None, None)
     check_shape(op, "parents", parents, *tokens.shape)
     check_dtype(op, "tokens", tokens, {torch.int64})

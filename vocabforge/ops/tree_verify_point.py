@@ -3,9 +3,6 @@
 Leviathan et al. 2023 with point masses as the draft law; siblings in SpecInfer's multi-step form (Miao et al. 2024).
 The decisions of ``decode/verify/point.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums, which
 are exact here (``ops/masses.py``).
-
-Four places: this file, ``kernels/tree_verify_point``, ``tests/ops/test_tree_verify_point.py`` and
-``bench/kernels/cases/tree_verify_point.py``.
 """
 
 from __future__ import annotations
@@ -142,10 +139,7 @@ def tree_verify_point(
             ``target_weights_of`` gives. All zeros: no law, and the walk ends there.
         seeds, draws: (B,) int64 of the rows' streams (``ops/philox.py``), and the place of the first fresh number.
         levels: of the trees, below the root.
-        backend: see ``ops/backend.py``; ``auto`` takes the reference for more than 256 nodes.
-
-    Raises:
-        UsageError: another shape or dtype, or a backend that is missing.
+        backend: ``auto`` takes the reference for more than 256 nodes.
     """
     op = "tree_verify_point"
     check_tree(op, tokens, parents, alive, levels)

@@ -35,13 +35,9 @@ def union_logits(
         rows: (C,) int32 or int64; a number outside 0 .. V-1 is no row.
         count: (1,) int32 on the same device: how many of ``rows`` count; None: all. It is read on the device, so the
             call can be captured in a CUDA graph, and what lies behind it costs only the writing of -inf.
-        backend: see ``ops/backend.py``.
 
     Returns:
         (N, C) fp32, summed in fp32; -inf in columns without a row and in those from ``count`` on.
-
-    Raises:
-        UsageError: another shape, dtype or device, or a backend that is missing.
     """
     check_head("union_logits", hidden, weight)
     check_shape("union_logits", "rows", rows, None)
@@ -55,11 +51,7 @@ def union_logits(
 
 
 def check_head(op: str, hidden: Tensor, weight: Tensor) -> None:
-    """What ops on hidden states (N, d) and a head's weight (V, d) ask of both.
-
-    Raises:
-        UsageError: another shape, dtype or device.
-    """
+    """What ops on hidden states (N, d) and a head's weight (V, d) ask of both."""
     check_shape(op, "hidden", hidden, None, None)
     check_shape(op, "weight", weight, None, hidden.shape[1])
     check_dtype(op, "hidden", hidden, FLOATS)

@@ -1,10 +1,9 @@
 """A vocabulary loss estimated on some tokens: which tokens of a step, and what each of them stands for.
 
-With V = 151,936 the softmax is nearly all the work of training a small model. Poisson sampling takes each token v by
-itself with a chance pi_v; ``sum over taken v of exp(z_v) / pi_v`` has the mean ``sum over all v of exp(z_v)`` (Horvitz
-and Thompson 1952), so that logits ``z_v - log pi_v`` over the taken tokens stand for all of them. Frequent tokens and
-those of the batch are always taken (pi = 1), others the more often the more often they occur. Teacher and drafter are
-estimated on the same tokens; held-out figures never are estimated.
+With V = 151,936 the softmax is nearly all the work of training a small model. Poisson sampling takes each token v with
+a chance pi_v; ``sum over taken v of exp(z_v) / pi_v`` has the mean ``sum over all v of exp(z_v)`` (Horvitz and Thompson
+1952), so that logits ``z_v - log pi_v`` over the taken tokens stand for all of them. Frequent tokens and those of the
+batch are always taken (pi = 1). Held-out figures are never estimated.
 """
 
 from __future__ import annotations
@@ -19,12 +18,8 @@ from torch import Tensor
 from ..core.errors import UsageError
 from ..train.loss.candidates import Candidates
 
-# The error of log Z is least where pi_v goes with the root of the mean of p_v^2 over contexts: between the frequency
-# (a token equally likely everywhere) and its root (likely in few places). word2vec's power lies between them.
-_POWER = 0.75
-# Weight of a token that never occurred, beside 1 of one that occurred once. Less would lower the error of log Z by a
-# few hundredths, but the rarer a token is taken, the less an estimate corrects it where it is likely after all.
-_UNSEEN = 0.3
+_POWER = 0.75  # of the counts, word2vec's: log Z is best between the frequency and its root
+_UNSEEN = 0.3  # weight of a token that never occurred, beside 1 of one that occurred once
 
 
 class CandidateSampler:
@@ -32,7 +27,7 @@ class CandidateSampler:
 
     Args:
         counts: (V',) how often each id occurs in the training rows.
-        size: C, tokens of a step in the mean, beside those of its batch; the most frequent ones are always among them.
+        size: C, tokens of a step in the mean, beside those of its batch.
         rows: V, rows of the LM head; ids from V' on never occur.
         seed: of the run.
 
@@ -53,36 +48,25 @@ class CandidateSampler:
             )
         weights = np.full(rows, _UNSEEN)
         weights[: len(counts)] += np.asarray(counts[:rows], dtype=np.float64) ** _POWER
-        self.size, self._seed = size, seed
+        self._seed = seed
         self.chances = _inclusion(weights, size)
 
     def draw(self, step: int, ids: Tensor, device: torch.device | None = None) -> Candidates:
-        """The tokens of a step.
-
-        Args:
-            step: 0-based; with the seed it decides what is drawn.
-            ids: token ids of any shape that are taken in any case: those of the batch.
-            device: where they go; None: where ``ids`` are.
-        """
+        """The tokens of a step (0-based), among them all ``ids`` of its batch, on ``device`` or that of ``ids``."""
         generator = np.random.default_rng(list(hashlib.sha256(repr((self._seed, step)).encode()).digest()))
         taken = generator.random(len(self.chances)) < self.chances
         chances = self.chances.copy()
         always = np.unique(ids.cpu().numpy())
         taken[always], chances[always] = True, 1.0
         found = np.flatnonzero(taken)
-        offset = -np.log(chances[found])
         device = ids.device if device is None else device
-        return Candidates(
-            torch.from_numpy(found).to(device),
-            torch.from_numpy(offset).to(device, torch.float32),
-        )
+        offset = torch.from_numpy(-np.log(chances[found]))
+        return Candidates(torch.from_numpy(found).to(device), offset.to(device, torch.float32))
 
 
 def _inclusion(weights: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.float64]:
     """(V,) chances in proportion to weight that add up to ``size``, those above 1 cut to 1 and shared out again."""
-    chances = np.ones(len(weights))
-    rest = np.argsort(-weights, kind="stable")  # heaviest first
-    left = size
+    chances, rest, left = np.ones(len(weights)), np.argsort(-weights, kind="stable"), size
     while len(rest):
         share = weights[rest] * (left / weights[rest].sum())
         full = int((share >= 1.0).sum())

@@ -10,271 +10,210 @@ from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
 from ..core.errors import ConfigError, UsageError, did_you_mean
+from ..core.files import read_json
 from ..demo.target.config import TargetTrainingConfig
 from ..train.config import Fraction, Precision
 
-SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]
-
-
 RARE = "rare"  # the set of questions that the stage data makes of the sources of that role
 Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # a part of a file name
+Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
+Shares = Annotated[tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...], Field(min_length=1)]
+
+_PRECISION = "set mixed_precision of the study"
+# section -> key of earlier versions -> what to do instead.
+_FORMER = {
+    "data": {
+        "limits": "give the source documents: N",
+        "overlap": "it is always 24 words",
+        "answer_characters": "plain text is always cut into passages of about 1,200 bytes",
+    },
+    "target": {"mixed_precision": _PRECISION},
+    "drafters": {"mixed_precision": _PRECISION},
+}
+_FORMER_SOURCE = {
+    "kind": "the file says itself whether it holds conversations or plain text; no path is the built-in sample",
+    "members": "unpack the archive and name a text file",
+    "task": "passages are always continued",
+}
+
+
+def _refuse_former(values: Any, former: Mapping[str, str], where: str) -> None:
+    for key in former.keys() & (values if isinstance(values, Mapping) else {}):
+        raise ValueError(f"{where}{key} was removed: {former[key]}")
 
 
 class SourceConfig(StrictModel):
-    """One source of texts.
+    """One source of texts: conversations in any form that ``prepare-data`` reads, or plain text.
 
-    Attributes:
-        name: for reports and file names.
-        path: file below ``data.root``; None for the built-in sample.
-        kind: how it is read and turned into conversations (``study/sources/registry.py``).
-        language: English name of its language, for the prompt of plain texts.
-        role: ``train``; ``heldout``: never learnt from, for held-out loss and coverage; ``rare``: held out too, its
-            beginnings are prompts of the set of questions ``rare``.
-        documents: at most so many conversations; None: all.
-        members: of an archive, the files that are read (names without ending), and their languages; empty: all.
-        task: what is asked about a passage of plain text (kinds ``text``, ``verses``, ``archive``): to ``continue`` it,
-            or to ``quote`` from it, with shorter passages.
+    Sources of role ``heldout`` are never learnt from: held-out loss and coverage are of them. Those of role ``rare``
+    are held out too, and their prompts are the set of questions ``rare``.
     """
 
-    name: Name
-    path: Path | None = None
-    kind: SourceKind
-    language: str = "English"
+    name: Name  # for reports and file names
+    path: Path | None = None  # file below ``data.root``; None: the built-in sample
+    language: str = "English"  # category of its rare questions
     role: Literal["train", "heldout", "rare"] = "train"
-    documents: Positive | None = None
-    members: dict[str, str] = Field(default_factory=dict)
-    task: Literal["continue", "quote"] = "continue"
+    documents: Positive | None = None  # at most so many conversations, evenly spread
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        _refuse_former(values, _FORMER_SOURCE, "data.sources: ")
+        return values
 
 
 class StudyDataConfig(StrictModel):
-    """What is learnt from, and what is asked.
+    """What is learnt from, and what is asked."""
 
-    Attributes:
-        root: folder of the files; None where only the built-in sample is used.
-        tokenizer: folder of tokenizer.json(.xz) and tokenizer_config.json below ``root``; None makes a small one.
-        tokenizer_size: entries of a tokenizer that is made.
-        sources: see above; held-out text is held out by source.
-        limits: conversations of a source at most, by its name: what another size of the study asks of it.
-        benchmarks: sets of questions: a named benchmark (``evaluate.benchmarks``) and how many of its questions, evenly
-            spread (0: all of them).
-        rare_questions: of a category (a language, or code) of the set ``rare`` at most.
-        overlap: a training conversation that shares this many words in a row with a question or a held-out text is
-            left out.
-        answer_characters: plain text is cut into answers of about this length.
-    """
-
-    root: Path | None = None
-    tokenizer: Path | None = None
-    tokenizer_size: Annotated[int, Field(ge=300)] = 1024
+    root: Path | None = None  # folder of the files; None: the working directory
+    tokenizer: Path | None = None  # folder of tokenizer.json(.xz) below ``root``; None makes a small one
+    tokenizer_size: Annotated[int, Field(ge=300)] = 1024  # entries of a tokenizer that is made
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
-    limits: dict[str, Positive] = Field(default_factory=dict)
-    benchmarks: dict[Name, Annotated[int, Field(ge=0)]]
-    rare_questions: Positive = 36
-    overlap: Positive = 24
-    answer_characters: Positive = 900
+    benchmarks: dict[Name, Annotated[int, Field(ge=0)]]  # how many questions of each, evenly spread; 0: all
+    rare_questions: Positive = 36  # of a category of the set ``rare`` at most
 
     @property
     def held_out(self) -> list[SourceConfig]:
         """Sources that nothing is learnt from."""
         return [source for source in self.sources if source.role != "train"]
 
-
-Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
+    def file(self, path: Path) -> Path:
+        """A path of this section below ``root``."""
+        return path if self.root is None else self.root / path
 
 
 class StudyTargetConfig(TargetTrainingConfig):
-    """The target, a Llama with tied embeddings. Qwen3's small models have 151,936 ``rows``.
+    """The target, a Llama with tied embeddings. Qwen3's small models have 151,936 ``rows``."""
 
-    Attributes:
-        induction: start with attention that copies from the prompt, and freeze it (``study.induction``).
-        candidates: tokens that the loss of a step is estimated on (``study.candidates``), beside those of its batch;
-            None: all V. Held-out losses are always over all V.
-        mixed_precision: ``auto`` is bf16 if the device is fast at it: CUDA, and CPUs with AMX.
-    """
-
+    path: Path | None = None  # a Hugging Face folder to use instead of training one; it gives the sizes
     intermediate_size: Positive = 640
     num_layers: Positive = 4
     max_position_embeddings: Positive = 4096
     rope_theta: Annotated[float, Field(gt=1.0)] = 1.0e6
     sequence_length: Annotated[int, Field(ge=8)] = 512
     init_std: Annotated[float, Field(gt=0.0)] = 0.02
-    induction: bool = True
-    candidates: Positive | None = None
+    induction: bool = True  # start with attention that copies from the prompt (``study.induction``)
+    candidates: Positive | None = (
+        None  # tokens that a step's loss is estimated on; held-out losses are over all V
+    )
     loss_on: Literal["assistant", "all"] = "all"
-    mixed_precision: Precision = "auto"
     checkpoint_every: Positive = 200
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_of_path(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("path") is None:
+            return values
+        found = read_json(Path(values["path"]) / "config.json", "configuration of the target")
+        names = {"rows": "vocab_size", "num_layers": "num_hidden_layers"}
+        names |= {name: name for name in ("hidden_size", "max_position_embeddings")}
+        return {**values, **{name: found[key] for name, key in names.items() if key in found}}
 
 
 class AnswersConfig(StrictModel):
-    """What the target itself writes.
+    """What the target itself writes: to training prompts (greedy and drawn by turns), and to all questions."""
 
-    Attributes:
-        train_prompts: prompts of training conversations that it answers, greedily and drawn by turns: what VocabTrim
-            counts and drafters learn from.
-        train_tokens: new tokens of each at most.
-        tokens: new tokens of an answer to a question.
-        prompt_tokens: longer prompts lose their beginning, and are counted.
-        rows: requests side by side.
-    """
-
-    train_prompts: Positive = 1000
-    train_tokens: Positive = 128
-    tokens: Positive = 32
-    prompt_tokens: Positive = 512
-    rows: Positive = 32
+    train_prompts: Positive = 1000  # what VocabTrim counts and drafters learn from
+    train_tokens: Positive = 128  # new tokens of each at most
+    tokens: Positive = 32  # new tokens of an answer to a question
+    prompt_tokens: Positive = 512  # longer prompts lose their beginning
+    rows: Positive = 32  # requests side by side
 
 
 class PartConfig(StrictModel):
-    """One training run of a seed.
-
-    Attributes:
-        steps, batch_size, lr: see ``OptimConfig``.
-        warmup: share of its steps with one TTT step only.
-        fused: see ``OptimConfig``.
-    """
+    """One training run of a seed: keys of ``optim``, and the share of its steps with one TTT step only."""
 
     steps: Positive
     batch_size: Positive = 8
     lr: Annotated[float, Field(gt=0.0)] = 1e-3
     warmup: Fraction = 0.3
-    fused: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        _refuse_former(values, {"fused": "updates are always fused"}, "drafters: ")
+        return values
 
 
 class DraftersConfig(StrictModel):
-    """What is trained for every seed.
+    """What is trained for every seed."""
 
-    Attributes:
-        aux_layers: target layers that EAGLE-3 reads.
-        steps: K of the training-time test.
-        sequence_length: T of packed rows.
-        candidates: tokens that the vocabulary loss of a step is estimated on; None: all of them.
-        copying: drafters start with a head that copies from the prompt (``study.copying``).
-        corpus_share: share of the rows that are texts of the sources; the others are the target's own answers.
-        full: the drafter over all ids, its head its own, with a ranker of each rank and a low-rank head (joint).
-        reduced: the same drafter trained over ``reduced_size`` ids.
-        alone: rankers alone on the finished drafter.
-        router: routers on the finished drafter.
-        mixed_precision: ``auto`` is bf16 where the device is fast at it: CUDA, and CPUs with AMX.
-    """
-
-    aux_layers: Annotated[tuple[int, ...], Field(min_length=1)]
+    aux_layers: Annotated[tuple[int, ...], Field(min_length=1)]  # target layers that EAGLE-3 reads
     intermediate_size: Positive | None = None
-    steps: Positive = 4
-    sequence_length: Annotated[int, Field(ge=8)] = 256
-    candidates: Positive | None = None
-    copying: bool = True
-    corpus_share: Fraction = 0.5
-    reduced_size: Positive
-    full: PartConfig
+    steps: Positive = 4  # K of the training-time test
+    sequence_length: Annotated[int, Field(ge=8)] = 256  # T of packed rows
+    candidates: Positive | None = None  # tokens that a step's vocabulary loss is estimated on; None: all
+    copying: bool = True  # start with a head that copies from the prompt (``study.copying``)
+    corpus_share: Fraction = (
+        0.5  # of the conversations are texts of the sources, the others the target's answers
+    )
+    reduced_size: Positive  # ids of the reduced drafter
+    full: PartConfig  # the drafter over all ids, with a ranker of each rank and a low-rank head (joint)
     reduced: PartConfig
-    alone: PartConfig
-    router: PartConfig
-    mixed_precision: Precision = "auto"
+    alone: PartConfig  # rankers on the finished drafter
+    router: PartConfig  # routers on the finished drafter
 
 
 class MethodsConfig(StrictModel):
-    """The draft vocabularies that are compared.
+    """The draft vocabularies that are compared."""
 
-    Attributes:
-        static: R of FR-Spec and VocabTrim.
-        position: PA-FR: schedules ``LAW:K_MAX:K_MIN`` over the FR-Spec ranking.
-        ranks: d' of rankers as parts of the hidden size: 8 is d/8. The first is the low-rank head's, too.
-        shortlists: k of the rankers.
-        clusters: M of the routers.
-        budgets: shares of the clusters that a router opens, at every step.
-        schedules: laws by which the larger budgets fall to half.
-        cores: of context and hybrid heads, ids of the FR-Spec ranking.
-        context: tokens of the text that a context head reads.
-        tail: k of a hybrid head's ranker.
-    """
-
-    static: Sizes = (8192, 16384, 32768, 65536)
+    static: Sizes = (8192, 16384, 32768, 65536)  # R of FR-Spec and VocabTrim
+    # PA-FR: schedules ``LAW:K_MAX:K_MIN`` over the FR-Spec ranking.
     position: tuple[Annotated[str, Field(pattern=r"^[a-z]+:\d+:\d+$")], ...] = (
         "decay:32768:4096",
         "linear:32768:8192",
     )
+    # d' of rankers as parts of the hidden size: 8 is d/8. The first is the low-rank head's, too.
     ranks: Annotated[Sizes, Field(max_length=2)] = (8, 16)
-    shortlists: Sizes = (128, 256, 512, 1024, 2048, 4096)
-    clusters: Sizes = (256, 1024)
-    budgets: Annotated[tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...], Field(min_length=1)] = (
-        0.02,
-        0.05,
-        0.1,
-        0.2,
-    )
-    schedules: tuple[str, ...] = ("decay", "linear")
-    cores: Sizes = (512, 1024, 2048)
-    context: Positive = 1024
-    tail: Positive = 512
+    shortlists: Sizes = (128, 256, 512, 1024, 2048, 4096)  # k of the rankers
+    clusters: Sizes = (256, 1024)  # M of the routers
+    budgets: Shares = (0.02, 0.05, 0.1, 0.2)  # of the clusters that a router opens, at every step
+    schedules: tuple[str, ...] = ("decay", "linear")  # laws by which the larger budgets fall to half
+    cores: Sizes = (512, 1024, 2048)  # of context and hybrid heads, ids of the FR-Spec ranking
+    context: Positive = 1024  # tokens of the text that a context head reads
+    tail: Positive = 512  # k of a hybrid head's ranker
 
 
 class ReplayConfig(StrictModel):
-    """How acceptance is counted.
+    """How acceptance is counted."""
 
-    Attributes:
-        levels: draft tokens below the root at most.
-        width: ranks that are told apart: the widest node of a fixed tree.
-        trees: nodes of the fixed trees, root included, beside the chain.
-        rows: hidden rows at once.
-    """
-
-    levels: Positive = 6
-    width: Positive = 10
-    trees: tuple[Positive, ...] = (30, 60)
-    rows: Positive = 128
+    levels: Positive = 6  # draft tokens below the root at most
+    width: Positive = 10  # ranks that are told apart: the widest node of a fixed tree
+    trees: tuple[Positive, ...] = (30, 60)  # nodes of the fixed trees, root included, beside the chain
+    rows: Positive = 128  # hidden rows at once
 
 
 class CheckConfig(StrictModel):
-    """What the decoder itself is asked, to hold the replay against it.
+    """What the decoder itself is asked, to hold the replay against it; ``tree_*`` is EAGLE-2's dynamic tree."""
 
-    Attributes:
-        questions: of every set at most.
-        tokens: new tokens of each.
-        seeds: how many of the study's seeds.
-        tree_topk, tree_depth, tree_nodes: EAGLE-2's dynamic tree, for methods beside the chain.
-    """
-
-    questions: Positive = 6
-    tokens: Positive = 24
-    seeds: Positive = 1
+    questions: Positive = 6  # of every set at most
+    tokens: Positive = 24  # new tokens of each
+    seeds: Positive = 1  # how many of the study's seeds
     tree_topk: Positive = 8
     tree_depth: Positive = 4
     tree_nodes: Positive = 30
 
 
 class TimesConfig(StrictModel):
-    """What is measured of time, and the larger shape of the roofline.
+    """What is measured of time, and the larger shape of the roofline (8B models: H = 4,096, V = 151,936)."""
 
-    Attributes:
-        budget_s: seconds for this model's latency table.
-        shape_hidden, shape_rows: H and V of the larger shape (8B models: 4,096 and 151,936).
-        bandwidth: bytes a second of the roofline.
-        layer_us, target_us: of the larger shape: a drafter's layer a step, the target a cycle.
-    """
-
-    budget_s: Annotated[float, Field(gt=0)] = 60.0
+    budget_s: Annotated[float, Field(gt=0)] = 60.0  # seconds for this model's latency table
     shape_hidden: Positive = 4096
     shape_rows: Positive = 151_936
-    bandwidth: Annotated[float, Field(gt=0)] = 4.3e12
-    layer_us: Annotated[float, Field(gt=0)] = 117.0
-    target_us: Annotated[float, Field(gt=0)] = 3500.0
+    bandwidth: Annotated[float, Field(gt=0)] = 4.3e12  # bytes a second
+    layer_us: Annotated[float, Field(gt=0)] = 117.0  # a drafter's layer a step
+    target_us: Annotated[float, Field(gt=0)] = 3500.0  # the target a cycle
 
 
 class StudyConfig(StrictModel):
-    """The whole study.
+    """The whole study."""
 
-    Attributes:
-        size: which of the file's sizes this is.
-        output: folder of everything.
-        seeds: one family of drafters each.
-        threads: CPU threads; None leaves torch's choice.
-    """
-
-    size: str
+    size: str  # which of the file's sizes this is
     output: Path
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1, 2)
     device: str = "auto"
-    threads: Positive | None = None
+    threads: Positive | None = None  # CPU threads; None leaves torch's choice
+    mixed_precision: Precision = "auto"  # of all training; ``auto`` is bf16 passes on CUDA, else fp32
     data: StudyDataConfig
     target: StudyTargetConfig
     answers: AnswersConfig = AnswersConfig()
@@ -284,51 +223,58 @@ class StudyConfig(StrictModel):
     check: CheckConfig = CheckConfig()
     times: TimesConfig = TimesConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        for section, former in _FORMER.items():
+            _refuse_former(
+                values.get(section) if isinstance(values, Mapping) else None, former, f"{section}."
+            )
+        return values
+
     @model_validator(mode="after")
     def _goes_together(self) -> StudyConfig:
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"every seed once, not {list(self.seeds)}")
-        layers, aux = self.target.num_layers, self.drafters.aux_layers
-        if max(aux) >= layers:
-            raise ValueError(f"drafters.aux_layers {list(aux)}: the target has {layers} layers, from 0")
+        names = [source.name for source in self.data.sources]
+        layers, hidden, ranks = self.target.num_layers, self.target.hidden_size, self.methods.ranks
+        largest = max(self.methods.static)
+        ranked = [*self.methods.cores, *(int(law.split(":")[1]) for law in self.methods.position)]
+        if len(set(names)) != len(names):
+            raise ValueError("two sources have one name")
+        if all(source.role != "train" for source in self.data.sources):
+            raise ValueError("no source has the role train")
+        if max(self.drafters.aux_layers) >= layers:
+            raise ValueError(f"drafters.aux_layers: the target has {layers} layers, from 0")
+        longest = self.answers.prompt_tokens + max(self.answers.tokens, self.answers.train_tokens)
+        if longest > self.target.max_position_embeddings:
+            raise ValueError(
+                "answers: prompt and answer do not fit into the target's max_position_embeddings"
+            )
         if self.check.tokens > self.answers.tokens:
             raise ValueError(
                 f"check.tokens {self.check.tokens} is more than answers.tokens {self.answers.tokens}"
             )
-        names = [source.name for source in self.data.sources]
-        if len(set(names)) != len(names):
-            raise ValueError("two sources have one name")
-        if RARE in self.data.benchmarks:
-            raise ValueError(f"data.benchmarks: {RARE} is the name of the questions of rare sources")
-        ranks = self.methods.ranks
-        if len(set(ranks)) != len(ranks) or max(ranks) > self.target.hidden_size:
+        if len(set(ranks)) != len(ranks) or max(ranks) > hidden:
+            raise ValueError(f"methods.ranks: different parts of the hidden size {hidden:,}")
+        if max(ranked) > largest:
             raise ValueError(
-                f"methods.ranks {list(ranks)}: different parts of the hidden size {self.target.hidden_size:,}"
+                f"methods.cores and methods.position read the largest of methods.static, {largest:,} ids"
             )
-        unknown = sorted(set(self.data.limits) - set(names))
-        if unknown:
-            raise ValueError(f"data.limits names no source: {', '.join(unknown)}")
-        if not any(source.role == "train" for source in self.data.sources):
-            raise ValueError("no source has the role train")
         return self
 
 
 def load_study(path: Path, size: str, overrides: Sequence[str] = ()) -> StudyConfig:
     """Read a study file: ``base``, with the section of ``sizes`` laid over it, with the overrides laid over both.
 
-    Lists and plain values of a size replace those of the base, mappings are joined key by key.
-
     Raises:
         ConfigError: the file or an override cannot be read, or a key is unknown or wrong.
         UsageError: no such size.
     """
     values = read_yaml(path)
-    sizes = values.get("sizes") or {}
-    if not isinstance(sizes, dict) or not all(
-        isinstance(part or {}, dict) for part in (values.get("base"), *sizes.values())
-    ):
+    base, sizes = values.get("base") or {}, values.get("sizes") or {}
+    parts = [base, sizes, *(sizes.values() if isinstance(sizes, dict) else ())]
+    if not all(isinstance(part or {}, dict) for part in parts):
         raise ConfigError(
-            "base and every entry of sizes are sections", expected="key: value lines", source=path
+            "base, sizes and every entry of it are sections", expected="key: value lines", source=path
         )
     if size not in sizes:
         known = [str(name) for name in sizes]
@@ -339,18 +285,11 @@ def load_study(path: Path, size: str, overrides: Sequence[str] = ()) -> StudyCon
             source=path,
             remedy=did_you_mean(size, known),
         )
-    merged = _laid_over(values.get("base") or {}, sizes[size] or {})
-    merged = {"size": size, "output": Path("runs") / f"study-{size}", **merged}
+    merged = {"size": size, "output": Path("runs") / f"study-{size}", **_laid_over(base, sizes[size] or {})}
     return parse_config(StudyConfig, apply_overrides(merged, overrides), source=path)
 
 
 def _laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Mappings joined key by key; everything else is replaced."""
-    found = dict(base)
-    for key, value in over.items():
-        before = found.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            found[key] = _laid_over(before, value)
-        else:
-            found[key] = value
-    return found
+    both = [name for name in over if isinstance(base.get(name), dict) and isinstance(over[name], dict)]
+    return {**base, **over, **{name: _laid_over(base[name], over[name]) for name in both}}

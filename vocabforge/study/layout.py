@@ -12,12 +12,10 @@ class StudyLayout:
         self.root = root
         self.data = root / "data"  # artefact ``study-data``: conversations, questions, what was left out
         self.train_texts = self.data / "train.jsonl"
-        self.tokenizer = root / "tokenizer"  # absent if the target's tokenizer is made by its training
+        self.tokenizer = self.data / "tokenizer"  # absent if the target's tokenizer is made by its training
         self.target = root / "target"  # Hugging Face folder, tokenizer included
         self.answers = root / "answers"  # artefact ``study-answers``: what the target itself writes
-        self.own_texts = (
-            self.answers / "own.jsonl"
-        )  # conversations with its answers, for drafters to learn from
+        self.own_texts = self.answers / "own.jsonl"  # conversations that end with its answers
         self.vocab = root / "vocab"
         self.replay = root / "replay"
         self.checked = root / "check.json"

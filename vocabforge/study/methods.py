@@ -82,7 +82,11 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
         StudyMethod(FULL, "full head", f"V = {'all' if rows is None else f'{rows:,}'}"),
         StudyMethod(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
     ]
-    found += static_methods(own.static, layout.vocab)
+    found += [
+        StudyMethod(family, name, f"R = {size:,}", vocab=layout.subset(family, size))
+        for family, name in (("fr", "FR-Spec"), ("trim", "VocabTrim"))
+        for size in own.static
+    ]
     ranked = tuple(load_subset(layout.subset("fr", max(own.static))).ranked.tolist())
     for text in own.position:
         law, most, least = text.split(":")
@@ -121,15 +125,6 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
     return found
 
 
-def static_methods(sizes: Sequence[int], folder: Path) -> list[StudyMethod]:
-    """FR-Spec and VocabTrim, whose draft vocabularies are ``fr-R`` and ``trim-R`` in a folder."""
-    return [
-        StudyMethod(family, name, f"R = {size:,}", vocab=folder / f"{family}-{size}")
-        for family, name in (("fr", "FR-Spec"), ("trim", "VocabTrim"))
-        for size in sizes
-    ]
-
-
 def ranker_methods(name: str, head: str, shortlists: Sequence[int]) -> list[StudyMethod]:
     """A ranker with each k."""
     return [_dynamic("ranker", name, f"k = {k:,}", head, HeadOptions(shortlist=k)) for k in shortlists]
@@ -160,7 +155,7 @@ class StudyHeads:
         return self._loaded(name)[0]
 
     def head(self, way: StudyMethod) -> DraftHead:
-        """The draft head of a method; parts with weights of their own are shared."""
+        """The draft head of a method; trained parts are shared."""
         drafter, artifact = self._loaded(way.drafter)
         if way.vocab is not None:
             drafter = restrict(drafter, way.vocab, artifact)

@@ -6,144 +6,120 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.artifact import write_artifact
 from ..core.console import say
 from ..core.errors import DataError
-from ..core.files import atomic_write_json, sha256_file
+from ..core.files import atomic_write, atomic_write_json, sha256_file
+from ..corpus.sources.bytes import ByteSpan
+from ..corpus.sources.inputs import PACKED_SUFFIXES
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
+from ..demo.target.build import TOKENIZER_FILES
+from ..evaluate.benchmarks import Benchmark, load_benchmark, spread
 from .config import RARE, StudyConfig, StudyDataConfig
 from .layout import StudyLayout
-from .sources.overlap import HeldoutOverlap
-from .sources.registry import NO_TOOLS, SourceTexts, Talk, read_source
-from .stage_target import tokenizer_hashes, unpack_tokenizer
+from .sources import OVERLAP, SourceTexts, Talk, read_source, runs
 from .steps import is_finished
 
 KIND = "study-data"
 SUMMARY = "summary.json"
-_VERSION = 2  # counts up where the same inputs are made into other texts
-_SHUFFLE_SEED = 0
+_VERSION = 3  # counts up when the same inputs are made into other texts
 
 Row = dict[str, Any]
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Write ``layout.data`` and, where one is given, ``layout.tokenizer``.
+    """Write ``layout.data``, an artefact of kind ``study-data``.
 
-    ``train.jsonl``, ``heldout-NAME.jsonl`` and ``questions-NAME.jsonl``: see :func:`make`; ``summary.json``: how many
-    of all, and what was left out and why. What is there already and made from the same files and settings is left.
+    ``train.jsonl``, ``heldout-NAME.jsonl``, ``questions-NAME.jsonl``; ``summary.json``: how many of all, and what was
+    left out and why; ``tokenizer/`` if one is given.
 
     Raises:
         DataError: a file is missing, damaged or without a conversation, or nothing is left to learn from.
-        UsageError: a source has no file, a benchmark is not known, or the folder cannot be written to.
     """
-    if config.data.tokenizer is not None:
-        unpack_tokenizer(_tokenizer_folder(config.data), layout.tokenizer)
-    benchmarks = {name: _benchmark(config.data, name) for name in config.data.benchmarks}
-    parents = _parents(config.data, benchmarks)
-    settings = config.data.model_dump(mode="json", exclude={"root"})  # the files' hashes stand for the folder
+    own = config.data
+    benchmarks = {
+        name: load_benchmark(name, limit or None, data=own.root, offline=True)
+        for name, limit in own.benchmarks.items()
+    }
+    tokenizer = _tokenizer_files(config)
+    parents = _parents(own, benchmarks) | {
+        f"tokenizer {name}": sha256_file(f) for name, f in tokenizer.items()
+    }
+    settings = own.model_dump(mode="json", exclude={"root"})  # the files' hashes stand for the folder
     key = {"version": _VERSION, "parents": parents, "config": settings}
     if is_finished(layout.data, KIND, key):
         say(f"data: {layout.data} is up to date")
         return
-    tokenizer = None if config.data.tokenizer is None else load_tokenizer(layout.tokenizer)
-    made = make(config.data, benchmarks, tokenizer)
-    meta = {"key": key, "train": len(made.train), "questions": made.summary["questions"]}
-    with write_artifact(layout.data, KIND, meta, parents=parents, config=settings, overwrite=True) as folder:
-        _write(folder / layout.train_texts.name, made.train)
-        for name, rows in made.heldout.items():
-            _write(folder / layout.heldout_texts(name).name, rows)
-        for name, rows in made.questions.items():
-            _write(folder / layout.questions(name).name, rows)
-        atomic_write_json(folder / SUMMARY, made.summary)
-    asked = sum(map(len, made.questions.values()))
-    say(f"data: {len(made.train):,} conversations to learn from, {asked:,} questions in {layout.data}")
-
-
-@dataclass
-class StudyTexts:
-    """The files' rows.
-
-    Attributes:
-        train: conversations of all ``train`` sources, shuffled.
-        heldout: of each other source, in its order.
-        questions: of each benchmark, and of the rare sources.
-        summary: for people and for the report.
-    """
-
-    train: list[Row] = field(default_factory=list)
-    heldout: dict[str, list[Row]] = field(default_factory=dict)
-    questions: dict[str, list[Row]] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
+    with write_artifact(
+        layout.data, KIND, {"key": key}, parents=parents, config=settings, overwrite=True
+    ) as folder:
+        for name, file in tokenizer.items():
+            place = folder / layout.tokenizer.name / name
+            place.parent.mkdir(exist_ok=True)
+            atomic_write(place, b"".join(block for _, block in ByteSpan(file).blocks()))
+        given = load_tokenizer(folder / layout.tokenizer.name) if tokenizer else None
+        files, summary = make(own, benchmarks, given)
+        for name, rows in files.items():
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            atomic_write(folder / f"{name}.jsonl", "".join(lines))
+        atomic_write_json(folder / SUMMARY, summary)
+    asked = sum(one["questions"] for one in summary["questions"].values())
+    say(f"data: {len(files['train']):,} conversations to learn from, {asked:,} questions in {layout.data}")
 
 
 def make(
     config: StudyDataConfig, benchmarks: Mapping[str, Benchmark], tokenizer: TextTokenizer | None
-) -> StudyTexts:
-    """All rows from the sources.
+) -> tuple[dict[str, list[Row]], Row]:
+    """All rows from the sources, by file, and the summary.
 
-    Conversations are ``{"messages": [...], "source": NAME}`` with the tool list beside where there is one, questions as
-    Spec-Bench writes them with all turns; beside these a benchmark's own system message stands as ``system``, which
-    Spec-Bench's reader passes over. The questions ``rare`` are the prompts of the sources of that role, at most
-    ``rare_questions`` of a category, evenly spread.
-
-    Raises:
-        DataError: see :func:`run`.
+    Conversations are ``{"messages": [...], "source": NAME}`` with ``tools`` if there are any; questions are as
+    Spec-Bench writes them; those of the set ``rare`` are the prompts of the sources of that role.
     """
-    made = StudyTexts()
-    read = []
-    for source in config.sources:
-        limit = config.limits.get(source.name, source.documents)
-        limited = source.model_copy(update={"documents": limit})
-        read.append(read_source(limited, config.root, config.answer_characters, tokenizer))
-    asked = {name: benchmark.questions for name, benchmark in benchmarks.items()}
-    made.questions = {name: [_question(one) for one in questions] for name, questions in asked.items()}
-    if rare := _rare([one for one in read if one.source.role == RARE], config.rare_questions):
-        made.questions[RARE] = rare
+    read = [read_source(source, config, tokenizer) for source in config.sources]
     others = [one for one in read if one.source.role != "train"]
-    made.heldout = {one.source.name: _rows(one, one.talks) for one in others}
-    sets: dict[str, Iterable[Sequence[str]]] = {
-        f"questions {name}": [one.turns for one in questions] for name, questions in asked.items()
+    asked: dict[str, list[Row]] = {
+        name: [
+            {"question_id": one.question_id, "category": one.category, "turns": list(one.turns)}
+            for one in benchmark.questions
+        ]
+        for name, benchmark in benchmarks.items()
     }
-    sets |= {f"heldout {one.source.name}": [talk.texts for talk in one.talks] for one in others}
-    overlap = HeldoutOverlap(sets, config.overlap)
-    sources: list[dict[str, Any]] = []
+    if rare := _rare([one for one in others if one.source.role == RARE], config.rare_questions):
+        asked[RARE] = rare
+    held = {run for names in asked.values() for row in names for run in runs(row["turns"])}
+    held |= {run for one in others for talk in one.talks for run in runs(talk.texts)}
+    train: list[Row] = []
+    sources: list[Row] = []
     for one in read:
-        kept, met = one.talks, Counter[str]()
+        kept = one.talks
         if one.source.role == "train":
-            shared = [overlap.met(talk.texts) for talk in one.talks]
-            met.update(name for names in shared for name in names)
-            kept = [talk for talk, names in zip(one.talks, shared) if not names]
-            made.train += _rows(one, kept)
+            kept = [talk for talk in one.talks if held.isdisjoint(runs(talk.texts))]
+            train += _rows(one.source.name, kept)
         sources.append(
             {
-                **{name: getattr(one.source, name) for name in ("name", "kind", "role")},
-                "categories": dict(Counter(talk.category for talk in kept)),
+                "name": one.source.name,
+                "role": one.source.role,
                 "documents": len(kept),
-                "characters": sum(talk.characters for talk in kept),
+                "characters": sum(len(text) for talk in kept for text in talk.texts),
                 "of": one.of,
                 "left_out": len(one.talks) - len(kept),
-                "met": dict(met),
                 "skipped": one.skipped,
             }
         )
-    if not made.train:
+    if not train:
         raise DataError(
             "nothing is left to learn from",
-            got=f"all {sum(one['left_out'] for one in sources):,} conversations share text with what is held out",
-            expected=f"texts that do not have {config.overlap} words in a row in common",
-            remedy="let data.overlap be longer, or hold other sources out",
+            got="only conversations that share text with what is held out",
+            expected=f"texts that do not have {OVERLAP} words in a row in common",
+            remedy="hold other sources out",
         )
-    random.Random(_SHUFFLE_SEED).shuffle(made.train)
-    made.summary = {
-        "train": {
-            "conversations": len(made.train),
-            "characters": sum(one["characters"] for one in sources if one["role"] == "train"),
-        },
+    random.Random(0).shuffle(train)
+    learnt = sum(one["characters"] for one in sources if one["role"] == "train")
+    summary = {
+        "train": {"conversations": len(train), "characters": learnt},
         "sources": sources,
         "questions": {
             name: {
@@ -151,31 +127,19 @@ def make(
                 "of": benchmarks[name].of if name in benchmarks else len(rows),
                 "categories": dict(Counter(row["category"] for row in rows)),
             }
-            for name, rows in made.questions.items()
+            for name, rows in asked.items()
         },
     }
-    return made
+    files = {"train": train}
+    files |= {f"heldout-{one.source.name}": _rows(one.source.name, one.talks) for one in others}
+    return files | {f"questions-{name}": rows for name, rows in asked.items()}, summary
 
 
-def _rows(read: SourceTexts, talks: Sequence[Talk]) -> list[Row]:
+def _rows(source: str, talks: Iterable[Talk]) -> list[Row]:
     return [
-        {"messages": talk.messages, "source": read.source.name}
-        | ({} if talk.tools in NO_TOOLS else {"tools": talk.tools})
+        {"messages": talk.messages, "source": source, **({"tools": talk.tools} if talk.tools else {})}
         for talk in talks
     ]
-
-
-def _question(question: Question) -> Row:
-    row: Row = {
-        "question_id": question.question_id,
-        "category": question.category,
-        "turns": list(question.turns),
-    }
-    if question.reference is not None:
-        row["reference"] = list(question.reference)
-    if question.system is not None:
-        row["system"] = question.system
-    return row
 
 
 def _rare(sources: Sequence[SourceTexts], most: int) -> list[Row]:
@@ -191,39 +155,39 @@ def _rare(sources: Sequence[SourceTexts], most: int) -> list[Row]:
     ]
 
 
-def _benchmark(config: StudyDataConfig, name: str) -> Benchmark:
-    return load_benchmark(name, config.benchmarks[name] or None, data=config.root, offline=True)
-
-
-def _tokenizer_folder(config: StudyDataConfig) -> Path:
-    assert config.tokenizer is not None
-    return config.tokenizer if config.root is None else config.root / config.tokenizer
-
-
 def _parents(config: StudyDataConfig, benchmarks: Mapping[str, Benchmark]) -> dict[str, str]:
-    """Hashes of everything that is read, by role.
-
-    Raises:
-        DataError: a source's file is missing.
-    """
+    """Hashes of the texts that are read, by role."""
     found = {f"questions {name}": benchmark.sha256 for name, benchmark in benchmarks.items()}
     for source in config.sources:
-        if source.path is not None and config.root is not None:
-            path = config.root / source.path
+        if source.path is not None:
+            path = config.file(source.path)
             if not path.is_file():
                 raise DataError(
                     f"the file of the source {source.name} is missing",
                     expected=path,
                     source="data.sources",
-                    remedy="check data.root and the source's path",
+                    remedy="check data.root and the source's path, or take --size ci, which needs no data",
                 )
             found[f"source {source.name}"] = sha256_file(path)
-    if config.tokenizer is not None:
-        found |= tokenizer_hashes(_tokenizer_folder(config))
     return found
 
 
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8") as handle:
-        for row in rows:
-            handle.write(json.dumps(row, ensure_ascii=False) + "\n")
+def _tokenizer_files(config: StudyConfig) -> dict[str, Path]:
+    """The files of the given tokenizer, maybe packed, by their names; none if a small one is made."""
+    own = config.data
+    folder = config.target.path or (None if own.tokenizer is None else own.file(own.tokenizer))
+    if folder is None:
+        return {}
+    found: dict[str, Path] = {}
+    for name in TOKENIZER_FILES:
+        for suffix in ("", *PACKED_SUFFIXES):
+            if name not in found and (path := folder / f"{name}{suffix}").is_file():
+                found[name] = path
+    if "tokenizer.json" not in found:
+        raise DataError(
+            "the folder holds no tokenizer.json",
+            expected=f"tokenizer.json, or packed as {', '.join(PACKED_SUFFIXES)}",
+            source=folder,
+            remedy="check data.root and data.tokenizer, or target.path",
+        )
+    return found

@@ -1,71 +1,92 @@
-"""Stage ``target``: a Llama with the study's tokenizer, trained on its conversations."""
+"""Stage ``target``: the given model, or a Llama with the study's tokenizer, trained by the demo's trainer.
+
+With V = 151,936 everything V wide costs more than the model. A step with candidates gathers the rows of its candidates
+once, (C, H), and reads the input embedding and the output weights from them; the batch's tokens are all candidates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from ..core.console import say
-from ..core.errors import DataError
-from ..core.files import atomic_write, sha256_file
-from ..corpus.sources.bytes import ByteSpan
-from ..corpus.sources.inputs import PACKED_SUFFIXES
+from ..core.errors import UsageError
 from ..demo.target.build import finished_target, train_tiny_target
-from ..demo.target.train import WorkFolder
+from ..demo.target.config import TinyTargetConfig
+from ..demo.target.train import Step, TextBatch, TextRows, WorkFolder, batch_loss, counted_states
+from ..train.config import Precision
+from ..train.data import corpus_counts
+from ..train.loss.candidates import Candidates
+from .candidates import CandidateSampler
 from .config import StudyConfig
 from .induction import build_induction
 from .layout import StudyLayout
-from .target_loss import StudyTinyTargetConfig, make_target_step
 
-SEED = 0  # every family of drafters has the same target
 HELDOUT_ROWS = 48  # of a source; at V = 151,936 more would take as long as much of the training
 
 
+class StudyTinyTargetConfig(TinyTargetConfig):
+    """A study's target: see :class:`~.config.StudyTargetConfig`."""
+
+    induction: bool = False
+    candidates: int | None = None
+    mixed_precision: Precision = "no"
+
+
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Write ``layout.target``, an ordinary Hugging Face folder.
+    """Write ``layout.target``, a standard Hugging Face checkpoint, or link the given one there.
 
-    What is there already and made from the same texts, tokenizer and settings is left. A run that was stopped goes on
-    from its last checkpoint.
-
-    Raises:
-        DataError: the texts or the tokenizer are missing or unusable, or a loss is not finite.
-        MismatchError: a run was begun with other settings, or the tokenizer has more entries than ``target.rows``.
-        UsageError: the folder cannot be replaced, or another process works in it.
-        KeyboardInterrupt: it was asked to stop.
+    A finished target of the same texts, tokenizer and settings is kept; a stopped run resumes.
     """
+    given, place = config.target.path, layout.target
+    if place.is_symlink():
+        place.unlink()
+    if given is not None:
+        if place.exists():
+            raise UsageError(
+                "this study has trained its own target",
+                source=place,
+                remedy="choose another --output for target.path",
+            )
+        place.symlink_to(given.resolve(), target_is_directory=True)
+        say(f"target: {given}")
+        return
     wanted = target_config(config, layout)
-    found = finished_target(wanted, layout.target)
+    found = finished_target(wanted, place)
     if found is None:
-        found = train_tiny_target(
-            wanted,
-            layout.target,
-            overwrite=True,
-            start=(lambda model: build_induction(model, wanted.sequence_length))
-            if wanted.induction
-            else None,
-            make_step=make_target_step,
-        )
+        start = (lambda model: build_induction(model, wanted.sequence_length)) if wanted.induction else None
+        found = train_tiny_target(wanted, place, overwrite=True, start=start, make_step=make_target_step)
     else:
-        WorkFolder.beside(layout.target).remove()  # the run may have been killed behind its last word
-        say(f"target: {layout.target} is made already")
-    say(_described(found.meta, losses_by_source(config, found.meta)))
+        WorkFolder.beside(place).remove()  # the run may have been killed after it wrote its output
+        say(f"target: {place} is up to date")
+    meta, losses = found.meta, losses_by_source(config, found.meta)
+    listed = ", ".join(f"{name} {loss:.2f}" for name, loss in losses.items())
+    say(
+        f"target: {meta['parameters']:,} parameters, {meta['train_tokens']:,} tokens of text, last losses "
+        f"{meta['last_loss']:.2f}; held-out loss in nats a token: {listed or 'no source is held out'}"
+    )
 
 
 def target_config(config: StudyConfig, layout: StudyLayout) -> StudyTinyTargetConfig:
-    """The target of a study."""
+    """The target of a study; every family of drafters has the same."""
     own = config.target
-    given = config.data.tokenizer is not None
-    tokenizer = {"tokenizer": layout.tokenizer} if given else {"vocab_size": config.data.tokenizer_size}
+    if config.data.tokenizer is not None:
+        tokenizer: dict[str, Any] = {"tokenizer": layout.tokenizer}
+    else:
+        tokenizer = {"vocab_size": config.data.tokenizer_size}
     return StudyTinyTargetConfig(
         train=layout.train_texts,
-        heldout=tuple(layout.heldout_texts(name) for name in _heldout(config)),
+        heldout=tuple(layout.heldout_texts(source.name) for source in config.data.held_out),
         **tokenizer,
-        **{name: getattr(own, name) for name in type(own).model_fields},
+        **{name: getattr(own, name) for name in type(own).model_fields if name != "path"},
         heldout_rows=HELDOUT_ROWS,
-        seed=SEED,
         device=config.device,
         threads=config.threads,
+        mixed_precision=config.mixed_precision,
     )
 
 
@@ -76,68 +97,52 @@ def losses_by_source(config: StudyConfig, meta: Mapping[str, Any]) -> dict[str, 
         meta: of the target's manifest.
     """
     losses = meta["heldout_losses"]
-    return {
-        name: float(losses[StudyLayout(config.output).heldout_texts(name).stem]) for name in _heldout(config)
-    }
+    return {source.name: float(losses[f"heldout-{source.name}"]) for source in config.data.held_out}
 
 
-def _heldout(config: StudyConfig) -> list[str]:
-    return [source.name for source in config.data.held_out]
+def make_target_step(
+    model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
+) -> Step:
+    """The step that ``config`` (a :class:`StudyTinyTargetConfig`) asks for.
 
-
-def _described(meta: Mapping[str, Any], losses: Mapping[str, float]) -> str:
-    said = ", ".join(f"{name} {loss:.2f}" for name, loss in losses.items())
-    return (
-        f"target: {meta['parameters']:,} parameters, {meta['train_tokens']:,} tokens of text, last losses "
-        f"{meta['last_loss']:.2f}; held-out loss in nats a token: {said or 'no source is held out'}"
-    )
-
-
-TOKENIZER = "tokenizer.json"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-
-
-def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of a tokenizer's files as they are stored, by role.
+    Ids that never occur are drawn too seldom to be unlearnt one by one, and a hundred thousand of them together hold
+    much of the mass. Their gradients hardly differ, so all of them take the mean.
 
     Raises:
-        DataError: there is no tokenizer.json, packed or not.
+        UsageError: more candidates than rows of the embedding.
     """
-    files = [_stored(folder), *(folder / name for name in BESIDE)]
-    return {f"tokenizer {file.name}": sha256_file(file) for file in files if file.is_file()}
+    assert isinstance(config, StudyTinyTargetConfig)
+    device, table = model.device, model.get_input_embeddings().weight  # (V, H), the LM head, too
+    wanted = config.mixed_precision
+    bf16 = wanted == "bf16" or (wanted == "auto" and device.type == "cuda")
+    sampler = None
+    if config.candidates is not None:
+        counts = corpus_counts(rows.packed, len(table))
+        sampler = CandidateSampler(counts, config.candidates, len(table), config.seed)
+        never = torch.from_numpy(counts == 0).to(device).nonzero()[:, 0]
+
+    def step(number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            if sampler is None:
+                loss, _ = batch_loss(model, batch)
+            else:
+                loss = candidate_loss(model, batch, sampler.draw(number, batch.input_ids, device))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
+        if sampler is not None and len(never):
+            table.grad[never] = table.grad[never].mean(0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach(), norm
+
+    return step
 
 
-def unpack_tokenizer(source: Path, folder: Path) -> None:
-    """Write a tokenizer's files to ``folder``: tokenizer.json unpacked, the others byte for byte; it comes last.
-
-    Files that are the same there are left as they are; one of ``BESIDE`` that ``source`` lacks is removed.
-
-    Raises:
-        DataError: there is no tokenizer.json, or it is damaged.
-        VocabForgeError: the disk refuses to be written to.
-    """
-    stored = _stored(source)
-    content = b"".join(block for _, block in ByteSpan(stored).blocks())
-    for name in BESIDE:
-        if (source / name).is_file():
-            _write(folder / name, (source / name).read_bytes())
-        else:
-            (folder / name).unlink(missing_ok=True)
-    _write(folder / TOKENIZER, content)
-
-
-def _stored(folder: Path) -> Path:
-    """The file of the tokenizer, as it is or packed."""
-    for suffix in ("", *PACKED_SUFFIXES):
-        if (path := folder / f"{TOKENIZER}{suffix}").is_file():
-            return path
-    raise DataError(
-        "the folder holds no tokenizer.json",
-        expected=f"{folder / TOKENIZER}, or packed as {', '.join(PACKED_SUFFIXES)}",
-        remedy="check data.root and data.tokenizer",
-    )
-
-
-def _write(path: Path, content: bytes) -> None:
-    if not path.is_file() or path.read_bytes() != content:
-        atomic_write(path, content)
+def candidate_loss(model: Any, batch: TextBatch, candidates: Candidates) -> Tensor:
+    """The mean cross-entropy of a batch, estimated on candidates, among which are all ids of the batch."""
+    rows = F.embedding(candidates.ids, model.get_input_embeddings().weight)  # (C, H)
+    places = torch.searchsorted(candidates.ids, batch.input_ids)  # (B, T)
+    hidden = counted_states(model, batch, F.embedding(places, rows))  # (n, H)
+    logits = F.linear(hidden, rows).float() + candidates.offset  # (n, C)
+    labels = places[:, 1:][batch.keep]
+    return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,21 +25,14 @@ ALL = "all"
 
 
 class Stage(NamedTuple):
-    """One stage.
-
-    Attributes:
-        run: "module:function" of ``(config, layout)``, or of ``(config, layout, seed)``.
-        about: what it makes, in a few words.
-        needs: stages whose results it reads.
-        reads: sections of the configuration, or keys of them, that decide what it makes, beside those of the stages
-            that it needs.
-        by_seed: it runs once for every seed.
-    """
+    """One stage; ``run`` is "module:function" of ``(config, layout)``, or of ``(config, layout, seed)``."""
 
     run: str
     about: str
-    needs: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # stages whose results it reads
+    reads: tuple[
+        str, ...
+    ] = ()  # settings that decide what it makes, beside those of the stages that it needs
     by_seed: bool = False
 
 
@@ -92,12 +84,12 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
         UsageError: no such stage or seed, or another process works in the folder, or on these seeds.
         DataError: a stage before it is missing.
     """
-    wanted = list(STAGES) if ALL in names else list(names)
-    check_names(wanted)
+    check_names(names)
+    wanted = {name: stage for name, stage in STAGES.items() if name in names or ALL in names}
     chosen = config.seeds if seeds is None else tuple(seeds)
     if not set(chosen) <= set(config.seeds):
         raise UsageError("the study has no such seed", got=list(chosen), expected=list(config.seeds))
-    if seeds is not None and not any(STAGES[name].by_seed for name in wanted):
+    if seeds is not None and not any(stage.by_seed for stage in wanted.values()):
         by_seed = [name for name, stage in STAGES.items() if stage.by_seed]
         raise UsageError(
             "none of these stages runs by seed",
@@ -112,40 +104,23 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
         keep_freed_memory()  # logits of a block are tens of megabytes, made anew for every block
     layout = StudyLayout(config.output)
     layout.root.mkdir(parents=True, exist_ok=True)
-    with _held(layout, wanted, None if seeds is None else chosen):
-        record = StageRecord(layout.root / "stages.json", config)
-        for name, stage in STAGES.items():
-            if name in wanted:
-                _check_before(layout, name, record, chosen if stage.by_seed else config.seeds)
-                with only_writer(layout.root / "config.json", wait=True):
-                    atomic_write_json(layout.root / "config.json", config.model_dump(mode="json"))
-                _perform(config, layout, name, chosen, record)
-
-
-@contextlib.contextmanager
-def _held(layout: StudyLayout, wanted: Sequence[str], seeds: Sequence[int] | None) -> Iterator[None]:
-    """The study's folder for this process; for stages of some seeds only these, so that others can be made beside.
-
-    Raises:
-        UsageError: another process works there.
-    """
-    apart = seeds is not None and all(STAGES[name].by_seed for name in wanted)
+    # Seeds can be made side by side, each by its own process.
+    apart = seeds is not None and all(stage.by_seed for stage in wanted.values())
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_writer(layout.root, shared=apart))
-        for seed in seeds or () if apart else ():
+        for seed in chosen if apart else ():
             stack.enter_context(only_writer(layout.seed(seed)))
-        yield
+        for name, stage in wanted.items():
+            _check_before(config, layout, name, chosen if stage.by_seed else config.seeds)
+            atomic_write_json(layout.root / "config.json", config.model_dump(mode="json"))
+            _perform(config, layout, name, chosen)
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse what is no stage.
-
-    Raises:
-        UsageError: see above.
-    """
+    """Refuse what is no stage."""
     if not names:
         raise UsageError("no stage is named", expected=", ".join([*STAGES, ALL]))
-    unknown = [name for name in names if name not in STAGES]
+    unknown = [name for name in names if name not in (*STAGES, ALL)]
     if unknown:
         raise UsageError(
             "the study has no such stage", got=", ".join(unknown), expected=", ".join([*STAGES, ALL])
@@ -170,98 +145,69 @@ def _before(name: str) -> Iterator[str]:
         yield from _before(before)
 
 
-class StageRecord:
-    """How long every stage took, on what, with which settings and for which seeds it is finished: OUTPUT/stages.json.
-
-    A stage that finds everything finished adds a little to its seconds, not another row.
-    """
-
-    def __init__(self, path: Path, config: StudyConfig) -> None:
-        self._path, self._config = path, config
-        self._rows = self._read()
-        device = str(choose_device(config.device))
-        self._environment = describe_environment(device=device, dtype="")
-
-    def missing(self, name: str, seeds: Sequence[int]) -> str | None:
-        """What of a stage is not finished with these settings, in words; None: nothing.
-
-        Args:
-            seeds: that matter of a stage that runs by seed.
-        """
-        row = self._rows.get(name, {})
-        if row.get("settings") != digest_of(self._config, name):
-            return f"{name} (finished with other settings)" if row.get("finished") else name
-        if not STAGES[name].by_seed:
-            return None if row.get("finished") else name
-        left = [seed for seed in seeds if seed not in row.get("seeds", [])]
-        return f"{name} of seed {', '.join(map(str, left))}" if left else None
-
-    def begin(self, name: str, seeds: Sequence[int]) -> None:
-        settings = digest_of(self._config, name)
-        with self._row(name) as row:
-            kept = row.get("seeds", []) if row.get("settings") == settings else []
-            row.update(finished=False, settings=settings, environment=self._environment)
-            if STAGES[name].by_seed:
-                row["seeds"] = [seed for seed in kept if seed not in seeds]
-
-    def seed_done(self, name: str, seed: int) -> None:
-        """One seed of a stage that runs by seed."""
-        with self._row(name) as row:
-            row["seeds"] = sorted({*row["seeds"], seed})
-
-    def end(self, name: str, seconds: float, *, whole: bool) -> None:
-        """Add seconds; those of an interrupted stage count too.
-
-        Args:
-            whole: it was not interrupted.
-        """
-        with self._row(name) as row:
-            done = not STAGES[name].by_seed or set(self._config.seeds) <= set(row["seeds"])
-            row.update(seconds=round(row["seconds"] + seconds, 1), finished=whole and done)
-
-    @contextlib.contextmanager
-    def _row(self, name: str) -> Iterator[dict[str, Any]]:
-        """A stage's row to be changed; other seeds may be made beside, so that the file is read anew."""
-        with only_writer(self._path, wait=True):
-            self._rows = self._read()
-            yield self._rows.setdefault(name, {"seconds": 0.0})
-            atomic_write_json(self._path, self._rows)
-
-    def _read(self) -> dict[str, Any]:
-        return read_json(self._path, "record of stages") if self._path.is_file() else {}
+def _rows(layout: StudyLayout) -> dict[str, Any]:
+    """OUTPUT/stages.json: of every stage the seconds, the machine, the settings' digest, and what is finished."""
+    path = layout.root / "stages.json"
+    return read_json(path, "record of stages") if path.is_file() else {}
 
 
-def _check_before(layout: StudyLayout, name: str, record: StageRecord, seeds: Sequence[int]) -> None:
-    needs = STAGES[name].needs
-    missing = [(before, words) for before in needs if (words := record.missing(before, seeds)) is not None]
+@contextlib.contextmanager
+def _row(layout: StudyLayout, name: str) -> Iterator[dict[str, Any]]:
+    """A stage's row of the record, to be changed; other seeds may be made beside."""
+    path = layout.root / "stages.json"
+    with only_writer(path, wait=True):
+        rows = _rows(layout)
+        yield rows.setdefault(name, {"seconds": 0.0, "seeds": []})
+        atomic_write_json(path, rows)
+
+
+def _missing(config: StudyConfig, rows: dict[str, Any], name: str, seeds: Sequence[int]) -> str | None:
+    """What of a stage is not finished with these settings, in words; None: nothing."""
+    row = rows.get(name, {})
+    if row.get("settings") != digest_of(config, name):
+        return f"{name} (finished with other settings)" if row.get("finished") else name
+    if not STAGES[name].by_seed:
+        return None if row.get("finished") else name
+    left = [seed for seed in seeds if seed not in row["seeds"]]
+    return f"{name} of seed {', '.join(map(str, left))}" if left else None
+
+
+def _check_before(config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int]) -> None:
+    rows = _rows(layout)
+    words = {before: _missing(config, rows, before, seeds) for before in STAGES[name].needs}
+    missing = [before for before, found in words.items() if found is not None]
     if missing:
         raise DataError(
             f"the stage {name} needs what another one makes",
-            got=f"not finished: {', '.join(words for _, words in missing)}",
+            got=f"not finished: {', '.join(words[before] or '' for before in missing)}",
             source=layout.root,
-            remedy=f"run `vocabforge study {missing[0][0]}` with the same configuration first, or `vocabforge study "
-            "all`: what is made already is found again",
+            remedy=f"run `vocabforge study {missing[0]}` with the same configuration first, or `vocabforge study all`: "
+            "what is made already is found again",
         )
 
 
-def _perform(
-    config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int], record: StageRecord
-) -> None:
-    stage = STAGES[name]
+def _perform(config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int]) -> None:
+    stage, settings = STAGES[name], digest_of(config, name)
     run: Callable[..., None] = load_attribute(stage.run)
+    environment = describe_environment(device=str(choose_device(config.device)), dtype="")
     say(f"Stage {name}: {stage.about}")
+    with _row(layout, name) as row:
+        done = row["seeds"] if row.get("settings") == settings else []
+        row.update(settings=settings, environment=environment, finished=False)
+        row["seeds"] = [seed for seed in done if seed not in seeds]
     begun, whole = time.monotonic(), False
-    record.begin(name, seeds)
     try:
-        if stage.by_seed:
-            for seed in seeds:
-                say(f"Stage {name}, seed {seed}")
-                run(config, layout, seed)
-                record.seed_done(name, seed)
-        else:
+        for seed in seeds if stage.by_seed else ():
+            say(f"Stage {name}, seed {seed}")
+            run(config, layout, seed)
+            with _row(layout, name) as row:
+                row["seeds"] = sorted({*row["seeds"], seed})
+        if not stage.by_seed:
             run(config, layout)
         whole = True
     finally:
         seconds = time.monotonic() - begun
-        record.end(name, seconds, whole=whole)
-    say(f"Stage {name}: done in " + (f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"))
+        with _row(layout, name) as row:
+            finished = whole and (not stage.by_seed or set(config.seeds) <= set(row["seeds"]))
+            row.update(seconds=round(row["seconds"] + seconds, 1), finished=finished)
+    say(f"Stage {name}: done in {seconds:.0f} s")

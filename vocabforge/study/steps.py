@@ -1,7 +1,7 @@
 """Resumable steps of a comparison of draft vocabularies, and what the steps make.
 
-A step stores its result in a JSON file with a hash of everything that decides it. A later run takes the result over if
-the hash is the same and the artefacts that the result names are still there.
+A step stores its result in a JSON file with everything that decides it, the key. A later run takes the result over if
+the key is the same and the artefacts that the result names are still there.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,8 @@ import numpy.typing as npt
 
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.console import say
-from ..core.errors import ArtifactError
+from ..core.errors import ArtifactError, VocabForgeError
 from ..core.files import atomic_write_json, read_json
-from ..core.folders import mend, sibling
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..export.registry import load_drafter
 from ..models.heads.io import drafter_digest
@@ -36,18 +33,15 @@ from ..train.heads.router_setup import build_router_trainer
 from ..train.loop import train
 from ..train.setup import build_trainer, identity_of
 from ..train.trainer import Trainer
-from ..vocab.clusters.backends import AUTO, choose_backend
 from ..vocab.clusters.clusters import make_clusters, save_clusters
 from ..vocab.clusters.kmeans import KMeansOptions
 from ..vocab.clusters.rows import unit_rows
 from ..vocab.counts.table import FrequencyTable
 from ..vocab.subset.forced import ForceOptions, forced_ids
-from ..vocab.subset.select import Fill, SpecialTokens
+from ..vocab.subset.select import SpecialTokens
 from ..vocab.subset.subset import make_subset, save_subset
 
 Counts = npt.NDArray[np.int64]
-# What fills a draft vocabulary up if too few ids were counted: in a BPE the bytes, then the earliest merges.
-FILL: Fill = "lowest-id"
 
 
 def run_step(
@@ -56,42 +50,48 @@ def run_step(
     key: Mapping[str, Any],
     make: Callable[[], dict[str, Any]],
     fits: Callable[[dict[str, Any]], bool] | None = None,
+    *,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """The result of a step: made, or taken over from an earlier run.
 
     Args:
         name: for the line of progress.
-        place: JSON file of the result.
+        place: JSON file of the key and the result.
         key: everything that decides the result; another key makes it again.
         make: makes it.
         fits: whether what a stored result names is still there; by default :func:`still_there`.
+        folder: what an unfinished step leaves; removed if another key began it.
     """
-    digest = _digest(key)
+    wanted = json.loads(json.dumps(key, default=str))
     stored = read_json(place, "result of a step") if place.is_file() else None
-    if isinstance(stored, dict) and stored.get("key") == digest and (fits or still_there)(stored["result"]):
+    stored = stored if isinstance(stored, dict) else {}
+    same = stored.get("key") == wanted
+    if same and "result" in stored and (fits or still_there)(stored["result"]):
         say(f"{name}: done before")
         return dict(stored["result"])
     say(name)
-    begun = time.monotonic()
-    result = json.loads(json.dumps(make()))
     place.parent.mkdir(parents=True, exist_ok=True)
-    seconds = time.monotonic() - begun
-    atomic_write_json(place, {"key": digest, "of": key, "seconds": seconds, "result": result})
+    if folder is not None:
+        if stored and not same:
+            shutil.rmtree(folder, ignore_errors=True)
+        atomic_write_json(place, {"key": wanted})
+    result = json.loads(json.dumps(make()))
+    atomic_write_json(place, {"key": wanted, "result": result})
     return dict(result)
 
 
 def still_there(result: dict[str, Any]) -> bool:
     """Whether the artefacts that a stored result names (if any) are there, with the content that they had."""
     paths = [Path(path) for path in (result.get("heads") or {}).values()]
-    paths += [Path(result[key]) for key in ("path",) if key in result]
-    if not all((path / MANIFEST).is_file() for path in paths) or content_hashes(paths) != result.get(
-        "contents", []
-    ):
+    paths += [Path(result["path"])] if "path" in result else []
+    try:
+        if content_hashes(paths) != result.get("contents", []):
+            return False
+        drafter = result.get("drafter")
+        return drafter is None or drafter_digest(Path(drafter)) == result["digest"]
+    except VocabForgeError:
         return False
-    drafter = result.get("drafter")
-    if drafter is None:
-        return True
-    return (Path(drafter) / MANIFEST).is_file() and drafter_digest(Path(drafter)) == result["digest"]
 
 
 def is_finished(path: Path, kind: str, key: Mapping[Any, Any]) -> bool:
@@ -107,36 +107,12 @@ def content_hashes(paths: Sequence[Path]) -> list[str]:
     return [open_artifact(path, verify=False).content_hash for path in paths]
 
 
-def _digest(key: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def begin(output: Path, key: Mapping[str, Any]) -> None:
-    """Prepare a run folder for a run that this key decides; what a run with another key left there is removed.
-
-    A folder that no step began is left alone, and the training says whether it fits.
-    """
-    mend(output)  # what a killed process left beside it
-    mark = output / "study.json"
-    if mark.is_file() and read_json(mark, "mark of a run").get("key") != _digest(key):
-        aside = sibling(output, "tmp")  # under another name first: half a folder must not pass for a run
-        os.rename(output, aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    output.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(mark, {"key": _digest(key)})
-
-
 def _run(
     output: Path, seed: int, key: Mapping[str, Any], train: Callable[[], dict[str, Any]], replace: bool
 ) -> dict[str, Any]:
-    """A training in a folder of its own; a finished one keeps no checkpoints."""
-
-    def make() -> dict[str, Any]:
-        if replace:
-            begin(output, key)
-        return train()
-
-    made = run_step(f"seed {seed}: {output.name}", output.with_suffix(".json"), key, make)
+    """A training in its own folder; a finished one keeps no checkpoints."""
+    place, folder = output.with_suffix(".json"), output if replace else None
+    made = run_step(f"seed {seed}: {output.name}", place, key, train, folder=folder)
     for name in ("checkpoints", "best"):
         shutil.rmtree(output / name, ignore_errors=True)
     return made
@@ -152,10 +128,7 @@ def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, 
 
 
 def train_drafter(config: TrainConfig, prepare: Callable[[Trainer], None] | None = None) -> dict[str, Any]:
-    """Train (or finish) a run as ``train-drafter`` does, without decoding along the way.
-
-    Args:
-        prepare: changes the trainer before it starts.
+    """Train (or finish) a run as ``train-drafter`` does; ``prepare`` changes the trainer before it starts.
 
     Returns:
         ``drafter`` and ``heads`` by kind: folders; ``digest`` of the drafter's weights.
@@ -213,7 +186,6 @@ def router_run(
     *,
     optim: OptimConfig,
     levels: int,
-    budgets: tuple[int, ...] | None = None,
     best: BestTokens | None = None,
     replace: bool = False,
 ) -> dict[str, Any]:
@@ -222,9 +194,7 @@ def router_run(
     Args:
         config: the recipe with the seed and the run folder.
         full: result of the drafter's run.
-        optim: how it learns.
         levels: draft steps whose states it learns from.
-        budgets: clusters that its report compares; see ``RouterRunConfig``.
         best: what routers on one drafter share; see ``RouterTrainer``.
 
     Returns:
@@ -255,7 +225,6 @@ def router_run(
             device=config.run.device,
             eval_rows=config.run.eval_rows,
             eval_every=optim.steps,
-            budgets=budgets,
             checkpoint_every=min(optim.steps, config.run.checkpoint_every),
         ),
     )
@@ -279,11 +248,7 @@ def subset_step(
     tools: bool = False,
     parents: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does.
-
-    Args:
-        tools: the template's tokens for tool calls and thinking are forced, too.
-        parents: content hashes of what the counts come from.
+    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does, with ``--force-tools`` if ``tools``.
 
     Returns:
         ``path``, ``size``, its ``coverage`` of the counts, and how many ids were ``filled`` in and ``forced``.
@@ -299,7 +264,7 @@ def subset_step(
         special = SpecialTokens.of(tokenizer)
         table = FrequencyTable(none, 0, 0, "corpus", tokenizer.fingerprint, {}, special)
         forced = forced_ids(table, ForceOptions(target=target, tools=tools))
-        subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill=FILL)
+        subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill="lowest-id")
         save_subset(subset, path, parents=parents, overwrite=True)
         return {
             "path": str(path),
@@ -314,11 +279,7 @@ def subset_step(
 
 
 def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> dict[str, Any]:
-    """Cluster the target's LM head as ``cluster-vocab`` does.
-
-    Returns:
-        ``path`` of the artefact.
-    """
+    """Cluster the target's LM head as ``cluster-vocab`` does; the result has the ``path``."""
 
     def make() -> dict[str, Any]:
         head, size = open_head(target), tokenizer.vocab_size
@@ -334,9 +295,7 @@ def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path
             "name": head.name,
             "tied": head.tied,
         }
-        options = KMeansOptions(count, 25, 1, 0, "kmeans++")
-        backend = choose_backend(AUTO)[0]
-        made = make_clusters(rows, options, backend, fingerprint=tokenizer.fingerprint, head=facts)
+        made = make_clusters(rows, KMeansOptions(count), fingerprint=tokenizer.fingerprint, head=facts)
         save_clusters(made, path, overwrite=True)
         return {"path": str(path), "contents": content_hashes([path]), "clusters": len(made)}
 

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimiser state and RNG in safetensors, written atomically, never a pickle.
+"""Checkpoints: weights and optimiser state in safetensors, written atomically, never a pickle.
 
 One layout for every strategy: full fp32 tensors by name. A run may therefore go on with another number of
 processes or another strategy.
@@ -7,14 +7,12 @@ processes or another strategy.
 from __future__ import annotations
 
 import contextlib
-import random
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -26,32 +24,26 @@ from ..core.files import form_errors, read_json
 from ..core.folders import take_away
 
 KIND = "checkpoint"
-_WEIGHTS, _OPTIMIZER, _RNG = "weights.safetensors", "optimizer.safetensors", "rng.safetensors"
+_WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run needs to go on, beside the step.
+    """What a run resumes from, beside the step.
 
     Attributes:
         weights: trained tensors by name.
         optimizer: ``name/key`` tensors of the optimiser.
-        rng: ``rank/kind`` uint8 or int64 tensors, one set a process.
-        facts: what the run remembers, such as the best evaluation so far.
+            facts: such as the best evaluation so far.
     """
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    rng: dict[str, Tensor]
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[str, Any], keep: int) -> Path:
-    """Write ``folder/step-N`` and remove all but the newest ``keep`` checkpoints.
-
-    Args:
-        identity: what must be equal on resume (resolved training settings and input hashes).
-    """
+    """Write ``folder/step-N`` and remove all but the newest ``keep``; ``identity`` must be equal on resume."""
     path = folder / f"step-{step:08d}"
     if path.exists():  # left by a run that was resumed from an older checkpoint
         take_away(path)
@@ -59,7 +51,6 @@ def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[
     with write_artifact(path, KIND, meta) as temporary:
         save_file(state.weights, temporary / _WEIGHTS)
         save_file(state.optimizer, temporary / _OPTIMIZER)
-        save_file(state.rng, temporary / _RNG)
     remove_old(folder, step, keep)
     return path
 
@@ -82,9 +73,7 @@ def remove_remains(folder: Path) -> None:
 
 
 def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunState] | None:
-    """The newest valid checkpoint: its step and state.
-
-    A damaged checkpoint is named and the one before it is used.
+    """The newest valid checkpoint: its step and state. A damaged one is named, and the one before it is used.
 
     Raises:
         MismatchError: it was made with other settings or inputs.
@@ -101,14 +90,12 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
             with form_errors("the checkpoint cannot be read", path):
                 check_identity(dict(artifact.meta["identity"]), identity, source=path)
                 step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
-                weights, optimizer, rng = (
-                    load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG)
-                )
+                weights, optimizer = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER))
         except ArtifactError as error:
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             damaged.append(path.name)
             continue
-        return step, RunState(weights, optimizer, rng, facts)
+        return step, RunState(weights, optimizer, facts)
     if damaged:
         raise ArtifactError(
             "every checkpoint of this run is damaged",
@@ -150,12 +137,7 @@ def discard(folder: Path) -> None:
 def discard_run(
     output: Path, artifacts: Mapping[str, str], files: Iterable[str], *, keep: Path | None = None
 ) -> None:
-    """Remove what a former run left in its folder; nothing that is not a run's own.
-
-    Args:
-        artifacts: name in the folder -> kind.
-        keep: an artefact that stays.
-    """
+    """Remove a former run's checkpoints, ``artifacts`` (name -> kind) other than ``keep``, and ``files``."""
     discard(output / "checkpoints")
     for name, kind in artifacts.items():
         if output / name != keep:
@@ -163,48 +145,6 @@ def discard_run(
                 take_away(open_artifact(output / name, kind, verify=False).path)
     for name in files:
         (output / name).unlink(missing_ok=True)
-
-
-def rng_state(rank: int) -> dict[str, Tensor]:
-    """Every random stream of this process, as ``rank/kind`` tensors."""
-    version, numbers, gauss = random.getstate()
-    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
-    assert kind == "MT19937"
-    state = {
-        f"{rank}/torch": torch.get_rng_state(),
-        f"{rank}/python": torch.tensor([version, *numbers], dtype=torch.int64),
-        f"{rank}/python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
-        f"{rank}/numpy": torch.tensor([*map(int, keys), int(place), int(has_gauss)], dtype=torch.int64),
-        f"{rank}/numpy_gauss": torch.tensor([cached], dtype=torch.float64),
-    }
-    if torch.cuda.is_available():
-        state[f"{rank}/cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_rng(rng: Mapping[str, Tensor], rank: int) -> bool:
-    """Put this process's random streams back.
-
-    Returns:
-        False where the checkpoint holds none for this rank (it was made by fewer processes).
-    """
-    if f"{rank}/torch" not in rng:
-        return False
-    torch.set_rng_state(rng[f"{rank}/torch"])
-    version, *numbers = rng[f"{rank}/python"].tolist()
-    gauss = rng[f"{rank}/python_gauss"].tolist()
-    random.setstate((version, tuple(numbers), gauss[0] if gauss else None))
-    *keys, place, has_gauss = rng[f"{rank}/numpy"].tolist()
-    cached = float(rng[f"{rank}/numpy_gauss"][0])
-    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), place, has_gauss, cached))
-    if f"{rank}/cuda" in rng and torch.cuda.is_available():
-        torch.cuda.set_rng_state(rng[f"{rank}/cuda"])
-    return True
-
-
-def joined_rng(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The streams of all processes in one dictionary."""
-    return {name: value for state in states for name, value in state.items()}
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -238,12 +178,7 @@ def restore(
     weights: Mapping[str, Tensor],
     state: Mapping[str, Tensor],
 ) -> None:
-    """Put full tensors back into parameters that are whole here, and into their optimiser.
-
-    Args:
-        weights: by name, in fp32.
-        state: of :func:`full_state`; a parameter without entries is one that does not learn, or did not yet.
-    """
+    """Put full fp32 tensors, and state of :func:`full_state`, back into parameters that are whole here."""
     fused = bool(optimizer.defaults.get("fused"))  # only then steps are counted on the device
     for name, parameter in parameters.items():
         parameter.copy_(weights[name])
@@ -260,10 +195,9 @@ def state_of(
     """Everything that a run of one process over a whole module goes on from."""
     named = dict(module.named_parameters())
     weights = {name: p.detach().cpu().contiguous() for name, p in named.items()}
-    return RunState(weights, full_state(optimizer, named), rng_state(0), dict(facts or {}))
+    return RunState(weights, full_state(optimizer, named), dict(facts or {}))
 
 
 def restore_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: RunState) -> None:
     """The opposite of :func:`state_of`."""
     restore(optimizer, dict(module.named_parameters()), state.weights, state.optimizer)
-    restore_rng(state.rng, 0)

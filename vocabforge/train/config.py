@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from ..capture.config import CaptureConfig
 from ..core.config import Positive, StrictModel, without_removed
 from ..core.errors import did_you_mean
 
@@ -89,32 +90,6 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Precision = Annotated[
     Literal["auto", "no", "bf16"], BeforeValidator(lambda value: "no" if value is False else value)
 ]
-
-
-class CaptureConfig(StrictModel):
-    """Where the target's hidden states come from.
-
-    Attributes:
-        cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a cache
-            only the target's embedding and LM head are loaded.
-        dtype: the target computes in it, whatever run.mixed_precision says; ``auto`` is the checkpoint's own on
-            CUDA and fp32 on a CPU, and with a cache the dtype that it was made in.
-        device_map: Hugging Face placement of a target that does not fit on one device (``auto``), in one process.
-        tp_plan: Hugging Face tensor parallelism over all processes (``auto``), one a GPU.
-        memory_gb: host memory for target states that are kept between epochs, in GiB a process.
-    """
-
-    cache: Path | None = None
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device_map: str | None = None
-    tp_plan: Literal["auto"] | None = None
-    memory_gb: Annotated[float, Field(ge=0.0)] = 2.0
-
-    @model_validator(mode="after")
-    def _one_placement(self) -> CaptureConfig:
-        if self.device_map is not None and self.tp_plan is not None:
-            raise ValueError("capture.device_map and capture.tp_plan exclude each other: give one")
-        return self
 
 
 class DrafterConfig(StrictModel):
@@ -230,8 +205,8 @@ class MemoryConfig(StrictModel):
 
     Attributes:
         loss: ``fused`` never holds (rows, V) logits; ``naive`` is the plain formula; ``auto`` chooses by size.
-        attention: of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` works in blocks and merges by
-            log-sum-exp, ``flex`` is flex attention on CUDA; ``auto`` chooses.
+        attention: of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` (CPU) and ``flex`` (CUDA) work in
+            blocks; ``auto`` chooses.
         checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
         weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
         chunk_mb: workspace of the fused loss, MiB.

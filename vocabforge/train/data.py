@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ..capture.online import RowBatch
 from ..core.console import say
 from ..core.distributed import rank
 from ..core.errors import ConfigError
@@ -37,10 +35,8 @@ class TrainData:
     """Packed rows for training and for held-out figures, memory-mapped.
 
     Attributes:
-        train: rows to learn from.
-        heldout: rows of documents that are not learnt from.
         prepared: the artefact that holds them, with held-out prompts and figures.
-        keeps: holds a temporary folder open, where there is no cache.
+        keeps: holds a temporary folder open, if there is no cache.
     """
 
     train: PackedRows
@@ -61,12 +57,10 @@ class TrainData:
 def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None = None) -> TrainData:
     """Packed rows of a configuration: from ``config.prepared``, from the cache, or made now and kept there.
 
-    Safe for several processes at once. It is quickest when rank 0 calls it first and the others after it.
+    Safe for several processes at once; quickest when rank 0 calls it first.
 
     Args:
-        config: the ``data`` section.
-        tokenizer: the target's.
-        cache: folder of prepared data; ``config.cache`` goes before it. With neither, a temporary folder.
+        cache: folder of prepared data if ``config.cache`` names none; without either, a temporary folder.
 
     Raises:
         DataError: no document, or no token to learn from.
@@ -86,7 +80,7 @@ def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None 
 
 
 def open_data(path: Path, tokenizer: TextTokenizer) -> TrainData:
-    """Packed rows of a prepared-data artefact; cheap for the processes that did not make it.
+    """Packed rows of a prepared-data artefact.
 
     Raises:
         ArtifactError: it is none, or damaged.
@@ -117,10 +111,7 @@ def prepare_options(config: DataConfig) -> PrepareOptions:
 
 
 def with_prepared(config: DataConfig) -> DataConfig:
-    """The section with the values that ``prepared`` was made with; without ``prepared``, as it is.
-
-    A recipe is written before its data, so what the rows were made with holds, and one message names every key
-    of the section that says something else.
+    """The section with the values that ``prepared`` was made with; one message names every key that differs.
 
     Raises:
         ArtifactError: it is no prepared-data artefact.
@@ -163,10 +154,7 @@ def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """Row numbers of one step: a function of seed and step alone, so that a resumed run draws the same.
-
-    Rows are walked in a fresh permutation each epoch; a batch may span two.
-    """
+    """Row numbers of one step, a function of seed and step alone: a fresh permutation each epoch."""
     rows = []
     for index in range(step * batch_size, (step + 1) * batch_size):
         epoch, place = divmod(index, count)
@@ -177,15 +165,6 @@ def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
 @functools.lru_cache(maxsize=2)  # a batch may span two epochs
 def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
-
-
-def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
-    """The named rows as tensors (B, T): int64, the loss mask bool."""
-    index = np.asarray(indices)
-    arrays = (rows.input_ids, rows.loss_mask, rows.document, rows.position)
-    kinds = (np.int64, np.bool_, np.int64, np.int64)
-    read = (torch.from_numpy(np.array(array[index], dtype=kind)) for array, kind in zip(arrays, kinds))
-    return RowBatch(*(tensor.to(device) for tensor in read))
 
 
 def corpus_counts(rows: PackedRows, vocab_size: int) -> npt.NDArray[np.int64]:
@@ -199,23 +178,13 @@ def corpus_counts(rows: PackedRows, vocab_size: int) -> npt.NDArray[np.int64]:
 
 
 def write_heldout_prompts(path: Path, data: TrainData) -> None:
-    """Copy the held-out questions in Spec-Bench format, so that ``vocabforge eval`` can use them.
-
-    They were made with the data: a plain text became a prompt of ``prompt_tokens`` tokens, its rest the
-    reference; a conversation its user turns.
-    """
+    """Copy the held-out questions in Spec-Bench format, for ``vocabforge eval``."""
     atomic_write(path, data.prepared.prompts.read_bytes())
 
 
 @dataclass(frozen=True)
 class Division:
-    """How the rows of a step are divided.
-
-    Attributes:
-        rank, size: this process and their number.
-        share: rows of one process a step.
-        micro: rows of one forward pass.
-    """
+    """How the rows of a step are divided: ``share`` rows a process, ``micro`` rows a forward pass."""
 
     rank: int
     size: int

@@ -58,9 +58,9 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
-    """Held-out figures of every TTT step and the real decoder's, into the log; keeps the best drafter.
+    """Held-out figures of every TTT step and the real decoder's, into the log; saves the best drafter.
 
-    ``best/`` is judged by the real decoder's accepted length, or, where nothing is decoded, by the simulated one.
+    ``best/`` is judged by the real decoder's accepted length, or by the simulated one if nothing is decoded.
     """
     summary = heldout_figures(trainer)
     log.write(kind="heldout", step=step, time=time.time(), **summary)
@@ -98,11 +98,10 @@ def save_plain(
 
 
 def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter, dict[str, nn.Module]]:
-    """Drafter and heads as ordinary modules with these weights, over the target's own tensors.
+    """Drafter and heads as ordinary modules over the target's tensors.
 
     Args:
-        weights: full tensors by name in the step (``drafter.*``, ``heads.*``); what is missing (a frozen
-            drafter's) is taken from the modules themselves.
+        weights: full tensors (``drafter.*``, ``heads.*``); missing ones are the modules' own.
     """
     source = trainer.step_module.drafter
     ids = source.target_ids if source.has_own_head else None
@@ -136,7 +135,7 @@ def eval_line(
 
     Args:
         heldout: :meth:`TTTTotals.summary`.
-        live: figures of the real decoder, None or empty without them.
+        live: figures of the real decoder, if any.
         best: mark it as the best evaluation so far.
     """
     accuracy = " ".join(f"{100 * value:.0f}" for value in heldout["accuracy"])
@@ -162,10 +161,7 @@ def eval_line(
 
 
 def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -> NoReturn:
-    """Stop a run whose loss or gradient is not finite, naming the packed rows that did it.
-
-    Args:
-        what: ``loss`` or ``gradient``.
+    """Stop a run whose ``loss`` or ``gradient`` (``what``) is not finite, naming the packed rows.
 
     Raises:
         DataError: always, on every process.
@@ -188,11 +184,7 @@ def _is_finite(batch: CapturedBatch) -> bool:
 
 
 def finish(trainer: Trainer, log: MetricsLog) -> Path:
-    """Write the finished drafter and its heads, with their figures. Collective.
-
-    Returns:
-        the drafter's folder.
-    """
+    """Write the finished drafter and its heads, with their figures; returns the drafter's folder. Collective."""
     config, group = trainer.config, trainer.group
     path, steps = config.output / "drafter", config.optim.steps
     seen = trainer.summary

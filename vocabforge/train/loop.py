@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..capture.online import to_tensors
 from ..core.console import ProgressBar, human_rate, say
 from ..core.distributed import Group
 from ..core.journal import MetricsLog
-from .data import batch_rows, to_tensors
+from .data import batch_rows
 from .heldout import finish, look, name_bad_rows
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
@@ -37,7 +38,6 @@ class Window:
         self._steps = 0
 
     def add(self, figures: Sequence[StepFigures], heads: Mapping[str, RowLoss]) -> None:
-        """Add one micro-batch."""
         self._totals.add(figures)
         for name, loss in heads.items():
             rows = loss.losses.new_tensor(len(loss.losses))
@@ -45,7 +45,6 @@ class Window:
             self._heads[name] = self._heads.get(name, torch.zeros_like(sums)) + sums
 
     def close_step(self, loss: Tensor, norm: Tensor) -> None:
-        """End an optimiser step."""
         self._loss += loss
         self._norm = norm.detach()
         self._steps += 1
@@ -98,10 +97,7 @@ class DrafterSteps:
 
 
 def train(trainer: Trainer) -> Path:
-    """Train to the last step, resuming from the newest checkpoint. Collective.
-
-    Returns:
-        the folder of the finished drafter artefact.
+    """Train to the last step, resuming from the newest checkpoint; returns the drafter's folder. Collective.
 
     Raises:
         DataError: the loss is not finite (the rows are named).
@@ -135,22 +131,23 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
     clock, told = TokenClock(), ""
     with stop_requested() as stop, ProgressBar(command, optim.steps, "steps", initial=start) as bar:
         for step in range(start, optim.steps):
+            torch.manual_seed(often.seed + step)  # what draws (dropout) repeats itself in a resumed run
             clock.add(steps.take_step(step))
             done, last = step + 1, step + 1 == optim.steps
             bar.update(1)
             if last or done % often.log_every == 0:
-                lr, figures = learning_rate(step, optim), steps.figures()
-                log.write(
-                    kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=clock.lap()
-                )
-                told = f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}"
+                lr, figures, rate = learning_rate(step, optim), steps.figures(), clock.lap()
+                log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=rate)
+                told = f"loss {figures['loss']:.3f} | {human_rate(rate, 'tokens')}"
                 bar.update(note=told)
             if last or done % often.eval_every == 0:
                 bar.update(note="evaluating")
                 with clock.paused():
                     steps.evaluate(done, log)
                 bar.update(note=told)
-            stopping = run.group.any(bool(stop))  # read once: a signal from here on waits for the next step
+            stopping = run.group.any(
+                stop.is_set()
+            )  # read once: a signal from here on waits for the next step
             if stopping or last or done % often.checkpoint_every == 0:
                 keep(run, done)
             if stopping and not last:
@@ -159,10 +156,7 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
 
 
 def take_step(trainer: Trainer, step: int, window: Window) -> int:
-    """One optimiser step, its figures added to ``window``. Collective.
-
-    Returns:
-        real tokens of the whole batch, over all processes.
+    """One optimiser step, its figures added to ``window``; returns the real tokens of the whole batch. Collective.
 
     Raises:
         DataError: loss or gradient is not finite; raised on every process.

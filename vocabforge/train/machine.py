@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,55 +26,36 @@ class TokenClock:
     """Tokens a second of training proper; evaluation time is left out."""
 
     def __init__(self) -> None:
-        self._tokens, self._start, self._pause = 0, time.monotonic(), 0.0
-        self._lap = (0, 0.0)  # tokens and seconds at the last lap
+        self._tokens, self._start = 0, time.monotonic()
 
     def add(self, tokens: int) -> None:
         """Tokens that were trained on since the last call."""
         self._tokens += tokens
 
-    @property
-    def seconds(self) -> float:
-        """Since the start, pauses left out."""
-        return time.monotonic() - self._start - self._pause
-
-    def rate(self) -> float:
-        """Tokens a second since the start."""
-        return self._tokens / max(self.seconds, 1e-9)
-
     def lap(self) -> float:
         """Tokens a second since the last lap."""
-        tokens, seconds = self._tokens - self._lap[0], self.seconds - self._lap[1]
-        self._lap = (self._tokens, self.seconds)
-        return tokens / max(seconds, 1e-9)
+        now = time.monotonic()
+        rate = self._tokens / max(now - self._start, 1e-9)
+        self._tokens, self._start = 0, now
+        return rate
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """The time inside does not count."""
         begin = time.monotonic()
         yield
-        self._pause += time.monotonic() - begin
-
-
-class StopFlag:
-    """True once a signal asked the run to stop."""
-
-    def __init__(self) -> None:
-        self.set = False
-
-    def __bool__(self) -> bool:
-        return self.set
+        self._start += time.monotonic() - begin
 
 
 @contextlib.contextmanager
-def stop_requested() -> Iterator[StopFlag]:
+def stop_requested() -> Iterator[threading.Event]:
     """SIGINT and SIGTERM finish the current step and write a checkpoint; a second one stops at once."""
-    flag = StopFlag()
+    flag = threading.Event()
 
     def handle(number: int, _frame: Any) -> None:
-        if flag.set:
+        if flag.is_set():
             raise KeyboardInterrupt
-        flag.set = True
+        flag.set()
         say("Stopping after this step; a checkpoint will be written.")
 
     try:
@@ -98,10 +80,7 @@ def device_of(config: TrainConfig) -> torch.device:
 
 
 def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
-    """bf16 autocast: asked for, or with ``auto`` on CUDA and for bf16 weights.
-
-    Many CPUs run bf16 a hundred times slower than fp32.
-    """
+    """Whether passes run under bf16 autocast; never by itself on a CPU, where many run bf16 a hundred times slower."""
     wanted = config.run.mixed_precision
     return wanted == "bf16" or (
         wanted == "auto" and (device.type == "cuda" or config.memory.weights == "bf16")
@@ -109,7 +88,7 @@ def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
 
 
 def set_threads(config: TrainConfig) -> None:
-    """Launchers set one OpenMP thread a process; its processes may share what they are allowed to run on."""
+    """Threads of this process: ``run.threads``, or its share of the machine's cores."""
     count = config.run.threads
     if count is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -119,11 +98,7 @@ def set_threads(config: TrainConfig) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to keep large freed blocks, which a step allocates again at once.
-
-    By default it returns them to the kernel, which hands them back page by page, zeroed: about a tenth of a
-    CPU training step. Elsewhere than on glibc nothing happens.
-    """
+    """Ask glibc to keep large freed blocks: page faults are about a tenth of a CPU training step."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)

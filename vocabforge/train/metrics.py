@@ -32,16 +32,14 @@ FIELDS = (
 
 @dataclass
 class TTTTotals:
-    """Sums over batches. They may be added over processes: add ``to_vector()`` and read ``from_vector()``.
+    """Sums over batches; vectors of several processes may be added.
 
-    ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those
-    that hit at k too: their quotient is the conditional acceptance, the chance that draft token k + 1 is
-    accepted given that the k before it were. ``chained_chance[k]`` and ``chained_overlap[k]`` are the same at
-    temperature 1, a row counting with the product of its earlier overlaps.
+    ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those that hit at
+    k too. ``chained_chance[k]`` and ``chained_overlap[k]`` are the same at temperature 1: a row counts with the product
+    of its earlier overlaps.
 
     Attributes:
-        sums: (len(FIELDS), K) float64, exact for counts; it stays on the device of the figures, so that
-            adding does not wait for it.
+        sums: (len(FIELDS), K) float64, on the device of the figures, so that adding does not wait for it.
     """
 
     sums: Tensor
@@ -86,21 +84,15 @@ class TTTTotals:
         self.sums[:, : len(columns)] += torch.stack(columns, 1).to(self.sums.device)
 
     def summary(self) -> dict[str, object]:
-        """The figures; those that are lists have one entry a TTT step.
+        """The figures; lists have one entry a TTT step.
 
         Returns:
-            ``loss``: mean soft cross-entropy over rows that have a target in the draft vocabulary.
-            ``accuracy``: share of rows whose draft argmax is the target's, over the whole vocabulary; rows outside
-            the draft vocabulary are misses. ``out_of_vocabulary`` and ``drafter_wrong``: the share of rows missed
-            because the target's argmax has no draft row, and although it has one. The three add up to 1.
-            ``acceptance``: mean overlap, the expected acceptance at temperature 1; ``lost_outside`` (target mass
-            outside the draft vocabulary: 1 - static ceiling) and ``lost_wrong``. The three add up to 1.
-            ``conditional_acceptance``: greedy acceptance given that the earlier draft tokens were accepted.
-            ``chain_accepted_length``: mean tokens that verifying a greedy chain of K drafts commits.
-            ``sampled_accepted_length``: the same at temperature 1, from products of overlaps along a row. The unroll is
-            fed the text, so this takes the overlap behind an accepted draft token for that behind the text's token:
-            an estimate. The greedy length needs no such step where the text is the target's own greedy one.
-            ``rows``: counted rows of step 0.
+            ``loss``: soft cross-entropy over rows with a target in the draft vocabulary. ``accuracy``,
+            ``out_of_vocabulary``, ``drafter_wrong``: shares of rows, which add up to 1. ``acceptance`` (mean overlap),
+            ``lost_outside`` (1 - static ceiling), ``lost_wrong``: likewise, at temperature 1.
+            ``conditional_acceptance``: greedy, given that earlier tokens were accepted. ``chain_accepted_length``:
+            tokens that verifying a greedy chain of K drafts commits. ``sampled_accepted_length``: the same at
+            temperature 1 from products of overlaps, an estimate (the unroll is fed the text). ``rows``: of step 0.
         """
         values = dict(zip(FIELDS, self.sums.tolist()))
         rows = values["rows"]

@@ -7,7 +7,7 @@ an fp32 master copy, and the parameter is the master rounded (Micikevicius et al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,12 +24,7 @@ def make_optimizer(
     lower: torch.dtype | None = None,
     fp32_gradients: bool = False,
 ) -> torch.optim.Optimizer:
-    """AdamW, without weight decay on vectors (norms).
-
-    Args:
-        lower: cast the parameters to this type and keep fp32 masters; see :class:`MasterAdamW`.
-        fp32_gradients: add gradients up in fp32 although parameters are lower.
-    """
+    """AdamW, without weight decay on vectors (norms); ``lower`` and ``fp32_gradients``: see :class:`MasterAdamW`."""
     trained = [p for p in parameters if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
@@ -39,15 +34,7 @@ def make_optimizer(
     if lower is None:
         one_pass: dict[str, bool] = {"fused": True} if config.fused else {"foreach": True}
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **one_pass)
-    return MasterAdamW(
-        groups,
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        lower=lower,
-        fp32_gradients=fp32_gradients,
-        foreach=True,
-    )
+    return MasterAdamW(groups, config, lower, fp32_gradients=fp32_gradients)
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
@@ -67,110 +54,67 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 class MasterAdamW(torch.optim.Optimizer):
-    """AdamW (Loshchilov and Hutter 2019), bit for bit torch's on the masters.
+    """AdamW (Loshchilov and Hutter 2019) over fp32 masters of lower parameters, bit for bit torch's on the masters.
 
-    ``state[p]`` holds ``master``, ``exp_avg``, ``exp_avg_sq`` (fp32, the parameter's shape) and ``step``; all of it is
-    made at the first step, or is there already when a checkpoint was loaded. An fp32 parameter is its own
-    master. Gradients are read as fp32.
+    ``state[p]`` holds ``master``, and from the first step on ``exp_avg``, ``exp_avg_sq`` (fp32) and ``step``.
 
     Args:
-        params: parameters or groups, as for any optimiser.
-        lower: cast the parameters to this type and keep what they were as masters, exactly; None leaves them.
+        groups: parameter groups.
+        lower: the parameters are cast to this type; what they were are the masters.
         fp32_gradients: let the backward passes add up in fp32 (needs one process: DDP's buckets have the
             parameters' type).
-        foreach: update many tensors at once.
     """
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        groups: Iterable[dict[str, Any]],
+        config: OptimConfig,
+        lower: torch.dtype,
         *,
-        lower: torch.dtype | None = None,
         fp32_gradients: bool = False,
-        foreach: bool | None = None,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        self._foreach = foreach
-        for parameter in self._parameters():
-            if lower is not None and parameter.dtype == torch.float32:
-                self.state[parameter] = {"master": parameter.detach().clone()}
-                parameter.data = parameter.data.to(lower)
-            if fp32_gradients and _is_low(parameter):
+        defaults = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+        super().__init__(groups, {**defaults, "weight_decay": config.weight_decay})
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter] = {"master": parameter.detach().float().clone()}
+            parameter.data = parameter.data.to(lower)
+            if fp32_gradients:
                 parameter.grad_dtype = torch.float32
 
-    def _parameters(self) -> list[nn.Parameter]:
-        return [p for group in self.param_groups for p in group["params"]]
-
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update from the parameters' gradients; those without one stay."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
-            self._update(group, [p for p in group["params"] if p.grad is not None])
-        return loss
-
-    def _update(self, group: Mapping[str, Any], parameters: list[nn.Parameter]) -> None:
-        states = [self._state(p) for p in parameters]
-        masters = [state.get("master", p.data) for p, state in zip(parameters, states)]
-        adamw(
-            masters,
-            [_gradient(p).to(master.dtype) for p, master in zip(parameters, masters)],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            foreach=self._foreach,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
-        for parameter, state in zip(parameters, states):
-            if "master" in state:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            states = [self.state[p] for p in parameters]
+            for state in states:
+                if "step" not in state:
+                    state["step"] = torch.zeros((), dtype=torch.float32)
+                    state["exp_avg"] = torch.zeros_like(state["master"])
+                    state["exp_avg_sq"] = torch.zeros_like(state["master"])
+            adamw(
+                [state["master"] for state in states],
+                [p.grad.float() for p in parameters],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                foreach=True,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
+            for parameter, state in zip(parameters, states):
                 parameter.copy_(state["master"])
-
-    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if _is_low(parameter) and "master" not in state:
-            state["master"] = parameter.detach().float()
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            like = state.get("master", parameter.data)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(like), torch.zeros_like(like)
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As every optimiser's, but the state keeps its own type: torch's casts it to the parameter's."""
-        super().load_state_dict(state_dict)
-        order = [index for group in state_dict["param_groups"] for index in group["params"]]
-        for index, parameter in zip(order, self._parameters()):
-            saved = state_dict["state"].get(index)
-            if saved is not None:
-                self.state[parameter] = {
-                    key: value.to("cpu" if key == "step" else parameter.device, copy=True)
-                    for key, value in saved.items()
-                }
 
 
 @torch.no_grad()
 def clip_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale all gradients so that their common norm is at most ``limit``.
-
-    As ``torch.nn.utils.clip_grad_norm_``, but the norm is fp32 whatever the gradients' type.
-
-    Returns:
-        the norm before clipping, fp32 scalar; not finite where a gradient is not.
-    """
+    """Scale all gradients to a common norm of at most ``limit``; returns the norm before, fp32 whatever their type."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
@@ -180,13 +124,3 @@ def clip_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Tensor
     for gradient in gradients:
         gradient.mul_(scale.to(gradient.device))
     return total
-
-
-def _is_low(parameter: nn.Parameter) -> bool:
-    return parameter.dtype in (torch.bfloat16, torch.float16)
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    gradient = parameter.grad
-    assert gradient is not None
-    return gradient

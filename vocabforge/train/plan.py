@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..core.console import say
 from ..core.distributed import Group, rank, world_size
 from ..core.errors import DataError
 from ..corpus.prepared.artifact import check_belongs, load_prepared
-from ..corpus.sources.inputs import PACKED_SUFFIXES, expand_paths, kind_of
+from ..corpus.sources.inputs import expand_paths
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..models.checkpoint import FLOATS, checkpoint_files, read_headers
 from ..models.device import choose_device
@@ -143,14 +142,8 @@ def _parameters(module: Any) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-_MIB = 1 << 20
-
-
 def count_target(folder: Path) -> tuple[int, int] | None:
-    """Parameters by the headers of the weight files, and those of embedding and LM head among them.
-
-    None, with a warning, if they cannot be read or are packed.
-    """
+    """All parameters and those of embedding and LM head, by the files' headers; None if unreadable or packed."""
     try:
         stored = read_headers(checkpoint_files(folder))
     except DataError as error:
@@ -176,19 +169,15 @@ def flop_a_token(
     own_head: bool,
     freeze: bool,
 ) -> dict[str, int]:
-    """Operations of training for one token, if every token counts.
+    """Operations of training for one token: 2P of the target, 6DK of the drafter, d(4RK + 2V) of the logits.
 
-    2P for the target's forward pass, 6DK for forward and backward pass of a drafter of D parameters over K steps, and
-    d(4RK + 2V) for the logits of teacher and drafter (6RK if the head is trained). A frozen drafter has no
-    backward pass.
+    A trained head takes 6RK; a frozen drafter has no backward pass.
 
     Args:
-        target_layers: P; None leaves the target out (not known), 0 if its states come from a cache.
+        target_layers: P; None if it is not known, 0 if its states come from a cache.
         drafter: D, parameters without its head. heads: parameters of each draft head.
-        steps: K, draft steps of the unroll.
-        passes: times that a drafter's parameters are used for a token: K, or 1 if every draft step has its own.
-        hidden: d. teacher_rows: V, of the target's head. draft_rows: R, of the head that the drafter is read by.
-        own_head: that head is the drafter's, and trained with it. freeze: the drafter is run, not trained.
+        steps: K. passes: K, or 1 if every draft step has parameters of its own.
+        hidden: d. teacher_rows: V. draft_rows: R. own_head: the drafter's head is trained.
     """
     each = 2 if freeze else 6
     head = 2 if freeze else 6 if own_head else 4
@@ -201,15 +190,7 @@ def flop_a_token(
 
 
 def trained_state(parameters: int, weights: str) -> dict[str, int]:
-    """Bytes of what is trained, by arithmetic; FSDP2 and ZeRO divide them over the processes.
-
-    Args:
-        weights: ``fp32``, or ``bf16`` beside fp32 masters.
-
-    Returns:
-        ``weights``, ``gradients``, ``moments`` (two of AdamW, fp32), ``masters`` and their sum ``total``. The
-        target, activations and workspaces come on top.
-    """
+    """Bytes of weights (``fp32``, or ``bf16`` beside fp32 masters), gradients and AdamW's state, and their sum."""
     low = weights == "bf16"
     sizes = {
         "weights": 2 if low else 4,
@@ -217,98 +198,43 @@ def trained_state(parameters: int, weights: str) -> dict[str, int]:
         "moments": 8,
         "masters": 4 if low else 0,
     }
-    return {name: size * parameters for name, size in sizes.items()} | {
-        "total": sum(sizes.values()) * parameters
-    }
+    sizes["total"] = sum(sizes.values())
+    return {name: size * parameters for name, size in sizes.items()}
 
 
 def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
-    """Bytes of a trained state that one process holds.
-
-    Args:
-        divided: 0 for none of it (DDP), 1 for moments and masters, 2 for gradients too, 3 for weights too (ZeRO's
-            stages).
-    """
-    order = ("moments", "masters"), ("gradients",), ("weights",)
-    shared = [name for names in order[:divided] for name in names]
+    """Bytes of a trained state in one process; ``divided`` is ZeRO's stage: 0 for DDP, 3 for FSDP2."""
+    stages = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3}
     return sum(
-        -(-state[name] // processes) if name in shared else state[name]
-        for name in ("weights", "gradients", "moments", "masters")
+        -(-state[name] // processes) if divided >= stage else state[name] for name, stage in stages.items()
     )
 
 
 def loss_workspace(impl: str, chunk_mb: int, rows: int, columns: int) -> int:
-    """Bytes that the vocabulary loss works in.
-
-    Args:
-        impl, chunk_mb: of ``memory``.
-        rows: M, drafted rows of a forward pass: those of all draft steps.
-        columns: rows of both heads together, drafter's and target's.
-    """
-    chunk, naive = chunk_mb * _MIB, naive_bytes(rows, columns)
+    """Bytes that the vocabulary loss works in, for M drafted rows over the rows of both heads."""
+    chunk, naive = chunk_mb << 20, naive_bytes(rows, columns)
     return {"naive": naive, "fused": chunk}.get(impl, min(chunk, naive))
 
 
-MANY_EPOCHS = 100
-_BYTES_A_TOKEN = 4  # of English text in a vocabulary of today, roughly
-
-
 def planned_data(config: TrainConfig, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """The inputs that are there, or the prepared rows; it is said when they would be seen too often, or not all.
+    """The inputs, or the prepared rows and how often they would be seen.
 
     Raises:
         DataError: an input is missing.
         ArtifactError: the prepared data cannot be opened.
         MismatchError: they are of another tokenizer.
     """
-    if config.data.prepared is None:
-        return _of_inputs(config)
-    prepared = load_prepared(config.data.prepared, verify=False)
+    data = config.data
+    if data.prepared is None:
+        heldout = len(expand_paths(data.heldout)) if data.heldout else 0
+        return {"inputs": len(expand_paths(data.train)), "heldout_inputs": heldout}
+    prepared = load_prepared(data.prepared, verify=False)
     check_belongs(prepared, tokenizer)
     figures, rows = prepared.figures["train"], len(prepared.train)
-    epochs = config.optim.steps * config.optim.batch_size / rows
-    _tell(epochs, f"the {rows:,} packed rows", config, about="")
     return {
         "rows": rows,
         "heldout_rows": len(prepared.heldout),
         "tokens": figures["tokens"],
         "counted_tokens": figures["counted"],
-        "epochs": round(epochs, 3),
+        "epochs": round(config.optim.steps * config.optim.batch_size / rows, 3),
     }
-
-
-def _of_inputs(config: TrainConfig) -> dict[str, Any]:
-    heldout = expand_paths(config.data.heldout) if config.data.heldout else []
-    train = expand_paths(config.data.train)
-    size = _plain_bytes(train)
-    found: dict[str, Any] = {"inputs": len(train), "heldout_inputs": len(heldout), "input_bytes": size}
-    found["epochs_about"] = None
-    if size:
-        tokens = config.optim.steps * config.optim.batch_size * config.data.sequence_length
-        epochs = float(f"{tokens * _BYTES_A_TOKEN / size:.2g}")  # no more is known
-        _tell(epochs, f"the conversations or texts ({size / 1e6:,.1f} MB)", config, about="about ")
-        found["epochs_about"] = epochs
-    return found
-
-
-def _plain_bytes(files: Sequence[Path]) -> int | None:
-    """Bytes of files of text; None where one is compressed or elsewhere, so that its size says little."""
-    if any(kind_of(file) in ("hub", "parquet") or file.suffix.lower() in PACKED_SUFFIXES for file in files):
-        return None
-    return sum(file.stat().st_size for file in files)
-
-
-def _tell(epochs: float, what: str, config: TrainConfig, *, about: str) -> None:
-    steps, batch = config.optim.steps, config.optim.batch_size
-    if epochs > MANY_EPOCHS:
-        fewer = max(1, int(MANY_EPOCHS * steps / epochs))
-        say(
-            f"Warning: each of {what} would be seen {about}{epochs:,.0f} times ({steps:,} steps of {batch:,} "
-            f"rows): prepare more data, or take fewer steps (optim.steps={fewer} is {about}{MANY_EPOCHS} times)"
-        )
-    elif epochs < 1:
-        whole = math.ceil(steps / epochs)
-        say(
-            f"Warning: not all of {what} would be seen, only {about}{100 * epochs:.2g}% of them ({steps:,} steps of "
-            f"{batch:,} rows): optim.steps={whole} sees each {about}once"
-        )

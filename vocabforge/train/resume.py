@@ -36,20 +36,16 @@ def keep(trainer: Resumable, step: int) -> None:
     """Write a checkpoint. Collective."""
     strategy, group = trainer.strategy, trainer.group
     weights, optimizer = strategy.weights(), strategy.optimizer_state()
-    rng = checkpoints.joined_rng(group.gather(checkpoints.rng_state(group.rank)))
     if group.rank == 0:
         facts = {**trainer.facts, "processes": group.size, "strategy": strategy.name}
-        state = checkpoints.RunState(weights, optimizer, rng, facts)
+        state = checkpoints.RunState(weights, optimizer, facts)
         folder = trainer.config.output / "checkpoints"
         checkpoints.save_checkpoint(folder, step, state, trainer.identity, trainer.config.run.keep)
     group.wait()
 
 
 def resume(trainer: Resumable) -> int:
-    """Load the newest checkpoint, if there is one. Collective.
-
-    Returns:
-        the step to go on from.
+    """Load the newest checkpoint, if there is one; returns the step to continue from. Collective.
 
     Raises:
         MismatchError: it was made with other settings or inputs.
@@ -65,7 +61,6 @@ def resume(trainer: Resumable) -> int:
         return 0
     step, state = found
     trainer.strategy.load(state.weights, state.optimizer, step)
-    whole = checkpoints.restore_rng(state.rng, group.rank)
     trainer.facts = {key: value for key, value in state.facts.items() if key == "best"}
     group.wait()  # others may be reading still
     if group.rank == 0:
@@ -73,7 +68,7 @@ def resume(trainer: Resumable) -> int:
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
         now = (group.size, trainer.strategy.name)
         before = tuple(state.facts.get(name, one) for name, one in zip(("processes", "strategy"), now))
-        if before != now or not whole:
+        if before != now:
             say(
                 f"It ran as {before[0]} process(es), {before[1]}, and goes on as {group.size}, "
                 f"{trainer.strategy.name}: the batches are the same, the last bits need not be."

@@ -13,7 +13,7 @@ import torch
 
 from ..capture.build import build_capture, load_capture_target
 from ..capture.cache import CachedCapture
-from ..capture.online import CapturedBatch
+from ..capture.online import CapturedBatch, to_tensors
 from ..core.console import say
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError, VocabForgeError
@@ -29,7 +29,7 @@ from ..models.target.hf import check_row_length, check_tokenizer_fits, read_targ
 from ..models.target.load import dtype_name
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .config import DrafterConfig, TrainConfig
-from .data import TrainData, divide, open_data, prepare, to_tensors, with_prepared
+from .data import TrainData, divide, open_data, prepare, with_prepared
 from .heads.draft_heads import KINDS, configured, make_heads
 from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
@@ -44,15 +44,7 @@ _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1
 
 @dataclass(frozen=True)
 class Basis:
-    """What a run stands on.
-
-    Attributes:
-        config: with what prepared data say filled in.
-        target: the target's ``config.json``.
-        tokenizer: the target's, or the one that is named.
-        subset: the draft vocabulary; None for all tokens.
-        sizes: of the drafter.
-    """
+    """Small inputs of a run, checked: ``config`` completed by prepared data, the target's ``config.json``, sizes."""
 
     config: TrainConfig
     target: Mapping[str, Any]
@@ -65,11 +57,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     """Read what is small, and refuse what does not go together before anything large is read.
 
     Raises:
-        DataError: the target or its tokenizer cannot be read.
-        ConfigError: the batch cannot be divided over the processes; keys that contradict ``drafter.init``.
-        UsageError: what was launched does not go with the configuration; rows longer than the context.
-        ArtifactError: the prepared data, the draft vocabulary or the drafter to start from cannot be opened.
-        MismatchError: they are of another target or tokenizer.
+        VocabForgeError: an input cannot be read, is of another target or tokenizer, or contradicts the configuration.
     """
     config = config.model_copy(update={"data": with_prepared(config.data)})
     divide(config.optim, group.rank, group.size)
@@ -116,10 +104,7 @@ def step_settings(config: TrainConfig) -> StepSettings:
 
 
 def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict[str, Any]:
-    """What must be equal for a run to be continued: everything that changes a weight, nothing that does not.
-
-    The number of processes and the size of micro-batches are not among it: they divide the same batch.
-    """
+    """Everything that changes a weight, so that it must be equal on resume; not how a batch is divided."""
     body = config.model_dump(mode="json")
     flat = {
         f"{section}.{key}": value
@@ -142,11 +127,10 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
 
 
 def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubset | None) -> Any:
-    """Sizes of the drafter: those of ``drafter.init``, else the target's where the configuration leaves them out.
+    """Sizes of the drafter: those of ``drafter.init``, else the target's if the configuration leaves them out.
 
     Raises:
-        MismatchError: the target's configuration lacks a size, the subset is of another vocabulary, or
-            ``drafter.init`` is of another kind.
+        MismatchError: the target lacks a size, the subset is of another vocabulary, or the kind differs.
         ConfigError: the configuration contradicts ``drafter.init``.
     """
     vocab = int(target.get("vocab_size") or 0)
@@ -192,10 +176,7 @@ MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], Live | None]
 def build_trainer(
     config: TrainConfig, group: Group | None = None, make_live: MakeLive | None = None
 ) -> Trainer:
-    """Load target, tokenizer and data, and assemble the drafter.
-
-    Args:
-        group: the launched processes, joined; None is this one alone.
+    """Load target, tokenizer and data, and assemble the drafter; ``group`` None is this process alone.
 
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
@@ -276,7 +257,6 @@ def _described(data: TrainData) -> str:
 def _fresh_drafter(
     basis: Basis, target: Any, captured: Any, data: TrainData, device: torch.device
 ) -> Drafter:
-    """A new drafter, started from the target before anything wraps it, and from the same rows on every process."""
     kind, subset = basis.config.drafter.kind, basis.subset
     ids = None if subset is None else torch.from_numpy(subset.ids)
     drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids).to(device)
@@ -287,11 +267,6 @@ def _fresh_drafter(
 
 
 def _loaded_drafter(basis: Basis, target: Any, fingerprint: str) -> Drafter:
-    """The drafter that ``drafter.init`` names.
-
-    Raises:
-        MismatchError: it is of another target, or drafts over another vocabulary than the configuration's.
-    """
     wanted, subset = basis.config.drafter, basis.subset
     assert wanted.init is not None
     drafter, artifact = load_trainable(wanted.init, TargetTensors(target.embedding, target.head_weight))

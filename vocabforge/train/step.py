@@ -83,8 +83,7 @@ class TrainStep(nn.Module):
             candidates: tokens that the vocabulary losses are estimated on; None: all V.
 
         Returns:
-            the loss, the figures of each draft step, and the row losses of each head; in evaluation mode nobody
-            asks for the heads', and they are left out.
+            the loss, the figures of each draft step, and the row losses of each head (none in evaluation mode).
         """
         settings, drafter = self.settings, self.drafter
         unrolled = []

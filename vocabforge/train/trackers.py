@@ -1,11 +1,10 @@
 """Figures in TensorBoard, W&B, MLflow or another of accelerate's trackers, beside metrics.jsonl; rank 0 only.
 
-metrics.jsonl is the truth; a tracker is a view of it. A tracker that fails is dropped, and training continues.
+A tracker that fails is dropped, and training continues: metrics.jsonl has all figures.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +19,6 @@ from ..core.registry import check_known
 
 STATE = "trackers.json"  # tracker -> what a resumed run needs to continue the same tracked run
 _PROJECT = "vocabforge"
-_MESSAGE = 200  # characters of a tracker's own error
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
@@ -52,7 +50,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Trackers:
-    """The open trackers of a run; on other ranks than 0 there are none. In a launched run, after joining.
+    """The open trackers of a run.
 
     Args:
         names: of accelerate's trackers.
@@ -75,46 +73,35 @@ class Trackers:
         removed: Collection[tuple[str, int]] = (),
     ) -> None:
         self._open: dict[str, Any] = {}
-        self._resent: dict[str, Collection[tuple[str, int]]] = {}
+        self._removed = frozenset(removed)
         if rank() != 0 or not (names := check_trackers(names)):
             return
         from accelerate import PartialState
 
         PartialState()  # accelerate's trackers ask it for their rank
         state: dict[str, Any] = read_json(folder / STATE) if (folder / STATE).is_file() else {}
+        self._known = frozenset(state)
         for name in names:
-            # TensorBoard forgets the steps that a resumed run repeats; the others are not sent them twice.
-            self._resent[name] = frozenset(removed) if name in state and name != "tensorboard" else ()
             self._guarded(name, "cannot be started", self._start, name, folder, resume_step, config, state)
         atomic_write_json(folder / STATE, state)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send a row of metrics.jsonl, as its :attr:`MetricsLog.listener`; never fails.
-
-        Args:
-            row: has ``step``, its place on the step axis, and mostly ``kind``; numbers, lists and mappings of them
-                are named ``kind/name``, ``kind/name/1`` …. Everything else is left out.
-        """
+        """Send the numbers of a row of metrics.jsonl, named ``kind/name`` or ``kind/name/1``; never fails."""
         kind, step = str(row.get("kind", "")), int(row["step"])
         body = {key: value for key, value in row.items() if key not in ("kind", "step")}
-        numbers = numeric(body, f"{kind}/" if kind else "")
+        found = flat({kind: body} if kind else body, "/")
+        numbers = {name: value for name, value in found.items() if isinstance(value, (int, float))}
         for name, tracker in list(self._open.items()):
-            if (kind, step) not in self._resent[name]:
+            # TensorBoard forgets the steps that a resumed run repeats; the others are not sent them twice.
+            if name == "tensorboard" or name not in self._known or (kind, step) not in self._removed:
                 self._guarded(name, f"failed at step {step}", tracker.log, numbers, step=step)
-
-    def close(self) -> None:
-        """End every tracker's run."""
-        for name, tracker in list(self._open.items()):
-            self._guarded(name, "cannot be closed", tracker.finish)
-        self._open = {}
 
     def _guarded(self, name: str, what: str, call: Callable[..., object], *given: Any, **named: Any) -> None:
         try:
             call(*given, **named)
         except Exception as error:  # noqa: BLE001 (whatever it is, training continues)
             self._open.pop(name, None)
-            text = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
-            text = text if len(text) <= _MESSAGE else text[:_MESSAGE] + " …"
+            text = (str(error).strip().splitlines() or ["no message"])[0][:200].rstrip(".")
             say(
                 f"The tracker {name} {what}: {type(error).__name__}: {text}. "
                 "Training continues without it; metrics.jsonl has all figures."
@@ -123,7 +110,6 @@ class Trackers:
     def _start(
         self, name: str, folder: Path, resume_step: int, config: Mapping[str, Any], state: dict[str, Any]
     ) -> None:
-        """Start one, continuing the run that ``state`` has of it, and record there what a resumed run needs."""
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
         made, run, known = LOGGER_TYPE_TO_CLASS[name], folder.resolve().name, state.get(name, {})
@@ -144,37 +130,27 @@ class Trackers:
         if name == "mlflow":
             facts = {"id": tracker.tracker.info.run_id}
         if not known:
-            tracker.store_init_configuration(flat_config(config))
+            values = flat(config, ".").items()
+            tracker.store_init_configuration(
+                {key: value if isinstance(value, (int, float, str)) else str(value) for key, value in values}
+            )
         self._open[name], state[name] = tracker, facts
 
     def __enter__(self) -> Trackers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        for name, tracker in list(self._open.items()):
+            self._guarded(name, "cannot be closed", tracker.finish)
 
 
-def numeric(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of a nested row under flat names; a list's entries are numbered from 1."""
-    found: dict[str, float] = {}
+def flat(values: Mapping[str, Any], separator: str, prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested mappings and lists under joined names; a list's entries are numbered from 1."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= numeric(value, f"{prefix}{key}/")
-        elif isinstance(value, (list, tuple)):
-            found |= numeric({str(number): item for number, item in enumerate(value, 1)}, f"{prefix}{key}/")
-        elif isinstance(value, (int, float)):
-            found[f"{prefix}{key}"] = value
-    return found
-
-
-def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
-    """Hyperparameters: nested keys joined by dots, everything but numbers and texts as JSON."""
-    flat: dict[str, bool | int | float | str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flat_config(value, f"{prefix}{key}.")
-        elif isinstance(value, (bool, int, float, str)):
-            flat[f"{prefix}{key}"] = value
+        inner: Any = dict(enumerate(value, 1)) if isinstance(value, (list, tuple)) else value
+        if isinstance(inner, Mapping):
+            found |= flat(inner, separator, f"{prefix}{key}{separator}")
         else:
-            flat[f"{prefix}{key}"] = json.dumps(value, default=str)
-    return flat
+            found[f"{prefix}{key}"] = inner
+    return found

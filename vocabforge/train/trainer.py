@@ -12,11 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..capture.online import CapturedBatch
+from ..capture.online import CapturedBatch, to_tensors
 from ..core.distributed import Group
 from ..models.drafters.interface import Drafter
 from .config import TrainConfig
-from .data import TrainData, divide, to_tensors
+from .data import TrainData, divide
 from .loss.candidates import Candidates
 from .loss.rows import feature_noise
 from .machine import uses_bf16
@@ -36,9 +36,9 @@ class Trainer:
         captured: a capture source: packed rows and their keys to a captured batch.
         identity: settings and input hashes that a resumed run must share.
         meta: facts about target and tokenizer for the finished artefacts.
-        live: decodes held-out prompts at every evaluation; None does not.
-        sample: draws the tokens of a step that its vocabulary losses are estimated on; None: all V.
-        facts: what the run remembers beside its weights: the best evaluation so far.
+        live: decodes held-out prompts at every evaluation.
+        sample: draws the tokens that a step's vocabulary losses are estimated on; None: all V.
+        facts: what a checkpoint remembers: the best evaluation so far.
         summary: step and held-out figures of the last evaluation.
     """
 
@@ -81,11 +81,7 @@ class Trainer:
         return 1 if warm and self.drafter.max_steps is None else self.steps
 
     def candidates(self, step: int, ids: Tensor) -> Candidates | None:
-        """Tokens that the loss of a step is estimated on, those of its whole batch among them; None: all V.
-
-        Args:
-            ids: (B, T) of the whole batch, so that all its parts are estimated on the same tokens.
-        """
+        """Tokens that the loss of a step is estimated on, from the ids (B, T) of its whole batch; None: all V."""
         return None if self.sample is None else self.sample(step, ids)
 
     def noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:

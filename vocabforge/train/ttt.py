@@ -64,7 +64,7 @@ def unroll(
 
     Args:
         noise: (B, T, .) added to what the drafter reads.
-        attention: row of ``models/ttt/attention.py``.
+        attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         checkpointing: keep each step's inputs only and compute it again in the backward pass.
     """
     read = batch.states(drafter.reads)
@@ -92,11 +92,9 @@ def rows_by_step(loss_mask: Tensor, document: Tensor, steps: int) -> Tensor:
 
 
 def checkpointed_step(drafter: Drafter, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-    """``drafter.ttt_step`` that keeps g, the step's keys and its result only.
+    """``drafter.ttt_step`` that keeps g, the step's keys and its result only: the same bits.
 
-    The drafter's step appends to the state that it is given. Here it is given a copy of the state as it was, in
-    the forward pass and again in the backward pass; the first copy becomes the state. Loss and
-    gradients are those of the plain step, bit for bit.
+    The drafter's step appends to its state, so each pass is given a copy; the first copy becomes the state.
     """
     if not torch.is_grad_enabled():
         return drafter.ttt_step(ids, g, position, state)

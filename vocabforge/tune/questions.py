@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import UsageError
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..evaluate.acceptance.prompts import LivePrompts
-from ..evaluate.benchmarks import Benchmark, Question, asked_sha256, load_benchmark, spread
+from ..evaluate.benchmarks import Benchmark, asked_sha256, load_benchmark, spread
 from ..evaluate.run.prompts import PromptBuilder, PromptFormat, resolve_format, system_of
 
 
@@ -33,7 +32,7 @@ class Halves:
 def read_halves(
     source: str, tokenizer: TextTokenizer, *, form: str, limit: int | None, room: int, new_tokens: int
 ) -> Halves:
-    """Every other question for tuning, the rest for checking: both halves hold every kind in any order of a file.
+    """Every other question for tuning, the rest for checking.
 
     Args:
         source: name of a benchmark, or a question file.
@@ -48,7 +47,10 @@ def read_halves(
     """
     whole = load_benchmark(source)
     chosen = resolve_format(tokenizer, form)
-    ids = {one.question_id: _ids(one, tokenizer, chosen) for one in whole.questions}
+    ids = {
+        one.question_id: PromptBuilder(tokenizer, chosen, system_of(one, None)).ask(one.turns[0])
+        for one in whole.questions
+    }
     fitting = [one for one in whole.questions if 0 < len(ids[one.question_id]) <= room]
     kept = fitting if limit is None else spread(fitting, limit)
     if len(kept) < 4:
@@ -59,23 +61,9 @@ def read_halves(
             source=Path(source).name,
             remedy="give more questions, raise --limit, or lower --max-new-tokens",
         )
-    tuning = [ids[one.question_id] for one in kept[::2]]
-    return Halves(
-        LivePrompts(tuning, tokenizer.eos_ids),
-        _first_turns(whole, kept[1::2], new_tokens),
-        chosen,
-        len(whole.questions) - len(fitting),
-    )
-
-
-def _ids(question: Question, tokenizer: TextTokenizer, form: PromptFormat) -> Sequence[int]:
-    return PromptBuilder(tokenizer, form, system_of(question, None)).ask(question.turns[0])
-
-
-def _first_turns(whole: Benchmark, questions: Sequence[Question], new_tokens: int) -> Benchmark:
-    """A benchmark of the first turns alone, which nothing scores."""
-    asked = tuple(replace(one, turns=one.turns[:1], reference=None, check=None) for one in questions)
-    return replace(
+    # First turns alone, which nothing scores.
+    asked = tuple(replace(one, turns=one.turns[:1], reference=None, check=None) for one in kept[1::2])
+    checking = replace(
         whole,
         name=f"{whole.name}, every other question",
         sha256=asked_sha256(asked),
@@ -85,3 +73,5 @@ def _first_turns(whole: Benchmark, questions: Sequence[Question], new_tokens: in
         published=None,
         of=len(whole.questions),
     )
+    tuning = LivePrompts([ids[one.question_id] for one in kept[::2]], tokenizer.eos_ids)
+    return Halves(tuning, checking, chosen, len(whole.questions) - len(fitting))

@@ -1,7 +1,7 @@
 """A tuning run: latency and acceptance are measured and joined, the space is searched, files are written.
 
-The folder holds everything that was measured, under hashes of what decides it: the same command goes on where a run was
-interrupted, and another space in the same folder reuses what it shares.
+The folder holds everything that was measured, under hashes of what decides it: the same command continues after an
+interruption, and another space in the same folder reuses what it shares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ..core.files import atomic_write, atomic_write_json, check_run_folder, read
 from ..core.lock import only_writer
 from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
 from ..decode.proposers.interface import Wrap
-from .latency.heads import usual_heads
 from .latency.measure import (
     LatencyBudget,
     LatencyInputs,
@@ -26,18 +25,18 @@ from .latency.measure import (
     shapes_of_target,
 )
 from .latency.table import LATENCY, LatencyTable, read_latency, write_latency
-from .report.outcome import RECIPE, REPORT, TUNE, TuneResults
-from .report.page import render_report
+from .outcome import RECIPE, REPORT, TUNE, TuneResults
+from .report import render_report
 from .search.acceptance import digest
 from .search.check import check_predictions
 from .search.recommend import results_of
-from .search.search import Entry, Halving, search
+from .search.search import Entry, search
 from .search.session import Joined, TuneSession
 from .settings import MethodSpace, TuneSettings
 from .types import setting_of
 
 MEASURED_FOR = "latency-of.json"
-_COMPARED = 5  # methods of the recipe beside the recommended ones
+_OTHERS = 5  # methods of the recipe beside the recommended ones
 
 
 def tune(
@@ -46,9 +45,9 @@ def tune(
     """Search, recommend and write ``recipe.yaml``, ``tune.json`` and ``report.html``.
 
     Args:
-        output: folder of the run; it is made, or gone on with.
+        output: folder of the run; it is made, or continued.
         wrap: makes the passes of the check faster, as ``eval`` does.
-        fresh: measure latency anew.
+        fresh: measure latency again.
 
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
@@ -56,7 +55,7 @@ def tune(
     _check_folder(output)
     with only_writer(output):
         loaded = TuneSession(output, settings, space)
-        table = latency_of(loaded, fresh=fresh)
+        table = _latency_of(loaded, fresh=fresh)
         if settings.check and dict(table.environment) != loaded.environment:
             raise UsageError(
                 "a check compares with speeds of this machine, and the seconds are another's",
@@ -89,27 +88,18 @@ def measure_latency_only(output: Path, settings: TuneSettings, space: MethodSpac
         )
     _check_folder(output)
     with only_writer(output):
-        return latency_of(TuneSession(output, settings, space), fresh=True, usual=True)
+        return _latency_of(TuneSession(output, settings, space), fresh=True)
 
 
-def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> LatencyTable:
-    """The latency table: of another machine, measured here before for the same space, or measured now.
-
-    Args:
-        usual: also of heads that nobody trained yet, of usual sizes with random weights, so that a search elsewhere
-            can ask for them.
-
-    Raises:
-        MismatchError: it was measured with models of other sizes.
-    """
-    settings = loaded.settings
-    model = loaded.models.model
+def _latency_of(loaded: TuneSession, *, fresh: bool) -> LatencyTable:
+    """The latency table: of another machine, measured here before for the same space, or measured now."""
+    settings, model = loaded.settings, loaded.models.model
     if settings.what_if is not None:
         table = read_latency(settings.what_if)
-        shapes = shapes_of_target(model), shapes_of_drafter(loaded.proposing.drafter)
+        shapes = shapes_of_target(model), shapes_of_drafter(loaded.drafter)
         table.check_shapes(*shapes, source=settings.what_if)
         return table
-    heads, prompts = loaded.heads(), loaded.halves.tuning.prompts
+    heads, prompts = [loaded.head(choice) for choice in loaded.choices], loaded.halves.tuning.prompts
     wanted = digest(
         {
             "hashes": loaded.input_hashes,
@@ -124,21 +114,16 @@ def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> Late
     )
     path, note = loaded.output / LATENCY, loaded.output / MEASURED_FOR
     if not fresh and path.is_file() and note.is_file():
-        made = read_json(note, "note beside the latency file")
-        known = made if isinstance(made, dict) else {}
+        known = read_json(note, "note beside the latency file")
+        known = known if isinstance(known, dict) else {}
         if (known.get("digest"), known.get("sha256")) == (wanted, sha256_file(path)):
             table = read_latency(path)
             if not table.notes or known.get("seconds", 0) >= settings.latency_seconds:
                 say(f"Latency: as measured before for the same space ({path}).")
                 return table
-    if usual:
-        widest = max(tree.topk for tree in loaded.trees)
-        there = {setting_of(head) for head in heads}
-        random = [(one, setting_of(one)) for one in usual_heads(loaded.proposing.base)]
-        heads += [one for one, found in random if min(found.scored) >= widest and found not in there]
     asked = LatencyInputs(
         model,
-        loaded.proposing.drafter,
+        loaded.drafter,
         heads,
         loaded.trees,
         prompts,
@@ -170,9 +155,9 @@ def _check_folder(output: Path) -> None:
 def _search(joined: Joined) -> tuple[list[Entry], bool]:
     """The search, with a progress bar a round; whether its time was up.
 
-    The first round, which sees every way, takes at most half of the time.
+    The first round, which tries every way, takes at most half of the time.
     """
-    settings, prompts, began = joined.loaded.settings, len(joined.loaded.source), time.monotonic()
+    settings, began = joined.loaded.settings, time.monotonic()
     with ExitStack() as bars:
         bar = ProgressBar("Acceptance", 0, "ways")
 
@@ -188,7 +173,7 @@ def _search(joined: Joined) -> tuple[list[Entry], bool]:
             share = 0.5 if number == 1 else 1.0
             return began + share * (settings.seconds - settings.latency_seconds) - time.monotonic()
 
-        found = search(joined.candidates, joined, Halving(prompts), left=left, tell=tell)
+        found = search(joined.candidates, joined, len(joined.loaded.source), left=left, tell=tell)
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 
@@ -200,16 +185,15 @@ def _write(output: Path, loaded: TuneSession, results: TuneResults) -> None:
 
 def _recipe(loaded: TuneSession, results: TuneResults) -> DecodingRecipe:
     """The recommended ways first, then what they were compared with."""
-    best = dict.fromkeys(one.method for one in results.recommendations)
-    others = dict.fromkeys(other.name for one in results.recommendations for other in one.runner_ups)
-    ways = [name for name in dict.fromkeys([*best, *others]) if name != PLAIN]
-    kept = ways[: len(best.keys() - {PLAIN}) + _COMPARED]
-    if not kept:
-        raise DataError("nothing was measured", remedy="give a longer --budget")
+    best = {one.method: None for one in results.recommendations if one.method != PLAIN}
+    others = [name for one in results.recommendations for name in one.others if name not in best]
+    names = [*best, *list(dict.fromkeys(others))[:_OTHERS]]
+    if not names:
+        raise DataError("nothing was measured", remedy="give more --seconds")
     tokenizer = loaded.settings.tokenizer
     return DecodingRecipe(
         target=loaded.settings.target.resolve(),
         tokenizer=None if tokenizer is None else tokenizer.resolve(),
         dtype=loaded.settings.dtype,
-        methods={name: results.row(name).method for name in kept},
+        methods={name: results.row(name).method for name in names},
     )

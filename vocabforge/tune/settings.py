@@ -87,13 +87,6 @@ class TuneSettings(StrictModel):
             raise UsageError(
                 "eval runs one request at a time", got=self.batch, expected="--batch 1", source="--check"
             )
-        if self.check and self.check < 4:
-            raise UsageError(
-                "a check compares four configurations or more",
-                got=self.check,
-                expected="4 or more, or 0 for no check",
-                source="--check",
-            )
         return self
 
 

@@ -14,6 +14,7 @@ from ..models.heads.registry import DraftHead
 
 HeadKind = Literal["full", "static", "scheduled", "ranker", "low-rank", "router", "context", "hybrid"]
 TreeKind = Literal["dynamic", "chain"]
+Count = Annotated[int, Field(ge=0)]
 
 
 class Seconds(NamedTuple):
@@ -29,7 +30,7 @@ class Seconds(NamedTuple):
 
 
 def total(parts: Iterable[Seconds]) -> Seconds:
-    """The sum; bounds are added as if all parts erred the same way, which is the wider of the two extremes."""
+    """The sum; bounds are added, as if all parts erred the same way."""
     found = list(parts)
     return Seconds(*(sum(one[place] for one in found) for place in range(3)))
 
@@ -39,20 +40,19 @@ class HeadSetting(StrictModel):
 
     Attributes:
         kind: row of ``models.heads.HEADS``.
-        scored: tokens that get a logit in a row at draft step 0, 1, ...; the last holds for deeper steps. A router's
-            mean over its clusters. One entry where all steps are alike.
-        core: tokens of a hot core; 0 without one.
-        rank: d' of a scorer; 0 without one.
-        clusters: M of a router; 0 without one.
+        scored: tokens that get a logit in a row at draft step 0, 1, ...; the last holds for deeper steps.
+        core: tokens of a hot core.
+        rank: d' of a scorer.
+        clusters: M of a router.
         shared: the rows of a step share one shortlist.
         fp8: a scorer of 8 bits a weight.
     """
 
     kind: HeadKind
     scored: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    core: Annotated[int, Field(ge=0)] = 0
-    rank: Annotated[int, Field(ge=0)] = 0
-    clusters: Annotated[int, Field(ge=0)] = 0
+    core: Count = 0
+    rank: Count = 0
+    clusters: Count = 0
     shared: bool = False
     fp8: bool = False
 
@@ -68,14 +68,12 @@ class HeadSetting(StrictModel):
     @property
     def label(self) -> str:
         """For tables."""
-        sizes = " ".join(f"{one:,}" for one in self.scored)
         more = [f"core {self.core:,}"] if self.core else []
         more += [f"rank {self.rank:,}"] if self.rank else []
         more += [f"{self.clusters:,} clusters"] if self.clusters else []
-        more += ["shared rows"] if self.shared and self.kind != "router" else []
-        more += ["own rows"] if not self.shared and self.kind == "router" else []
+        more += ["shared rows"] if self.shared else []
         more += ["fp8"] if self.fp8 else []
-        return ", ".join([f"{self.kind} {sizes}", *more])
+        return ", ".join([f"{self.kind} " + " ".join(f"{one:,}" for one in self.scored), *more])
 
 
 class TreeSetting(StrictModel):
@@ -90,7 +88,7 @@ class TreeSetting(StrictModel):
 
     kind: TreeKind = "dynamic"
     topk: Positive
-    depth: Annotated[int, Field(ge=0)]
+    depth: Count
     total: Annotated[int, Field(ge=2)]
 
     @model_validator(mode="after")
@@ -116,22 +114,22 @@ class TreeSetting(StrictModel):
 
     @property
     def history(self) -> int:
-        """Nodes that drafting makes, of which ``total - 1`` are kept."""
+        """Nodes that drafting makes; ``total - 1`` of them are verified."""
         return self.topk + self.depth * self.topk**2
 
     @property
     def options(self) -> MethodSpec:
-        """What a proposer is asked to draft this tree with."""
+        """The fields of a method that ask for this tree."""
         if self.kind == "chain":
             return MethodSpec(tree="chain", depth=self.depth)
         return MethodSpec(tree=self.kind, depth=self.depth, topk=self.topk, total_nodes=self.total)
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """Fit for files: ``chain4``, ``tree6x10x60`` (levels, width, nodes)."""
         if self.kind == "chain":
-            return f"chain of {self.levels}"
-        return f"tree depth {self.depth}, topk {self.topk}, {self.total} nodes"
+            return f"chain{self.levels}"
+        return f"tree{self.levels}x{self.topk}x{self.total}"
 
 
 class CycleSetting(StrictModel):
@@ -149,7 +147,7 @@ class CycleSetting(StrictModel):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size by axis of ``records.AXES``, but for ``scored``, which changes with the draft step."""
+        """Size by axis of ``records.AXES``, except ``scored``, which changes with the draft step."""
         tree = self.tree
         return {
             "batch": self.batch,
@@ -163,7 +161,7 @@ class CycleSetting(StrictModel):
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """For messages."""
         return f"{self.head.label}; {self.tree.label}; batch {self.batch}, prefix {self.prefix:,}"
 
 

@@ -9,8 +9,6 @@ import statistics
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError
@@ -104,16 +102,6 @@ def test_references(answer: object, number: int) -> None:
 def test_a_reference_without_a_number_is_refused(answer: str) -> None:
     with pytest.raises(DataError, match="no number"):
         reference_number(answer, "question 3")
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(-(10**9), 10**9), st.sampled_from(["{}", "${}", "{}%", "{}.", "{}.00", "{} apples", "= {}\n"])
-)
-def test_written_numbers_are_read_back(number: int, form: str) -> None:
-    for written in (f"{number}", f"{number:,}"):
-        assert last_number("At first 3, " + form.format(written)) == number
-        assert score(f"3 and 4\n#### {written}", Decimal(number)).passed_marked
 
 
 @needs_data

@@ -8,8 +8,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError
@@ -76,11 +74,6 @@ def test_an_answer_may_begin_again(form: Any, before: str) -> None:
     assert "print" not in completion
 
 
-def test_a_body_followed_by_the_function_again_is_a_body() -> None:
-    completion = completion_of(f"return r * r\n\n\n{WHOLE}", CHECK, "raw")
-    assert completion.strip() == "return r * r"
-
-
 CHAT = {
     "plain fence": f"```\n{WHOLE}```",
     "language": f"Sure!\n\n```python\n{WHOLE}```\nIt squares.",
@@ -107,23 +100,8 @@ def test_chat_answers(case: str) -> None:
     assert run(completion_of(CHAT[case], CHECK, "chat"))(3) == 9
 
 
-def test_the_first_block_that_defines_the_function_counts() -> None:
-    text = (
-        f"```python\n{WHOLE}```\nor\n```python\ndef area(r):\n    return 7\n```\n```\ndef area_of(r): 1\n```"
-    )
-    assert run(completion_of(text, CHECK, "chat"))(3) == 9
-
-
 def test_a_raw_answer_that_begins_with_a_fence_is_read_as_chat() -> None:
     assert run(completion_of(f"```python\n{WHOLE}```\nDone.", CHECK, "raw"))(3) == 9
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.text(alphabet="`~ \n\tdefarea()r:#1\r<think>/", max_size=60), st.sampled_from(["raw", "chat"]))
-def test_any_answer_gives_a_text(answer: str, form: Any) -> None:
-    completion = completion_of(answer, CHECK, form)
-    assert isinstance(completion, str)
-    assert len(completion) <= len(answer) * 6 + 8
 
 
 @pytest.mark.parametrize("check", [None, {}, {**CHECK, "test": None}, {"prompt": "x", "entry_point": "y"}])

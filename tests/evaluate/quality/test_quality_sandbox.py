@@ -53,25 +53,19 @@ def test_a_program_that_ends_has_passed(box: Sandbox) -> None:
     [
         ("assert 1 == 2, 'one'", "failed: AssertionError: one"),
         ("def f(:", "failed: SyntaxError"),
-        ("x = '\0'", "failed: "),
         ("x = '\ud800'", "failed: UnicodeEncodeError"),
         ("raise SystemExit(0)", "failed: SystemExit: 0"),
         ("import os; os._exit(0)", "failed: it left before its tests were over (exit code 0)"),
         ("import os; os.write(3, b'passed:'); os._exit(0)", "failed: it left before"),
-        ("import os; os.write(3, b'passed:')", "failed: it left before"),
         ("import os; os.closerange(3, 32)", "failed: it left before"),
         ("import os\nwhile True: os.write(3, b'x' * 4096)", "failed: it left before"),
-        ("raise KeyboardInterrupt", "failed: KeyboardInterrupt"),
         ("class E(Exception):\n  def __str__(self): raise E\nraise E", "failed: E"),
         ("raise ValueError('\\x1b[31m\\n' + 9999 * 'x')", "failed: ValueError:  [31m xxxx"),
-        ("raise ValueError('x' * (1 << 24))", "failed: ValueError: xxx"),
         ("input()", "failed: EOFError"),
         ("x = bytearray(1 << 30)", "failed: MemoryError"),
-        ("x = []\nwhile True: x.append(bytearray(1 << 20))", "failed: MemoryError"),
         ("def f(): f()\nf()", "failed: RecursionError"),
         ("open('big', 'wb', 0).write(bytes(1 << 20)); open('big', 'ab', 0).write(b'x')", "failed: OSError"),
         ("import os; x = [open(os.__file__) for _ in range(99)]", "failed: OSError"),
-        ("import atexit, os; atexit.register(os._exit, 0); 1 / 0", "failed: ZeroDivisionError"),
         ("import os\nos.abort()", "failed: "),
     ],
 )
@@ -90,7 +84,6 @@ def test_failures_and_early_ends(box: Sandbox, program: str, says: str) -> None:
     [
         "while True: pass",
         "import time, signal\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(100)",
-        "import re\nre.match(r'(a+)+$', 'a' * 64 + 'b')",
         "class E(Exception):\n  def __str__(self):\n    while True: pass\nraise E",
     ],
 )

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from ...decode.engine import Decoder
 from ...decode.proposers.interface import Frontier, PureBackend
 from ...decode.proposers.model import ModelProposer
 from ...decode.request import Generation, Request
+from ...decode.tree import DraftTree
 from ...models.heads.registry import DraftHead, DraftState
 from ...ops.draft_topk import draft_topk
 from .cases.heads import BenchHead
@@ -27,6 +29,8 @@ from .cases.types import SHAPES, ModelShape
 from .parts import Figure, KernelOptions
 from .shapes import Pair, ShapePairs, head_settings, label_of
 from .timing import Protocol, time_calls
+
+Asked = tuple[Tensor, int, "DraftState | None"]  # what a head was asked: hidden rows, k, state
 
 
 def drafting_figures(options: KernelOptions) -> list[Figure]:
@@ -52,19 +56,31 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
         ``with_us``, ``without_us`` (graphs), ``parts``: ``layer``, ``head`` (logits, with whatever chooses their
         columns), ``softmax and top-k``, ``tree``, ``launch gaps``.
     """
-    proposer = _prepared(pair, setting)
-    roots = torch.zeros(1, dtype=torch.int64, device=pair.target.device)
-    plan, depth = pair.plan(), pair.shape.depth
+    proposer, plan, depth = pair.proposer(setting), pair.plan(), pair.shape.depth
+    device, room = pair.target.device, 4 * pair.shape.nodes
+    decoder = Decoder(pair.target, proposer, pair.shape.prefix + room, wrap=new_capture(device))
+    begin_drafting(decoder, [pair.prompt()], room)
+    roots = torch.zeros(1, dtype=torch.int64, device=device)
+    head, asked = proposer.head, record_drafting(proposer, roots)[1]
 
     def loop() -> Any:
         return proposer.draft(roots, plan).tokens
 
+    def answer(place: int) -> tuple[float, float]:
+        """Seconds of the head's answer, and of the softmax and top-k in it."""
+        hidden, k, state = asked[place]
+        whole = time_calls([lambda: head.topk(hidden, k, unprepared(state))], protocol)
+        logits, ids = head.scores(hidden, k, unprepared(state))
+        if ids.dim() == 1:  # one dense product, whose logits are in the weights' dtype
+            logits = logits.to(hidden.dtype)
+        logits, ids = logits.contiguous(), ids.contiguous()
+        return whole.seconds, time_calls([lambda: draft_topk(logits, k, ids=ids)], protocol).seconds
+
     with_graph = time_calls([loop], protocol)
     without = time_calls([loop], protocol, graph=False)
     layer = depth * time_calls([layer_call(proposer, roots, pair.shape.topk)], protocol).seconds
-    first, further = (_head(proposer.head, pair, rows, protocol) for rows in (1, pair.shape.topk))
-    both = first[0] + depth * further[0]
-    choosing = first[1] + depth * further[1]
+    first, further = answer(0), answer(-1)
+    both, choosing = (one + depth * other for one, other in zip(first, further))
     parts = {
         "layer": layer,
         "head": both - choosing,
@@ -78,22 +94,54 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
         "without_us": without.seconds * 1e6,
         "method": with_graph.method,
         "problem": with_graph.problem,
-        "noise": with_graph.noise,
         "parts": {name: seconds * 1e6 for name, seconds in parts.items()},
     }
 
 
-def _prepared(pair: Pair, setting: BenchHead) -> ModelProposer:
-    """A proposer that has read a prompt and stands before a drafting."""
-    proposer = pair.proposer(setting)
-    room = 4 * pair.shape.nodes
-    capture = new_capture(pair.target.device)
-    decoder = Decoder(pair.target, proposer, pair.shape.prefix + room, wrap=capture)
-    stream = decoder.stream(Request(pair.prompt(), room, ()), Generation())
-    next(stream)
+def begin_drafting(decoder: Decoder, prompts: Sequence[Sequence[int]], room: int) -> None:
+    """Read the prompts, up to where the first drafting would begin; ``room`` more tokens would fit."""
+    requests = [Request(prompt, room, ()) for prompt in prompts]
+    stream = decoder.stream_batch(requests, [Generation() for _ in requests])
+    for _ in requests:
+        next(stream)
     stream.close()  # type: ignore[attr-defined]
-    proposer.prepare()
-    return proposer
+    cast("ModelProposer", decoder.proposer).prepare()
+
+
+class _Recorder:
+    """A head that keeps what it is asked."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head = head
+        self.asked: list[Asked] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        self.asked.append((hidden.clone(), k, state))
+        return self._head.topk(hidden, k, state)
+
+
+def record_drafting(proposer: ModelProposer, roots: Tensor) -> tuple[DraftTree, list[Asked]]:
+    """One drafting without a graph: its tree, and what its head was asked, level by level.
+
+    Args:
+        roots: (B,) tokens that a drafting starts from.
+    """
+    head = proposer.head
+    proposer.head = recorder = _Recorder(head)
+    try:
+        return proposer.draft(roots, proposer.plan), recorder.asked
+    finally:
+        proposer.head = head
+
+
+def unprepared(state: DraftState | None) -> DraftState | None:
+    """The same question anew: what was prepared was so for one answer."""
+    if state is None:
+        return None
+    return DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
 
 
 def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[], Tensor]:
@@ -108,28 +156,6 @@ def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[
     tokens = torch.arange(width, device=roots.device).expand(len(roots), -1)  # (B, W)
     frontier = Frontier(tokens, torch.zeros_like(tokens))
     return lambda: backend.expand(frontier, step, 1).hidden
-
-
-def _head(head: DraftHead, pair: Pair, rows: int, protocol: Protocol) -> tuple[float, float]:
-    """Seconds of a draft head's answer for some rows, and of the softmax and top-k in it."""
-    device, k = pair.target.device, pair.shape.topk
-    random = torch.Generator(device=device).manual_seed(rows)
-    size = (rows, pair.shape.hidden)
-    hidden, previous = (
-        torch.randn(size, generator=random, device=device).to(pair.target.dtype) for _ in range(2)
-    )
-    context = None
-    if head.context_size:
-        context = torch.arange(head.context_size, device=device)[None]
-    tokens = torch.randint(pair.shape.vocab, (rows,), generator=random, device=device)
-    state = DraftState(1, tokens, previous, 1, context)
-    whole = time_calls([lambda: head.topk(hidden, k, state)], protocol)
-    logits, ids = head.scores(hidden, k, state)
-    if ids.dim() == 1:  # one dense product, whose logits are in the weights' dtype
-        logits = logits.to(hidden.dtype)
-    logits, ids = logits.contiguous(), ids.contiguous()
-    choosing = time_calls([lambda: draft_topk(logits, k, ids=ids)], protocol)
-    return whole.seconds, choosing.seconds
 
 
 _WARM = 4  # cycles before the clock counts: captures, first allocations
@@ -175,13 +201,10 @@ def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> 
     count = max(8, int(options.measure * 1000)) if options.device != "cpu" else 3
     graphs = cycle_times(pair, setting, count, new_capture(pair.target.device))
     plainly = cycle_times(pair, setting, -(-count // 2), None)
-    ordered = sorted(graphs)
     return {
         "model": pair.shape.name,
         "by": "one token a step" if setting is None else label_of(setting),
         "ms": median(graphs) * 1e3,
-        "low_ms": ordered[len(ordered) // 10] * 1e3,
-        "high_ms": ordered[-1 - len(ordered) // 10] * 1e3,
         "without_ms": median(plainly) * 1e3,
         "cycles": len(graphs),
         "prefix": pair.shape.prefix,
@@ -201,14 +224,11 @@ def cycle_times(
     most = (levels + 1) * (count + _WARM + 2)
     decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture)
     stream = decoder.stream(Request(pair.prompt(), most, ()), Generation())
-    times: list[float] = []
     for _ in range(_WARM):
         next(stream)
-    last = time.perf_counter()
+    marks = [time.perf_counter()]
     for _ in range(count):
         next(stream)
-        now = time.perf_counter()
-        times.append(now - last)
-        last = now
+        marks.append(time.perf_counter())
     stream.close()  # type: ignore[attr-defined]
-    return times
+    return [after - before for before, after in pairwise(marks)]

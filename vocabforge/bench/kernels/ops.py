@@ -71,7 +71,7 @@ def check_case(
     leave_poison(expected)
     with poisoned_memory():
         got = outputs_of(case.run(ours, backend))
-    problem = _judge(case, ours, got, expected)
+    problem = case.check(ours, got, expected) if case.check else close(got, expected, case.tolerance)
     kept = tuple(one.clone() for one in got)
     if problem is None:
         second = outputs_of(case.run(_own(case, inputs), backend))
@@ -92,7 +92,7 @@ def _check_graph(
         replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
     except RuntimeError as error:  # what torch raises for a call that capture forbids
         return f"cannot be captured: {str(error).splitlines()[0]}"
-    given = {one.data_ptr() for one in ours.values() if isinstance(one, Tensor)}
+    given = {one.data_ptr() for one in _tensors(ours)}
     for output in replay.outputs:
         if output.data_ptr() not in given:  # an op may hand an input on
             poison(output)
@@ -107,12 +107,6 @@ def _own(case: OpCase, inputs: Inputs) -> Inputs:
     return {name: value.clone() if name in case.mutates else value for name, value in inputs.items()}
 
 
-def _judge(case: OpCase, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
-    if case.check is not None:
-        return case.check(inputs, got, expected)
-    return close(got, expected, case.tolerance)
-
-
 def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
     """Equal, NaN being equal to NaN."""
     return len(ours) == len(theirs) and all(
@@ -125,58 +119,39 @@ _SEED = 0  # of the inputs
 PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
 
 
-def unique_cases(
-    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]],
-    shapes: Sequence[ModelShape],
-    rows: Sequence[int],
-) -> Iterator[OpCase | str]:
-    """Cases at all shapes and rows, each once; a text instead where they cannot be made.
-
-    Args:
-        makers: name -> its ``cases``.
-        rows: N, first things first: what the time does not suffice for is at the end. Small shapes have their own.
-    """
-    met: set[object] = set()
-    for count in rows:
-        for name, cases in makers.items():
-            for shape in shapes:
-                try:
-                    found = cases(shape if shape.small else replace(shape, rows=count))
-                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
-                    yield f"{name}: {type(error).__name__}: {error}"
-                    continue
-                for case in found:
-                    key = (case.op, case.name, *sorted(case.sizes.items()))
-                    if key not in met:
-                        met.add(key)
-                        yield case
-
-
 def op_figures(options: KernelOptions) -> list[Figure]:
     """Every op with a benchmark, checked and timed."""
     names = options.ops or tuple(OP_BENCHES)
-    return _named({name: partial(op_cases, name) for name in names}, options, plain=True)
+    return named_figures({name: partial(op_cases, name) for name in names}, options, plain=True)
 
 
 def head_figures(options: KernelOptions) -> list[Figure]:
     """The table of draft heads."""
     from .cases.heads import cases
 
-    return _named({"heads": cases}, options, plain=False)
+    return named_figures({"heads": cases}, options, plain=False)
 
 
-def _named(
+def named_figures(
     makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
 ) -> list[Figure]:
-    """Cases by a name that no other has; a text where an op's cannot be made."""
+    """Each case once, under a name with its sizes; a text instead if a maker's cannot be made.
 
+    The first of ``options.rows`` come first: what the time does not suffice for is at the end.
+    """
     found: dict[str, Any] = {}
-    for case in unique_cases(makers, [SHAPES[name] for name in options.shapes], options.rows):
-        if isinstance(case, str):
-            found[case.partition(":")[0]] = case
-        else:
-            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
-            found[f"{case.op}: {case.name} [{sizes}]"] = partial(measure_case, case, options, plain=plain)
+    for count in options.rows:
+        for name, cases in makers.items():
+            for shape in map(SHAPES.__getitem__, options.shapes):
+                try:
+                    made = cases(shape if shape.small else replace(shape, rows=count))
+                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
+                    found[name] = f"{type(error).__name__}: {error}"
+                    continue
+                for case in made:
+                    sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
+                    measure = partial(measure_case, case, options, plain=plain)
+                    found.setdefault(f"{case.op}: {case.name} [{sizes}]", measure)
     return list(found.items())
 
 
@@ -221,10 +196,8 @@ def _make_room(protocol: Protocol) -> None:
     """Collect what still holds the device's memory, where that is much: a collection takes a while."""
     if protocol.cuda:
         free, total = torch.cuda.mem_get_info(protocol.device)
-        if (
-            free + torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
-            < total / 2
-        ):
+        cached = torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
+        if free + cached < total / 2:
             gc.collect()
 
 
@@ -232,7 +205,7 @@ def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain:
     """Times of the op and its baselines.
 
     ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
-    (floor over time), ``bound``, ``gb_per_s`` and ``tflop_per_s`` reached, ``baselines`` with their ``ratio``
+    (floor over time), ``bound``, ``gb_per_s`` reached, ``baselines`` with their ``ratio``
     (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
     cache or more.
     """
@@ -255,7 +228,6 @@ def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain:
         "bound": bound,
         "share": floor / timing.seconds,
         "gb_per_s": moved / timing.seconds / 1e9,
-        "tflop_per_s": case.floor_flops / timing.seconds / 1e12,
         "baselines": baselines,
         "copies": used,
         "cold": moved * used >= 2 * protocol.cache_bytes(),
@@ -282,21 +254,11 @@ def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     """As many sets of inputs as exceed the cache."""
     device, dtype = protocol.device, case.dtypes[0]
     first = case.make(device, dtype, _SEED)
-    held = _held(first) if case.vary is None else _held(case.vary(first, _SEED + 2), beside=first)
-    sets = [first]
-    for number in range(1, protocol.copies(case.bytes_of(first), held)):
-        seed = _SEED + 2 + number
-        sets.append(case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed))
-    return sets
+
+    held = float(sum(one.nbytes for one in _tensors(first)))
+    count = protocol.copies(case.bytes_of(first), held)
+    return [first, *(case.make(device, dtype, _SEED + 2 + number) for number in range(1, count))]
 
 
-def _held(inputs: Inputs, beside: Inputs | None = None) -> float:
-    """Bytes of the tensors among the inputs, less those that another set holds already."""
-    shared = {one.data_ptr() for one in (beside or {}).values() if isinstance(one, Tensor)}
-    return float(
-        sum(
-            one.numel() * one.element_size()
-            for one in inputs.values()
-            if isinstance(one, Tensor) and one.data_ptr() not in shared
-        )
-    )
+def _tensors(inputs: Inputs) -> list[Tensor]:
+    return [one for one in inputs.values() if isinstance(one, Tensor)]

@@ -144,7 +144,7 @@ class KernelOptions:
         import torch
 
         if self.device == "cpu":
-            return Protocol(torch.device("cpu"), self.measure, least=1, most=5, most_copies=2)
+            return Protocol(torch.device("cpu"), self.measure, least=2, most=10, most_copies=2)
         return Protocol(torch.device(self.device), self.measure)
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import UsageError, VocabForgeError, did_you_mean
+from ...core.errors import UsageError, VocabForgeError
 from ...core.provenance import git_revision, program_output
 from ...core.registry import check_known
 from ...core.values import split_pair
@@ -191,8 +191,12 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-_LISTS: dict[str, type] = {"shapes": str, "rows": int, "ops": str, "parts": str}
-_SINGLE: dict[str, type] = {"device": str, "backend": str, "measure": float, "budget": float}
+_KNOWN: dict[str, type] = {
+    **dict.fromkeys(("shapes", "ops", "parts", "device", "backend"), str),
+    **dict.fromkeys(("measure", "budget"), float),
+    "rows": int,
+}
+_LISTS = ("shapes", "rows", "ops", "parts")
 
 
 def _read(settings: Sequence[str]) -> dict[str, Any]:
@@ -200,20 +204,12 @@ def _read(settings: Sequence[str]) -> dict[str, Any]:
     from .cases import OP_BENCHES
     from .cases.types import SHAPES
 
-    known = {**_LISTS, **_SINGLE}
     values: dict[str, Any] = {}
     for setting in settings:
-        key, text = split_pair(setting, expected=", ".join(f"{name}=..." for name in known))
-        if key not in known:
-            raise UsageError(
-                "there is no such setting",
-                got=setting,
-                expected=", ".join(f"{name}=..." for name in known),
-                remedy=did_you_mean(key, known),
-            )
-        parts = text.split(",") if key in _LISTS else [text]
+        key, text = split_pair(setting, expected=", ".join(f"{name}=..." for name in _KNOWN))
+        check_known(key, _KNOWN, "setting")
         try:
-            read = tuple(known[key](part) for part in parts)
+            read = tuple(_KNOWN[key](part) for part in (text.split(",") if key in _LISTS else [text]))
         except ValueError as error:
             raise UsageError("a setting cannot be read", got=setting, expected=f"{key}=NUMBER") from error
         values[key] = read if key in _LISTS else read[0]

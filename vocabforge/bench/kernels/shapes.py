@@ -20,7 +20,7 @@ from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.heads.registry import base_of
 from ...models.lean.config import LeanConfig
 from ...models.lean.model import LeanModel
-from .cases.heads import BenchHead, build_setting, hybrid_core, settings
+from .cases.heads import BenchHead, build_setting, head_cost, settings
 from .cases.types import ModelShape, generator
 
 POSITIONS = 4096  # of the caches, at most
@@ -67,26 +67,10 @@ class Pair:
         every listed row of the LM head counted as if all rows of a level listed the same.
         """
         drafter, levels = self.drafter, self.shape.levels
+        head, _ = head_cost(self.shape, setting, self.target.embedding.element_size())
         layer = _bytes([*drafter.midlayer.parameters(), *drafter.norm.parameters()]) + self._cached(1)
         fuse = _bytes(drafter.fc.parameters())
-        return self.plain_bytes() + fuse + levels * (layer + self.head_bytes(setting))
-
-    def head_bytes(self, setting: BenchHead) -> float:
-        """Bytes of a draft head: its scorer or MLP, and the rows of the LM head that one row lists."""
-        shape, item = self.shape, self.target.embedding.element_size()
-        scorer = setting.rank * (shape.vocab + shape.hidden)  # 0 without one
-        width = max(1, shape.hidden // 4)
-        rows = {
-            "full": shape.vocab,
-            "static": min(shape.static, shape.vocab),
-            "low-rank": 0,
-            "ranker": setting.shortlist,
-            "router": shape.router_tokens,
-            "context": shape.context_tokens,
-            "hybrid": hybrid_core(shape) + setting.shortlist,
-        }[setting.kind]
-        routed = width * (2 * shape.hidden + shape.clusters) if setting.kind == "router" else 0
-        return float((scorer + routed + rows * shape.hidden) * item)
+        return self.plain_bytes() + fuse + levels * (layer + head)
 
     def _cached(self, layers: int) -> float:
         shape = self.shape

@@ -19,35 +19,26 @@ from torch import Tensor
 def measure_ceilings(protocol: Protocol) -> DeviceCeilings:
     """A large copy, a large bf16 product and the smallest kernel, on random data."""
     copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
+    device = protocol.device
+    random = torch.Generator(device=device).manual_seed(0)
+    source = torch.randint(256, (copied,), generator=random, device=device, dtype=torch.uint8)
+    target, one = torch.empty_like(source), torch.ones(1, device=device)
+    a, b = (torch.randn((edge, edge), generator=random, device=device).to(torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+
+    def seconds(call: Call) -> float:
+        return time_calls([call], protocol).seconds
+
     found = DeviceCeilings(
-        copy=2 * copied / _copy(protocol, copied).seconds,
-        matmul=2 * edge**3 / _product(protocol, edge).seconds,
-        node=_node(protocol).seconds,
+        copy=2 * copied / seconds(lambda: target.copy_(source)),
+        matmul=2 * edge**3 / seconds(lambda: torch.mm(a, b, out=out)),
+        node=seconds(lambda: one.neg_()),
         sizes={"copied_bytes": copied, "matmul_edge": edge},
     )
     if protocol.cuda:
+        del source, target, a, b, out
         torch.cuda.empty_cache()  # other processes need the memory
     return found
-
-
-def _copy(protocol: Protocol, count: int) -> Timing:
-    random = torch.Generator(device=protocol.device).manual_seed(0)
-    source = torch.randint(256, (count,), generator=random, device=protocol.device, dtype=torch.uint8)
-    target = torch.empty_like(source)
-    return time_calls([lambda: target.copy_(source)], protocol)
-
-
-def _product(protocol: Protocol, edge: int) -> Timing:
-    random = torch.Generator(device=protocol.device).manual_seed(1)
-    a, b = (torch.randn((edge, edge), generator=random, device=protocol.device) for _ in range(2))
-    a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
-    out = torch.empty_like(a)
-    return time_calls([lambda: torch.mm(a, b, out=out)], protocol)
-
-
-def _node(protocol: Protocol) -> Timing:
-    one = torch.ones(1, device=protocol.device)
-    return time_calls([lambda: one.neg_()], protocol)
 
 
 Call = Callable[[], Any]
@@ -67,14 +58,14 @@ class Protocol:
     Attributes:
         device: of all tensors.
         seconds: for the repeats of one measurement.
-        least, most: repeats; there are two halves of them.
+        least, most: repeats.
         most_copies: of the inputs of one case.
     """
 
     device: torch.device
     seconds: float = 0.1
-    least: int = 5
-    most: int = 50
+    least: int = 10
+    most: int = 100
     most_copies: int = 64
 
     @property
@@ -112,7 +103,6 @@ class Timing:
     Attributes:
         seconds: median over all repeats.
         low, high: 10th and 90th percentile.
-        again: the medians of the two halves; a smaller difference between versions than theirs is noise.
         repeats: measurements, each over ``calls`` calls.
         method: ``graph`` replays, ``events``, or a host ``clock``.
         problem: why no graph could be captured.
@@ -121,20 +111,14 @@ class Timing:
     seconds: float
     low: float
     high: float
-    again: tuple[float, float]
     repeats: int
     calls: int
     method: str
     problem: str | None = None
 
-    @property
-    def noise(self) -> float:
-        """Difference of the halves over the median."""
-        return abs(self.again[0] - self.again[1]) / self.seconds if self.seconds else 0.0
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, times in microseconds."""
-        found = {name: getattr(self, name) for name in ("repeats", "calls", "method", "problem", "noise")}
+        found = {name: getattr(self, name) for name in ("repeats", "calls", "method", "problem")}
         return {"us": self.seconds * 1e6, "low_us": self.low * 1e6, "high_us": self.high * 1e6, **found}
 
 
@@ -252,23 +236,18 @@ def _queued(action: Call, device: torch.device, busy: float = _START_SECONDS) ->
     return _events(action, device)
 
 
-def _repeat(
-    action: Call, measure: Callable[[Call, torch.device], float], protocol: Protocol
-) -> tuple[list[float], list[float]]:
-    """Seconds of every repeat, in two halves."""
-    estimate = measure(action, protocol.device)
-    each = int(protocol.seconds / 2 / max(estimate, 1e-9))
-    each = max(protocol.least, min(each, protocol.most))
-    first, second = ([measure(action, protocol.device) for _ in range(each)] for _ in range(2))
-    return first, second
+def _repeat(action: Call, measure: Callable[[Call, torch.device], float], protocol: Protocol) -> list[float]:
+    """Seconds of every repeat."""
+    wanted = int(protocol.seconds / max(measure(action, protocol.device), 1e-9))
+    count = max(protocol.least, min(wanted, protocol.most))
+    return [measure(action, protocol.device) for _ in range(count)]
 
 
-def summary(halves: tuple[list[float], list[float]], calls: int, method: str, problem: str | None) -> Timing:
-    """Seconds of repeats, in two halves, as those of one of their calls."""
-    both = sorted(seconds / calls for half in halves for seconds in half)
-    low, high = both[len(both) // 10], both[-1 - len(both) // 10]
-    again = statistics.median(halves[0]) / calls, statistics.median(halves[1]) / calls
-    return Timing(statistics.median(both), low, high, again, len(both), calls, method, problem)
+def summary(repeats: Sequence[float], calls: int, method: str, problem: str | None) -> Timing:
+    """Seconds of repeats as those of one of their calls."""
+    each = sorted(seconds / calls for seconds in repeats)
+    low, high = each[len(each) // 10], each[-1 - len(each) // 10]
+    return Timing(statistics.median(each), low, high, len(each), calls, method, problem)
 
 
 @dataclass(frozen=True)

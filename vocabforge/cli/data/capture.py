@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
-import typer
-
-from ..app import JsonOption, OverwriteOption, print_json
+from ...core.config import Positive, StrictModel
+from ..app import PlanOption, ResultOptions, print_json
+from ..options.groups import option
 from ..train.plan_tables import print_plan
 
 
-class StoreDtype(str, Enum):
-    """Of the stored states."""
+class CacheOptions(StrictModel):
+    """The recipe, the cache, and which part of it this process makes."""
 
-    target = "target"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheOptions:
-    """The cache, and which part of it this process makes."""
-
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="The cache [default: the recipe's capture.cache]."
-        ),
-    ] = None
-    store_dtype: Annotated[
-        StoreDtype,
-        typer.Option("--store-dtype", help="Of the stored states; `target` is the dtype it computes in."),
-    ] = StoreDtype.target
-    shard_mb: Annotated[int, typer.Option("--shard-mb", min=1, help="Size of one file, MB.")] = 256
-    part: Annotated[
-        str | None,
-        typer.Option("--part", metavar="I/N", help="Do the I-th of N parts; the last to finish joins them."),
-    ] = None
-    from_speculators: Annotated[
-        Path | None,
-        typer.Option("--from-speculators", metavar="DIR", help="Take the states from speculators' samples."),
-    ] = None
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the disk is filled.")] = False
+    config: Path = option(..., "The recipe (YAML) that the drafter will be trained with.", short="-c")
+    output: Path | None = option(None, "The cache [default: the recipe's capture.cache].", "DIR", short="-o")
+    store_dtype: Literal["target", "float32", "bfloat16", "float16"] = option(
+        "target", "Of the stored states; `target` is the dtype it computes in."
+    )
+    shard_mb: Positive = option(256, "Size of one file, MB.")
+    part: str | None = option(None, "Do the I-th of N parts; the last to finish joins them.", "I/N")
+    from_speculators: Path | None = option(None, "Take the states from speculators' samples.", "DIR")
+    yes: bool = option(False, "Do not ask before the disk is filled.", short="-y")
+    overrides: tuple[str, ...] = option(
+        (), "Override configuration keys, as for train-drafter.", "KEY.SUB=VALUE", positional=True
+    )
 
 
-def capture(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The recipe (YAML) that the drafter will be trained with.")
-    ],
-    cache: CacheOptions,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, as for train-drafter."),
-    ] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Print what would be done and the disk use, then stop.")
-    ] = False,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-) -> None:
+def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = False) -> None:
     """Write the target's hidden states for a recipe's data to disk, so that training need not run the target.
 
     Give the same recipe to train-drafter with capture.cache=DIR. In fp32 training is then the same, bit for bit, as
@@ -76,13 +42,13 @@ def capture(
     from ...train.config import TrainConfig
     from .capture_run import plan, run
 
-    settings = load_config(TrainConfig, config, overrides or [])
+    settings = load_config(TrainConfig, cache.config, cache.overrides)
     folder = cache.output or settings.capture.cache
     if folder is None:
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
     if plan_only:
-        print_plan("capture", plan(settings, folder, cache), as_json=as_json)
+        print_plan("capture", plan(settings, folder, cache), as_json=ending.as_json)
         return
-    result = run(settings, folder, cache, overwrite=overwrite)
-    if as_json:
+    result = run(settings, folder, cache, overwrite=ending.overwrite)
+    if ending.as_json:
         print_json(result)

@@ -15,9 +15,9 @@ from ...capture.speculators import SpeculatorsCapture
 from ...capture.writer import (
     CaptureJob,
     check_disk,
-    disk_use,
     finish,
     finished_shards,
+    free_bytes,
     gigabytes,
     my_shards,
     plan_capture,
@@ -43,7 +43,7 @@ from ...train.data import prepare
 from ...train.machine import device_of, set_threads
 from ...train.setup import sizes_of
 from ..train.train_drafter import briefly_native
-from .capture import CacheOptions, StoreDtype
+from .capture import CacheOptions
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
@@ -51,7 +51,7 @@ _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str, Any]:
     """What would be captured and the room it takes; nothing is written but the prepared data."""
     job, _ = _job(settings, output, options)
-    use = disk_use(output, job.bytes(), job.bytes(present_shards(job)))
+    total, done, free = job.bytes(), job.bytes(present_shards(job)), free_bytes(output)
     return {
         "output": str(output),
         "target": str(settings.target),
@@ -59,10 +59,10 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
         "rows": {split: len(packed.input_ids) for split, packed in job.rows.items()},
         "tokens": sum(shard.tokens for shard in job.shards),
         "shards": len(job.shards),
-        "bytes": use.total,
-        "bytes_done": use.done,
-        "bytes_free": use.free,
-        "fits": use.fits,
+        "bytes": total,
+        "bytes_done": done,
+        "bytes_free": free,
+        "fits": total - done <= free,
     }
 
 
@@ -145,7 +145,7 @@ def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[Ca
         target=target_fingerprint(settings.target),
         aux_layers=layers or default_aux_layers(int(raw["num_hidden_layers"])),
         hidden_size=int(raw["hidden_size"]),
-        dtype=target_dtype if options.store_dtype is StoreDtype.target else options.store_dtype.value,
+        dtype=target_dtype if options.store_dtype == "target" else options.store_dtype,
         target_dtype=target_dtype,
         rows={split: rows_digest(packed) for split, packed in rows.items()},
     )
@@ -156,20 +156,21 @@ def _ask(job: CaptureJob, todo: list[CaptureShard], options: CacheOptions) -> No
     """Show the disk use; go on only where it fits and is wanted."""
     if not todo:
         return
-    use = disk_use(job.output, job.bytes(), job.bytes(present_shards(job)))
+    done = job.bytes(present_shards(job))
+    needed = job.bytes() - done
     tokens = sum(shard.tokens for shard in job.shards)
     say(
-        f"{tokens:,} tokens of {job.key.token_bytes:,} bytes ({job.key.dtype}): {gigabytes(use.total)} in "
-        f"{len(job.shards):,} shards; {gigabytes(use.done)} are there, {gigabytes(use.free)} are free "
+        f"{tokens:,} tokens of {job.key.token_bytes:,} bytes ({job.key.dtype}): {gigabytes(job.bytes())} in "
+        f"{len(job.shards):,} shards; {gigabytes(done)} are there, {gigabytes(free_bytes(job.output))} are free "
         f"at {job.output}"
     )
-    check_disk(use, job.output)
+    check_disk(needed, job.output)
     if options.yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(
             "nobody is here to agree to the disk use",
-            got=f"{gigabytes(use.total - use.done)} to write, and no terminal",
+            got=f"{gigabytes(needed)} to write, and no terminal",
             expected="--yes",
             remedy="pass --yes",
         )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from pydantic import Field
 
+from ...core.config import StrictModel
+from ...core.errors import UsageError
+from ...core.values import yaml_pairs
 from ...train.config import DataConfig
 from ..app import ResultOptions, echo, print_json, stdout_console
-from ..options.groups import FromModel
-from ..options.texts import MoreInputsArgument, check_parting
+from ..options.groups import FromModel, option
+from ..options.texts import check_parting
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,146 +29,37 @@ Documents = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderOptions:
-    """Whose tokenizer, and where to."""
+class PrepareRequest(StrictModel):
+    """Whose tokenizer, what is read, and where to."""
 
-    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder to write.")]
-    target: Annotated[
-        Path | None,
-        typer.Option(
-            "--target", metavar="DIR", help="The target's folder, for its tokenizer and chat template."
-        ),
-    ] = None
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer", metavar="PATH", help="A tokenizer.json or its folder, instead of a target."
-        ),
-    ] = None
-
-    def tokenizer_source(self) -> Path:
-        """Where the tokenizer is read from.
-
-        Raises:
-            UsageError: nothing names one, or two things do.
-        """
-        from ...core.errors import UsageError
-
-        source = self.tokenizer or self.target
-        if source is None or (self.tokenizer is not None and self.target is not None):
-            raise UsageError("a tokenizer is needed", expected="either --target DIR or --tokenizer PATH")
-        return source
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareInputOptions:
-    """What is read."""
-
-    first_inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="PATH …",
-            help="Texts or conversations: files, folders, globs in quotes, `hub:NAME[:CONFIG[:SPLIT]]`. "
-            "Several may follow one --input, and it may be repeated.",
-        ),
-    ] = None
-    more_inputs: MoreInputsArgument = None
-    heldout: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--heldout",
-            metavar="PATH",
-            help="The same for held-out figures; may be repeated. Without it the last documents are set aside.",
-        ),
-    ] = None
-
-    def paths(self) -> tuple[Path, ...]:
-        """All paths to train on.
-
-        Raises:
-            UsageError: there are none.
-        """
-        from ...core.errors import UsageError
-
-        inputs = [*(self.first_inputs or []), *(self.more_inputs or [])]
-        if not inputs:
-            raise UsageError("no input was given", expected="--input PATH …")
-        return tuple(map(Path, inputs))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowOptions:
-    """How documents become rows."""
-
-    length: Annotated[int, typer.Option(metavar="T", min=8, max=131072, help="Tokens a row.")] = 2048
-    documents: Documents
-    template: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--template",
-            metavar="NAME=VALUE",
-            help="A further variable of the chat template (the value is read as YAML); may be repeated.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndingOptions:
-    """What is shown, and how."""
-
-    show: Annotated[
-        int,
-        typer.Option("--show", metavar="N", min=0, help="Show N documents with what is learnt in colour."),
-    ] = 0
-    result: ResultOptions
-
-
-def data_config(inputs: PrepareInputOptions, rows: RowOptions) -> DataConfig:
-    """The options as training's configuration has them.
-
-    Raises:
-        UsageError: no input, two ways of parting documents, or a variable that cannot be read.
-    """
-    given = rows.documents
-    check_parting(given["separator"], given["text_unit"])
-    return DataConfig(
-        train=inputs.paths(),
-        heldout=tuple(map(Path, inputs.heldout or ())),
-        sequence_length=rows.length,
-        template=_variables(rows.template),
-        **given,
+    output: Path = option(..., "Folder to write.", "DIR")
+    target: Path | None = option(None, "The target's folder, for its tokenizer and chat template.", "DIR")
+    tokenizer: Path | None = option(None, "A tokenizer.json or its folder, instead of a target.", "PATH")
+    input: tuple[str, ...] = option(
+        (),
+        "Texts or conversations: files, folders, globs in quotes, `hub:NAME[:CONFIG[:SPLIT]]`. Several may follow "
+        "one --input.",
+        "PATH …",
+        many=True,
     )
+    more_inputs: tuple[str, ...] = option((), "Further paths of --input.", "PATH", positional=True)
+    heldout: tuple[str, ...] = option(
+        (),
+        "The same for held-out figures. Without it the last documents are set aside.",
+        "PATH",
+        many=True,
+    )
+    length: Annotated[int, Field(ge=8, le=131072)] = option(2048, "Tokens a row.", "T")
+    template: tuple[str, ...] = option(
+        (),
+        "A further variable of the chat template (the value is read as YAML).",
+        "NAME=VALUE",
+        many=True,
+    )
+    show: Annotated[int, Field(ge=0)] = option(0, "Show N documents with what is learnt in colour.", "N")
 
 
-def _variables(given: list[str] | None) -> dict[str, Any]:
-    """Variables of the chat template by name.
-
-    Raises:
-        UsageError: one that cannot be read, or whose name a template cannot use.
-    """
-    from ...core.errors import UsageError
-    from ...core.values import yaml_pairs
-
-    found = yaml_pairs(given, "--template", "NAME=VALUE")
-    for name in found:
-        if not name.isidentifier():
-            raise UsageError(
-                "this is no name of a template's variable",
-                got=name,
-                expected="a name such as date_string",
-                source="--template",
-            )
-    return found
-
-
-def prepare_data(
-    folders: FolderOptions,
-    inputs: PrepareInputOptions,
-    rows: RowOptions,
-    ending: EndingOptions,
-) -> None:
+def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOptions) -> None:
     """Render, tokenise, mask and pack texts and conversations into rows for drafter training.
 
     The loss mask comes from the chat template's generation tags, else from comparing renderings. What is
@@ -180,11 +73,23 @@ def prepare_data(
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...train.data import prepare_options
 
-    source = folders.tokenizer_source()
-    config = data_config(inputs, rows)
-    loaded, output = load_tokenizer(source), folders.output
-    prepared = _prepared(output, loaded, config, prepare_options(config), overwrite=ending.result.overwrite)
-    if ending.result.as_json:
+    source = asked.tokenizer or asked.target
+    if source is None or (asked.tokenizer is not None and asked.target is not None):
+        raise UsageError("a tokenizer is needed", expected="either --target DIR or --tokenizer PATH")
+    inputs = [*asked.input, *asked.more_inputs]
+    if not inputs:
+        raise UsageError("no input was given", expected="--input PATH …")
+    check_parting(documents["separator"], documents["text_unit"])
+    config = DataConfig(
+        train=tuple(map(Path, inputs)),
+        heldout=tuple(map(Path, asked.heldout)),
+        sequence_length=asked.length,
+        template=yaml_pairs(asked.template, "--template", "NAME=VALUE"),
+        **documents,
+    )
+    loaded, output = load_tokenizer(source), asked.output
+    prepared = _prepared(output, loaded, config, prepare_options(config), overwrite=ending.overwrite)
+    if ending.as_json:
         print_json(
             {
                 "output": str(output),
@@ -196,7 +101,7 @@ def prepare_data(
             }
         )
     else:
-        _report(prepared, loaded, ending.show)
+        _report(prepared, loaded, asked.show)
 
 
 def _prepared(

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..app import ResultOptions, print_json
-from ..options.groups import FromModel
 from .regenerate_options import RegenerateOptions
 
-Asked = Annotated[RegenerateOptions, FromModel(RegenerateOptions, many=("server", "template_arg", "body"))]
 
-
-def regenerate(
-    inputs: Annotated[
-        list[str],
-        typer.Option(
-            "--input",
-            metavar="PATH",
-            help="Conversations: files, folders, globs, `hub:NAME[:CONFIG[:SPLIT]]`; may be repeated.",
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Artefact; its rows are in `responses.jsonl`.")
-    ],
-    asked: Asked,
-    result: ResultOptions,
-) -> None:
+def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
     """Replace the answers of a data set by the target's own.
 
     VocabTrim counts them, and ranker and drafters learn best from them. Every assistant turn is answered
@@ -42,18 +22,24 @@ def regenerate(
     from ...core.console import say
     from ...corpus.regenerate.backends import RegenerateJob
     from ...corpus.regenerate.log import RESPONSES
-    from ...corpus.regenerate.rows import Policy
     from ...corpus.regenerate.run import regenerate as run
     from ...corpus.sources import document
     from .regenerate_setup import choose_side
 
+    output = asked.output
     check_output(output, overwrite=result.overwrite)
     generation, backend = choose_side(asked)
     reading = document.SourceOptions(
         text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
     )
-    policy = Policy(asked.first_turn_only, asked.truncated, asked.empty)
-    task = RegenerateJob(inputs, reading, generation, policy, asked.drop_failed)
+    task = RegenerateJob(
+        list(asked.input),
+        reading,
+        generation,
+        asked.first_turn_only,
+        asked.empty == "keep",
+        asked.drop_failed,
+    )
     meta = run(task, backend, output, overwrite=result.overwrite, fresh=asked.fresh)
     if result.as_json:
         print_json({"responses": str(output / RESPONSES), **meta})
@@ -69,7 +55,6 @@ def summary(meta: dict[str, Any]) -> list[str]:
     told = {
         "rows_without_prompt": "rows hold no prompt",
         "rows_failed": "rows left out, since a request found no answer",
-        "rows_dropped_truncated": "rows left out, since --max-tokens cut an answer",
         "rows_dropped_empty": "rows left out, since an answer was empty",
         "rows_ended_by_tools": "rows end early: the target calls other tools than the data set's results answer",
         "answers_truncated": "answers were cut by --max-tokens",

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import Field
 
+from ...core.config import Positive, StrictModel
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions, print_json
-from ..options.benchmark import BenchmarkOptions
+from ..options.benchmark import BenchmarkOptions, DataOption, ListOption
 from ..options.decoding import (
     ManyMethods,
     PassOptions,
-    PromptFormatOption,
     SamplingOptions,
-    TokenizerOption,
     wrap_for,
 )
+from ..options.groups import option
 from .eval_record import print_tables, provenance_of
 
 if TYPE_CHECKING:
@@ -33,31 +32,16 @@ if TYPE_CHECKING:
 _RECIPES_OWN = ("target", "tokenizer", "dtype", *MethodSpec.model_fields)
 
 
-class Dialect(str, Enum):
-    """Others' formats of answer rows, in addition to Spec-Bench's."""
-
-    fr_spec = "fr-spec"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodOptions:
+class MethodOptions(StrictModel):
     """Where the methods come from: the command line, or a recipe."""
 
-    target: Annotated[
-        Path | None, typer.Option("--target", help="Folder of the target model (safetensors).")
-    ] = None
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            "--recipe",
-            metavar="FILE",
-            help="Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",
-        ),
-    ] = None
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", help="Evaluate only these methods (`plain` always runs). Repeatable."),
-    ] = None
+    target: Path | None = option(None, "Folder of the target model (safetensors).")
+    recipe: Path | None = option(
+        None,
+        "Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",
+        "FILE",
+    )
+    method: tuple[str, ...] = option((), "Evaluate only these methods (`plain` always runs).", many=True)
 
     def check(self, context: typer.Context, grid: MethodGrid) -> None:
         """Refuse a run without a target or a drafter, and options that the recipe decides.
@@ -87,38 +71,20 @@ class MethodOptions:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(StrictModel):
     """How every question is asked, and how often."""
 
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            max=2**63 - 1,
-            help="Start of the random streams [default: 0]. Repeatable: every question with each of them.",
-        ),
-    ] = None
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Runs of everything, to see how much the time varies.")
-    ] = 1
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024 or 512]."
-        ),
-    ] = None
-    warmup: Annotated[
-        int, typer.Option("--warmup", min=0, help="Unmeasured runs of the first question, per method.")
-    ] = 3
-    tokenizer: TokenizerOption = None
-    prompt_format: PromptFormatOption = "auto"
-    system: Annotated[
-        str | None,
-        typer.Option("--system", help="System message of conversations that bring none of their own."),
-    ] = None
+    seed: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = option(
+        (), "Start of the random streams [default: 0]. Every question with each of them.", "N", many=True
+    )
+    repeats: Positive = option(1, "Runs of everything, to see how much the time varies.")
+    max_new_tokens: Positive | None = option(
+        None, "Limit of one turn [default: the benchmark's, 1024 or 512]."
+    )
+    warmup: Annotated[int, Field(ge=0)] = option(3, "Unmeasured runs of the first question, per method.")
+    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].")
+    prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
+    system: str | None = option(None, "System message of conversations that bring none of their own.")
 
     def settings(
         self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
@@ -131,7 +97,7 @@ class RunOptions:
         from ...evaluate.run.prompts import check_system, resolve_format
         from ...evaluate.run.settings import RunSettings
 
-        seeds = tuple(self.seed or [0])
+        seeds = self.seed or (0,)
         settings = RunSettings(
             max_new_tokens=self.max_new_tokens or benchmark.max_new_tokens,
             sampling=sampling.with_seed(seeds[0]),
@@ -145,26 +111,15 @@ class RunOptions:
         return settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutcomeOptions:
+class OutcomeOptions(StrictModel):
     """What becomes of answers and figures."""
 
-    output: Annotated[Path, typer.Option("--output", help="Folder to make for answers, figures and report.")]
-    dialect: Annotated[
-        Dialect | None,
-        typer.Option("--dialect", help="Also write the answers in this dialect: fr-spec."),
-    ] = None
-    allow_code_execution: Annotated[
-        bool,
-        typer.Option(
-            "--allow-code-execution",
-            help="human-eval: run the programs that the model wrote, each in a sandbox, and score them.",
-        ),
-    ] = False
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew where an interrupted run could go on.")
-    ] = False
-    result: ResultOptions
+    output: Path = option(..., "Folder to make for answers, figures and report.")
+    dialect: Literal["fr-spec"] | None = option(None, "Also write the answers in this dialect: fr-spec.")
+    allow_code_execution: bool = option(
+        False, "human-eval: run the programs that the model wrote, each in a sandbox, and score them."
+    )
+    fresh: bool = option(False, "Begin anew where an interrupted run could go on.")
 
 
 def evaluate(
@@ -176,6 +131,9 @@ def evaluate(
     runs: RunOptions,
     passes: PassOptions,
     outcome: OutcomeOptions,
+    ending: ResultOptions,
+    data: DataOption = None,
+    list_benchmarks: ListOption = False,
 ) -> None:
     """Measure accepted length and speed-up over plain decoding, and check that the output is the same.
 
@@ -200,30 +158,28 @@ def evaluate(
         (methods.target, runs.tokenizer) if recipe is None else (recipe.target, recipe.tokenizer)
     )
     assert target is not None
-    check_output(outcome.output, overwrite=outcome.result.overwrite)
-    benchmark = questions.load()
+    check_output(outcome.output, overwrite=ending.overwrite)
+    benchmark = questions.load(data)
     text_tokenizer = load_tokenizer(tokenizer or target)
     settings = runs.settings(benchmark, text_tokenizer, sampling)
     if outcome.allow_code_execution and benchmark.scorer == "human-eval":
         _describe_sandbox()
     device = str(choose_device(passes.device))
-    wrap = wrap_for(passes.compiled, passes.graphs, device)
+    wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
         recipe, models = _recipe_of(grid, target, tokenizer, passes.dtype, device=device, sampled=sampled)
-    made = recipe_methods(
-        recipe, methods.method or [], device=device, wrap=wrap, sampled=sampled, models=models
-    )
+    made = recipe_methods(recipe, methods.method, device=device, wrap=wrap, sampled=sampled, models=models)
     provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
     handling = OutputOptions(
-        overwrite=outcome.result.overwrite,
+        overwrite=ending.overwrite,
         fresh=outcome.fresh,
         allow_code=outcome.allow_code_execution,
-        dialect=None if outcome.dialect is None else outcome.dialect.value,
+        dialect=outcome.dialect,
         synchronise=synchroniser(device),
     )
     evaluation = Evaluation(benchmark, made, text_tokenizer, settings, provenance)
     results = evaluate_methods(outcome.output, evaluation, handling)
-    if outcome.result.as_json:
+    if ending.as_json:
         print_json(results.model_dump(mode="json"))
     else:
         print_tables(results, outcome.output)

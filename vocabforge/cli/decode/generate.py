@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
+from ...core.config import Positive, StrictModel
 from ...core.console import spelled_out
 from ..app import JsonOption, print_json
-from ..options.decoding import (
-    OneMethod,
-    PassOptions,
-    PromptFormatOption,
-    SamplingOptions,
-    TargetOption,
-    TokenizerOption,
-    wrap_for,
-)
+from ..options.decoding import OneMethod, PassOptions, SamplingOptions, wrap_for
+from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -28,41 +23,24 @@ if TYPE_CHECKING:
     from ...decode.request import Generation, SamplingParams
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndOptions:
-    """Where the output ends."""
+class GenerateRequest(StrictModel):
+    """The prompt, how it is read, where the output ends, and where the draws begin."""
 
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 256
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End the output before this text. Repeatable.")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestOptions:
-    """How the prompt is read, and where the draws begin."""
-
-    seed: Annotated[
-        int,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            max=2**63 - 1,
-            help="Start of the random streams; the same seed, the same output.",
-        ),
-    ] = 0
-    tokenizer: TokenizerOption = None
-    prompt_format: PromptFormatOption = "auto"
+    target: Path = option(..., "Folder of the target model (safetensors).")
+    prompt: str = option(..., "Text to continue or to answer.")
+    max_new_tokens: Positive = option(256, "Most tokens of the output.")
+    stop: tuple[str, ...] = option((), "End the output before this text.", many=True)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = option(
+        0, "Start of the random streams; the same seed, the same output.", "N"
+    )
+    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].")
+    prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
 
 
 def generate(
-    target: TargetOption,
+    request: GenerateRequest,
     spec: OneMethod,
-    prompt: Annotated[str, typer.Option("--prompt", help="Text to continue or to answer.")],
-    end: EndOptions,
     sampling: SamplingOptions,
-    request: RequestOptions,
     passes: PassOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,11 +52,11 @@ def generate(
 
     sampled = sampling.temperature > 0
     check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
-    limits = (end.max_new_tokens, sampling.with_seed(request.seed), end.stop or [])
-    wrap = wrap_for(passes.compiled, passes.graphs, passes.device)
-    models = Models(target, request.tokenizer, device=passes.device, dtype=passes.dtype)
+    limits = (request.max_new_tokens, sampling.with_seed(request.seed), request.stop)
+    wrap = wrap_for(passes.compile, passes.graphs, passes.device)
+    models = Models(request.target, request.tokenizer, device=passes.device, dtype=passes.dtype)
     method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
-    asked = _Asked(load_tokenizer(request.tokenizer or target), prompt, request.prompt_format)
+    asked = _Asked(load_tokenizer(request.tokenizer or request.target), request.prompt, request.prompt_format)
     result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
     if as_json:
         print_json(_facts(method, result, text))

@@ -3,54 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from ...core.config import StrictModel
 from ..app import JsonOption, print_json, stdout_console
+from ..options.groups import option
 
 if TYPE_CHECKING:
-    from ...evaluate.comparison.results import RunComparison
+    from ...evaluate.comparison.compare import RunComparison
     from ...evaluate.comparison.runs import EvaluationRun
 
-RunsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[LABEL=]RUN …", help="Output folders of `eval`; without a label, the folder's name is one."
-    ),
-]
-ReferenceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--reference",
-        metavar="RUN:METHOD",
-        help="Compare all others with this one [default: the method of the first run with the largest speed-up]; "
-        "of one run alone, METHOD compares its own methods.",
-    ),
-]
-AcrossOption = Annotated[
-    bool,
-    typer.Option(
-        "--across-machines", help="Compare times, too, where runs were measured on different machines."
-    ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE.html", help="Also write one self-contained page."),
-]
+
+class ReportRequest(StrictModel):
+    """The evaluations, and what they are compared with."""
+
+    runs: tuple[str, ...] = option(
+        ...,
+        "Output folders of `eval`; without a label, the folder's name is one.",
+        "[LABEL=]RUN …",
+        positional=True,
+    )
+    reference: str | None = option(
+        None,
+        "Compare all others with this one [default: the method of the first run with the largest speed-up]; of one "
+        "run alone, METHOD compares its own methods.",
+        "RUN:METHOD",
+    )
+    output: Path | None = option(None, "Also write one self-contained page.", "FILE.html")
 
 
-def report(
-    runs: RunsArgument,
-    reference: ReferenceOption = None,
-    across_machines: AcrossOption = False,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
     """Compare evaluations method by method; or print the tables of one again, or compare its own methods.
 
-    Figures are formed over the questions that every run answered; a difference is called one only where its 95%
-    interval excludes 0. Runs of another target, other questions, another temperature, prompt format, system
+    Figures are formed over the questions that every run answered; a ratio counts as a difference only if its 95%
+    interval excludes 1. Runs of another target, other questions, another temperature, prompt format, system
     message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
     own run.
 
@@ -59,8 +45,9 @@ def report(
     """
     from ...evaluate.comparison.runs import open_runs
 
+    output, reference = asked.output, asked.reference
     _check_output(output)
-    opened = open_runs(runs)
+    opened = open_runs(asked.runs)
     if len(opened) == 1:
         if reference is None:
             _report_one(opened[0], output, as_json=as_json)
@@ -69,7 +56,7 @@ def report(
         reference = reference if reference.startswith(f"{label}:") else f"{label}:{reference}"
     from ...evaluate.comparison.compare import compare_runs
 
-    comparison = compare_runs(opened, reference=reference, across_machines=across_machines)
+    comparison = compare_runs(opened, reference=reference)
     if output is not None:
         from ...core.files import atomic_write
         from ...evaluate.comparison.report import render_comparison
@@ -118,14 +105,13 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
-
     from ...core.console import console
-    from ...evaluate.comparison.report import comparison_tables
+    from ...evaluate.comparison.report import comparison_table, headline
 
     out = stdout_console()
-    for table in comparison_tables(comparison).values():
-        out.print(table)
-    for line in comparison.warnings:
+    out.print(comparison_table(comparison))
+    out.print(headline(comparison), soft_wrap=True, markup=False)
+    for line in comparison.notes:
         console().print(f"Warning: {line}", style="yellow", markup=False)
     if output is not None:
         out.print(f"Report: {output}", soft_wrap=True, markup=False)

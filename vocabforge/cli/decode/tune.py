@@ -14,7 +14,7 @@ from ..options.groups import FromModel
 
 if TYPE_CHECKING:
     from ...tune.latency.table import LatencyTable
-    from ...tune.report.outcome import TuneResults
+    from ...tune.outcome import TuneResults
 
 Space = Annotated[
     MethodSpace,
@@ -40,7 +40,7 @@ def tune(
         bool,
         typer.Option(
             "--measure-only",
-            help="Only measure latency, also of draft heads of usual sizes, and write latency.json, for --what-if.",
+            help="Only measure latency, of the draft heads given here, and write latency.json, for --what-if.",
         ),
     ] = False,
     fresh: Annotated[
@@ -82,13 +82,12 @@ def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
 
 
 def _print(results: TuneResults, output: Path) -> None:
-    from ...tune.report.outcome import RECIPE, REPORT
-    from ...tune.report.page import TERMINAL_ROWS, check_table, headline, others_table, ways_table
+    from ...tune.outcome import RECIPE, REPORT
+    from ...tune.report import TERMINAL_ROWS, check_table, headline, ways_table
 
     out = stdout_console()
     for one in results.recommendations:
-        out.print(ways_table(results, one.batch, last=TERMINAL_ROWS))
-        out.print(others_table(one))
+        out.print(ways_table(results, one.batch, TERMINAL_ROWS))
     if results.check is not None:
         out.print(check_table(results.check))
     for remark in results.remarks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,15 +69,16 @@ def inspect(
         tables = view.tables()
     header = _header(artifact)
     if as_json:
-        print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
+        print_json(
+            {**header, "tokenizer": str(names.source) if names.source else None, "content": view.facts}
+        )
     else:
-        _print(header, tables, names.known)
+        _print(header, tables, names.source is not None)
 
 
 def _header(artifact: Artifact) -> dict[str, Any]:
     """What every artefact has; the files are verified by now."""
     manifest = artifact.manifest
-    versions = manifest.get("versions") or {}
     command = [str(word) for word in manifest.get("command") or ()]
     if command and Path(command[0]).name in ("vocabforge", "__main__.py"):
         command[0] = "vocabforge"
@@ -85,8 +87,7 @@ def _header(artifact: Artifact) -> dict[str, Any]:
         "path": str(artifact.path),
         "created": manifest.get("created"),
         "command": shlex.join(command),
-        "version": versions.get("vocabforge"),
-        "versions": dict(versions),
+        "versions": dict(manifest.get("versions") or {}),
         "git_revision": manifest.get("git_revision"),
         "content_hash": artifact.content_hash,
         "parents": dict(manifest.get("parents") or {}),
@@ -98,20 +99,13 @@ def _header(artifact: Artifact) -> dict[str, Any]:
 def _print(header: dict[str, Any], tables: Sequence[Any], known: bool) -> None:
     from ...core.console import FactList
 
-    command, files = header["command"], header["files"]
+    files = header["files"]
     # Of a cache with thousands of files the first ones.
     listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES])
-    more = f" and {len(files) - _FILES:,} more" if len(files) > _FILES else ""
-    facts = {
-        **{name: header[name] for name in ("kind", "path", "created")},
-        "command": command if len(command) <= _COMMAND_LENGTH else command[:_COMMAND_LENGTH] + "…",
-        "version": header["versions"],
-        "git revision": header["git_revision"],
-        "content hash": header["content_hash"],
-        "made from": header["parents"],
-        "files": listed + more,
-        "verified": f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded",
-    }
+    facts = {name.replace("_", " "): value for name, value in header.items()}
+    facts["command"] = shorten(header["command"], _COMMAND_LENGTH, placeholder="…")
+    facts["files"] = listed + (f" and {len(files) - _FILES:,} more" if len(files) > _FILES else "")
+    facts["verified"] = f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded"
     out = stdout_console(highlight=True)
     out.print(FactList(facts))
     for item in tables:

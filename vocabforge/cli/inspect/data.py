@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ...capture.cache import cache_key, read_index
 from ...corpus.prepared.artifact import load_prepared
-from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
+from .parts import View, ViewRequest, facts_table, rows_table, scalars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,8 +46,10 @@ def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
         "key": prepared.key,
         "digest": prepared.digest(),
     }
-    body = {**json_names(facts), **prepared.figures, "options": options}
-    return View(body, [facts_table(facts), *data_tables(prepared)])
+    body = {name.replace(" ", "_"): value for name, value in facts.items()}
+    return View(
+        {**body, **prepared.figures, "options": options}, [facts_table(facts), *data_tables(prepared)]
+    )
 
 
 def data_tables(prepared: PreparedData) -> list[RenderableType]:
@@ -77,21 +80,12 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
         "parts with nothing to learn": over["unlearnt"],
         **dict(sorted(figures["skipped"].items(), key=lambda item: -item[1])),
     }
-    lengths: dict[int, int] = {}
-    for split in _SPLITS:
-        for top, number in figures[split]["lengths"].items():
-            lengths[int(top)] = lengths.get(int(top), 0) + number
-    shown: list[RenderableType] = [rows_table("Rows", rows)]
     contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
+    why = [{"why": reason, "number": count} for reason, count in left_out.items() if count]
+    shown: list[RenderableType] = [rows_table("Rows", rows)]
     shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
-    if any(left_out.values()):
-        shown.append(
-            rows_table(
-                "Left out", [{"why": why, "number": count} for why, count in left_out.items() if count]
-            )
-        )
-    by_length = [{"tokens up to": top, "documents": number} for top, number in sorted(lengths.items())]
-    return [*shown, rows_table("Documents by length", by_length, bars="documents")]
+    shown += [rows_table("Left out", why)] if why else []
+    return shown
 
 
 def capture_view(artifact: Artifact, request: ViewRequest) -> View:
@@ -112,16 +106,6 @@ def capture_view(artifact: Artifact, request: ViewRequest) -> View:
                 for name, entry in artifact.meta["rows"].items()
             },
             "shard_count": len(shards),
-            "shards": [
-                {
-                    "file": one.file,
-                    "split": one.split,
-                    "first_row": one.first,
-                    "rows": one.rows,
-                    "tokens": one.tokens,
-                    "bytes": files[one.file]["bytes"],
-                }
-                for one in shards[: request.top]
-            ],
+            "shards": [{**asdict(one), "bytes": files[one.file]["bytes"]} for one in shards[: request.top]],
         }
     )

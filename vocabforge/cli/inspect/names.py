@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load
 from ...vocab.overlap.token_bytes import readable, token_bytes
 
 _OPTIONS = ("--tokenizer", "--target", "--counts", "--drafter")
-_KEYS = tuple(option.removeprefix("--") for option in _OPTIONS)
 _DEPTH = 3
 
 
@@ -27,37 +27,27 @@ class TokenNames:
     def __init__(self, tokenizer: TextTokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._forms: Sequence[bytes | None] = ()
+        self.source = None if tokenizer is None else tokenizer.source
         if tokenizer is not None:
             try:
                 self._forms = token_bytes(tokenizer)
             except DataError:  # the tokens as their vocabulary writes them are better than none
                 self._forms = ()
 
-    @property
-    def known(self) -> bool:
-        return self._tokenizer is not None
-
-    @property
-    def source(self) -> Path | None:
-        """Where the tokenizer was read from."""
-        return self._tokenizer.source if self._tokenizer is not None else None
-
     def text(self, token: int) -> str:
         """One token: its bytes readably; a special token by its name."""
         if self._tokenizer is None:
             return ""
         form = self._forms[token] if token < len(self._forms) else None
-        if form is not None:
-            return readable(form)
-        name = self._tokenizer.backend.id_to_token(token)
-        return readable(name) if name is not None else "(no token)"
+        return readable(
+            form if form is not None else self._tokenizer.backend.id_to_token(token) or "(no token)"
+        )
 
 
 def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
-    """Texts for an artefact's ids: from the tokenizer given, else from one that its record leads to.
+    """Texts for an artefact's ids: from the tokenizer given, else from one that its command line leads to.
 
-    The record is the manifest's configuration and command line, and those of the artefacts they name. A tokenizer
-    that is found there is only used if its fingerprint is the artefact's.
+    A tokenizer that is found there is only used if its fingerprint is the artefact's.
 
     Raises:
         MismatchError: the tokenizer given is not the artefact's.
@@ -86,14 +76,12 @@ def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
 
 
 def _recorded(manifest: Mapping[str, Any], depth: int) -> Iterator[Path]:
-    """Folders that a manifest's record names and that still exist, tokenizers of further artefacts included."""
-    command, config = manifest.get("command"), manifest.get("config")
-    words = [str(word) for word in command] if isinstance(command, list) else []
-    found = [words[at + 1] for at, word in enumerate(words[:-1]) if word in _OPTIONS]
-    found += [word.partition("=")[2] for word in words if word.partition("=")[0] in _OPTIONS and "=" in word]
-    if isinstance(config, dict):
-        found += [config[key] for key in _KEYS if isinstance(config.get(key), str)]
-    for path in map(Path, dict.fromkeys(found)):
+    """Tokenizers that a command line names, or that of an artefact which it names."""
+    command = manifest.get("command")
+    words = (
+        [part for word in command for part in str(word).split("=", 1)] if isinstance(command, list) else []
+    )
+    for path in [Path(value) for option, value in pairwise(words) if option in _OPTIONS]:
         try:
             if path.is_file() or (path / "tokenizer.json").is_file():
                 yield path

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.console import DataTable, FactList, bar, percent, value_text
+from ...core.console import DataTable, FactList, percent, value_text
 from .names import TokenNames
 
 _HASHES = ("tokenizer", "key", "digest")
@@ -73,20 +73,12 @@ def _fact(name: str, value: Any) -> Any:
     return percent(value) if share and isinstance(value, float) else value
 
 
-def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, bars: str = "") -> DataTable:
-    """Rows of JSON as a table: a column for each key, texts left, numbers right.
-
-    Args:
-        bars: key of a number that a last column draws as a bar; 0 is left without.
-    """
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
+    """Rows of JSON as a table: a column for each key, texts left, numbers right."""
     keys = list(rows[0]) if rows else []
     heads = [name.replace("_", " ") + ("" if _is_number(rows[0][name]) else "<") for name in keys]
     shown = rows[:_MOST_ROWS]
     cells = [[_cell(name, row.get(name)) for name in keys] for row in shown]
-    if bars:
-        heads.append("<")
-        largest = max((row[bars] for row in rows), default=1)
-        cells = [[*line, bar(row[bars], largest)] for line, row in zip(cells, shown, strict=True)]
     more = len(rows) - len(shown)
     return DataTable(title, heads, cells, f"{more:,} more: --json has all" if more else "")
 
@@ -103,11 +95,6 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], Mapping):  # tokens
         return "  ".join(str(one.get("text") or one.get("id")) for one in value)
     return f"{value:,.3f}" if isinstance(value, float) else "" if value == "" else value_text(value)
-
-
-def json_names(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same facts under names for programs: underscores for spaces."""
-    return {name.replace(" ", "_"): value for name, value in facts.items()}
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:

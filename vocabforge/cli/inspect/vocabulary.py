@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..vocab.compare_tables import overlap_tables
 from .parts import View, ViewRequest, facts_table, scalars
@@ -15,21 +14,15 @@ from .parts import View, ViewRequest, facts_table, scalars
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
 
-Ids = npt.NDArray[np.int64]
 _A_LINE = 8  # members of a cluster that one line shows
-_SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 def counts_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Totals, how counts are spread, the ``top`` most frequent and rarest tokens, the special ones."""
+    """Totals, the ``top`` most frequent and rarest tokens, the special ones."""
     from ...vocab.counts.table import load_counts
 
     table = load_counts(artifact.path)
     order = np.argsort(-table.counts, kind="stable")[: table.seen]  # ties to the lower id
-    reached = np.cumsum(table.counts[order])
-    edges = [0, 1, 2]
-    while edges[-1] <= int(table.counts.max(initial=0)):
-        edges.append(10 ** len(str(edges[-1])))
     special = {
         "end": table.special.eos,
         "control": table.special.control,
@@ -58,16 +51,10 @@ def counts_view(artifact: Artifact, request: ViewRequest) -> View:
             "ids_with_a_count": table.seen,
             "tokenizer": table.fingerprint,
             "sources": len(table.sources),
-            "ids_that_carry": {
-                f"{share:.0%}": int(np.searchsorted(reached, np.ceil(share * table.tokens))) + 1
-                for share in _SHARES
-                if table.tokens
-            },
             "domains": {
                 name: {"tokens": part.tokens, "documents": part.documents, "bytes": part.bytes}
                 for name, part in table.domains.items()
             },
-            "spread": _spread(table.counts, edges),
             "top": rows(order[: request.top]),
             "rare": rows(order[::-1][: request.top]),
             "special": [
@@ -77,16 +64,6 @@ def counts_view(artifact: Artifact, request: ViewRequest) -> View:
             "origin": dict(table.origin),
         }
     )
-
-
-def _spread(values: Ids, edges: list[int]) -> dict[str, int]:
-    """How many values there are between each two edges, by name."""
-    return {
-        f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}": int(
-            np.count_nonzero((values >= low) & (values < high))
-        )
-        for low, high in pairwise(edges)
-    }
 
 
 def subset_view(artifact: Artifact, request: ViewRequest) -> View:
@@ -123,12 +100,6 @@ def clusters_view(artifact: Artifact, request: ViewRequest) -> View:
 
     clusters = load_clusters(artifact.path)
     sizes = clusters.sizes
-    edges = [1]
-    while edges[-1] <= int(sizes.max(initial=0)):
-        edges.append(2 * edges[-1])
-    spread = _spread(sizes, edges)
-    while spread and not next(iter(spread.values())):  # the first sizes that no cluster has
-        del spread[next(iter(spread))]
     return View(
         {
             "clusters": len(clusters),
@@ -142,7 +113,6 @@ def clusters_view(artifact: Artifact, request: ViewRequest) -> View:
             "tokenizer": clusters.fingerprint,
             "head": scalars(clusters.head),
             "origin": scalars(clusters.origin),
-            "spread": spread,
             "largest_clusters": [
                 {
                     "cluster": cluster,

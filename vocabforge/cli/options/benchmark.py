@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...core.config import Positive, StrictModel
 from ..app import echo, guarded
+from .groups import option
 
 if TYPE_CHECKING:
     from ...evaluate.benchmarks import Benchmark
@@ -41,51 +42,41 @@ def _list_benchmarks(data: Path | None) -> None:
     raise typer.Exit
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions:
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        is_eager=True,
+        callback=_know_data,
+        help="Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache].",
+    ),
+]
+ListOption = Annotated[
+    bool,
+    typer.Option(
+        "--list-benchmarks",
+        is_eager=True,
+        callback=_ask_for_list,
+        help="Name the known benchmarks and where their files are found, and exit.",
+    ),
+]
+
+
+class BenchmarkOptions(StrictModel):
     """The questions of an evaluation."""
 
-    benchmark: Annotated[
-        str,
-        typer.Option(
-            "--benchmark",
-            help="spec-bench, human-eval, gsm8k, sample (made here), or a file: Spec-Bench, HumanEval, GSM8K, "
-            "ShareGPT or messages.",
-        ),
-    ]
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            is_eager=True,
-            callback=_know_data,
-            help="Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache].",
-        ),
-    ] = None
-    benchmark_format: Annotated[
-        str | None,
-        typer.Option(
-            "--benchmark-format", help="Format of a --benchmark file [default: told by its content]."
-        ),
-    ] = None
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Never fetch a benchmark from its public source.")
-    ] = False
-    list_benchmarks: Annotated[
-        bool,
-        typer.Option(
-            "--list-benchmarks",
-            is_eager=True,
-            callback=_ask_for_list,
-            help="Name the known benchmarks and where their files are found, and exit.",
-        ),
-    ] = False
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Only N questions, spread evenly over the benchmark."),
-    ] = None
+    benchmark: str = option(
+        ...,
+        "spec-bench, human-eval, gsm8k, sample (made here), or a file: Spec-Bench, HumanEval, GSM8K, ShareGPT or "
+        "messages.",
+    )
+    benchmark_format: str | None = option(
+        None, "Format of a --benchmark file [default: told by its content]."
+    )
+    offline: bool = option(False, "Never fetch a benchmark from its public source.")
+    limit: Positive | None = option(None, "Only N questions, spread evenly over the benchmark.")
 
-    def load(self) -> Benchmark:
+    def load(self, data: Path | None) -> Benchmark:
         """The questions.
 
         Raises:
@@ -94,9 +85,5 @@ class BenchmarkOptions:
         from ...evaluate.benchmarks import load_benchmark
 
         return load_benchmark(
-            self.benchmark,
-            self.limit,
-            data=self.data,
-            format=self.benchmark_format,
-            offline=self.offline,
+            self.benchmark, self.limit, data=data, format=self.benchmark_format, offline=self.offline
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from pydantic import Field
 
+from ...core.config import StrictModel
 from ...decode.build.spec import MethodGrid, MethodSpec
-from .groups import FromModel
+from .groups import FromModel, option
 
 if TYPE_CHECKING:
     from ...decode.proposers.interface import Wrap
@@ -23,35 +22,14 @@ ManyMethods = Annotated[
 ]
 TreeSizes = Annotated[MethodSpec, FromModel(MethodSpec, only=("depth", "topk", "total_nodes"))]
 
-TargetOption = Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")]
-TokenizerOption = Annotated[
-    Path | None, typer.Option("--tokenizer", help="Tokenizer folder [default: the target's].")
-]
-PromptFormatOption = Annotated[
-    str,
-    typer.Option("--prompt-format", help="auto, chat or raw; auto uses the chat template if there is one."),
-]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda if there is one].")
-]
 
-
-@dataclass(frozen=True, kw_only=True)
-class PassOptions:
+class PassOptions(StrictModel):
     """What the passes run on, and how they are made faster."""
 
-    compiled: Annotated[
-        bool,
-        typer.Option(
-            "--compile", help="Compile the passes first (a minute or so); each is faster afterwards."
-        ),
-    ] = False
-    graphs: Annotated[
-        bool | None,
-        typer.Option("--graphs/--no-graphs", help="Replay cycles as CUDA graphs [default: on CUDA devices]."),
-    ] = None
-    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32"
-    device: DeviceOption = None
+    compile: bool = option(False, "Compile the passes first (a minute or so); each is faster afterwards.")
+    graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
+    dtype: str = option("float32", "float32, bfloat16 or float16.")
+    device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if there is one].")
 
 
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
@@ -84,30 +62,18 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
-    """The law that the target's next token is drawn from."""
+class SamplingOptions(StrictModel):
+    """The distribution that the target's next token is drawn from."""
 
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 0.0
-    sampling_top_k: Annotated[
-        int, typer.Option("--sampling-top-k", min=0, help="Choose among the k most probable tokens; 0: all.")
-    ] = 0
-    top_p: Annotated[
-        float,
-        typer.Option("--top-p", help="Choose among the tokens of this probability mass, above 0 to 1."),
-    ] = 1.0
-    min_p: Annotated[
-        float, typer.Option("--min-p", help="Drop tokens below this share of the most probable one, 0 to 1.")
-    ] = 0.0
-    repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", help="Against tokens of prompt and output; 1: none.")
-    ] = 1.0
-    presence_penalty: Annotated[
-        float, typer.Option("--presence-penalty", help="Against tokens of the output, once; 0: none.")
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float, typer.Option("--frequency-penalty", help="Against tokens of the output, each time; 0: none.")
-    ] = 0.0
+    temperature: Annotated[float, Field(ge=0)] = option(0.0, "0 is greedy.")
+    sampling_top_k: Annotated[int, Field(ge=0)] = option(
+        0, "Choose among the k most probable tokens; 0: all."
+    )
+    top_p: float = option(1.0, "Choose among the tokens of this probability mass, above 0 to 1.")
+    min_p: float = option(0.0, "Drop tokens below this share of the most probable one, 0 to 1.")
+    repetition_penalty: float = option(1.0, "Against tokens of prompt and output; 1: none.")
+    presence_penalty: float = option(0.0, "Against tokens of the output, once; 0: none.")
+    frequency_penalty: float = option(0.0, "Against tokens of the output, each time; 0: none.")
 
     def with_seed(self, seed: int) -> SamplingParams:
         """The same as the decoder takes it.
@@ -117,13 +83,5 @@ class SamplingOptions:
         """
         from ...decode.request import SamplingParams
 
-        return SamplingParams(
-            temperature=self.temperature,
-            top_k=self.sampling_top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=seed,
-        )
+        values = self.model_dump()
+        return SamplingParams(top_k=values.pop("sampling_top_k"), seed=seed, **values)

@@ -1,14 +1,12 @@
 """Options in groups: a parameter of a command may be a group, whose fields are options of the program.
 
-A group is a dataclass (``frozen=True, kw_only=True``) whose fields are ``Annotated[T, typer.Option(...)] = default`` or
-groups again; a pydantic model, whose fields become options by their names, types and descriptions; or
-``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
+A group is a pydantic model, whose fields become options by their names, types and descriptions (:func:`option`);
+or ``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
 signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import types
 import typing
@@ -20,6 +18,39 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import typer
+from pydantic import BeforeValidator, Field
+
+from ...core.values import parse_size
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]  # 16384 or 16k
+
+
+def option(
+    default: Any,
+    text: str,
+    metavar: str | None = None,
+    *,
+    short: str | None = None,
+    flag: str | None = None,
+    many: bool = False,
+    positional: bool = False,
+) -> Any:
+    """A field of a model that is an option; ``...`` for a default makes it required.
+
+    Args:
+        short: a further name of one letter, such as ``-c``.
+        flag: the name, if it is not the field's.
+        many: a ``tuple[T, ...]`` that may be given several times.
+        positional: such a tuple as arguments without a name.
+    """
+    extra: Any = {
+        "metavar": metavar,
+        "short": short,
+        "flag": flag,
+        "many": many or positional,
+        "positional": positional,
+    }
+    return Field(default, description=text, json_schema_extra=extra)
 
 
 class _Text:
@@ -58,14 +89,18 @@ class FromModel:
 
     def _option(self, name: str, one: Any) -> Parameter:
         kind, optional, bounds = _kind_of(one.annotation, one.metadata)
-        flag, text = "--" + name.replace("_", "-"), one.description or ""
+        extra, text = one.json_schema_extra or {}, one.description or ""
+        flag = extra.get("flag") or "--" + name.replace("_", "-")
+        many = name in self.many or extra.get("many")
+        if extra.get("many"):
+            kind, _, bounds = _kind_of(typing.get_args(kind)[0])
         if name in self.lists:
             kind, bounds = _Text, {}
             text = (
                 f"{text.partition(' [default:')[0].rstrip('.')}. Several: A,B [default: {self.lists[name]}]."
             )
         settings: dict[str, Any] = {**bounds, "rich_help_panel": self.panel}
-        settings["metavar"] = (one.json_schema_extra or {}).get("metavar")
+        settings["metavar"] = extra.get("metavar")
         default = Parameter.empty if one.is_required() else one.default
         if typing.get_origin(kind) is Literal:
             words = {word: word for word in typing.get_args(kind)}
@@ -77,13 +112,20 @@ class FromModel:
             kind = str  # the model reads it
             if isinstance(default, tuple):
                 default = ",".join(map(str, default)) or None
-        if name in self.many:
+        if many:
             if name in self.labelled:
                 kind, settings["metavar"] = str, "[LABEL=]DIR"
-            kind, default, text = types.GenericAlias(list, (kind,)), None, f"{text} Repeatable."
+            if not extra.get("positional"):
+                text = f"{text} Repeatable."
+            default = Parameter.empty if one.is_required() else None
+            kind = types.GenericAlias(list, (kind,))
         if optional or default is None:
             kind = Union[kind, None]  # noqa: UP007
-        annotation: Any = Annotated[kind, typer.Option(flag, help=text, **settings)]
+        names = [flag, *filter(None, [extra.get("short")])]
+        made = typer.Option(*names, help=text, **settings)
+        if extra.get("positional"):
+            made = typer.Argument(metavar=settings["metavar"], help=text, show_default=False)
+        annotation: Any = Annotated[kind, made]
         return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -108,41 +150,27 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
     return annotation, False, bounds
 
 
-def one_size(text: str) -> int:
-    """A size of 1 or more, as the parser of an option."""
-    from ...core.values import parse_size
-
-    try:
-        size: int = parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if size < 1:
-        raise typer.BadParameter(f"{text} is not 1 or more")
-    return size
-
-
 def signature(command: Callable[..., None]) -> inspect.Signature:
     """The options of a command as its parameters, those that must be given first.
 
     Raises:
         TypeError: two groups have an option of one name.
     """
-    options = sorted(_options(_members(command)), key=lambda one: one.default is not Parameter.empty)
+    found = [option for one in _members(command) for option in _options(one)]
+    options = sorted(found, key=lambda one: one.default is not Parameter.empty)
     names = [one.name for one in options]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise TypeError(f"{command.__name__} has these options in two groups: {', '.join(twice)}")
     return inspect.Signature(options)
 
 
-def _members(owner: Callable[..., Any]) -> list[Parameter]:
-    """Parameters of a command, or fields of a group, with their types resolved."""
-    if isinstance(owner, type):
-        hints = typing.get_type_hints(owner, include_extras=True)
-    else:  # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
-        hints = inspect.get_annotations(owner, eval_str=True)
+def _members(command: Callable[..., Any]) -> list[Parameter]:
+    """Parameters of a command with their types resolved."""
+    # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
+    hints = inspect.get_annotations(command, eval_str=True)
     return [
         one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(one.name, one.annotation))
-        for one in inspect.signature(owner).parameters.values()
+        for one in inspect.signature(command).parameters.values()
     ]
 
 
@@ -154,34 +182,23 @@ def _model_of(annotation: Any) -> FromModel | None:
     return next((one for one in extras if isinstance(one, FromModel)), None)
 
 
-def _options(members: Iterable[Parameter]) -> Iterator[Parameter]:
-    for one in members:
-        if (model := _model_of(one.annotation)) is not None:
-            yield from model.options()
-        elif _is_group(one.annotation):
-            yield from _options(_members(one.annotation))
-        else:
-            yield one
+def _options(one: Parameter) -> list[Parameter]:
+    model = _model_of(one.annotation)
+    return [one] if model is None else list(model.options())
 
 
-def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
-
-
-def arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``owner``, a command or a group, is called with: its own options, its groups put together."""
+def arguments(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command is called with: its own options, and its groups put together."""
     values = {}
-    for one in _members(owner):
+    for one in _members(command):
         if (model := _model_of(one.annotation)) is not None:
-            values[one.name] = _made(one.annotation, {name: given[name] for name in model.names})
-        elif _is_group(one.annotation):
-            values[one.name] = one.annotation(**arguments(one.annotation, given))
+            values[one.name] = _made(one.annotation, model, {name: given[name] for name in model.names})
         else:
             values[one.name] = given[one.name]
     return values
 
 
-def _made(annotation: Any, values: dict[str, Any]) -> Any:
+def _made(annotation: Any, model: FromModel, values: dict[str, Any]) -> Any:
     """A model, or what stands for it, of the options' values.
 
     Raises:
@@ -189,6 +206,8 @@ def _made(annotation: Any, values: dict[str, Any]) -> Any:
     """
     make = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    if make is model.model:
+        values = {name: value for name, value in values.items() if value is not None}  # the model's defaults
     try:
         return make(**values)
     except ValueError as error:

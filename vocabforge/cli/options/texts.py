@@ -1,55 +1,10 @@
-"""Options of the commands that read texts and conversations."""
+"""What the commands that read texts and conversations share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated
+from typing import Literal
 
-import typer
-
-
-class TextUnit(str, Enum):
-    """What a document of a text file is."""
-
-    file = "file"
-    line = "line"
-    paragraph = "paragraph"
-
-
-MoreInputsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PATH", help="Further paths of --input.", show_default=False),
-]
-TextUnitOption = Annotated[TextUnit, typer.Option(help="What one document of a text file is.")]
-StrictOption = Annotated[
-    bool,
-    typer.Option("--strict", help="Fail at the first unreadable line instead of skipping and counting it."),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentOptions:
-    """What a document is, and where its text stands."""
-
-    text_field: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Field with the text or conversation of a row; by default the usual names."
-        ),
-    ] = None
-    text_unit: TextUnitOption = TextUnit.file
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Documents of a text file are parted by this literal, such as '<|endoftext|>'.",
-        ),
-    ] = None
-
-    def check(self) -> None:
-        """Raises: UsageError: two ways of parting documents."""
-        check_parting(self.separator, self.text_unit.value)
+TextUnit = Literal["file", "line", "paragraph"]  # what one document of a text file is
 
 
 def check_parting(separator: str | None, text_unit: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from ...core.config import StrictModel
+from ...core.console import DataCell, DataTable
 from ..app import JsonOption, print_json, print_line, stdout_console
+from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...doctor.checks import Report
@@ -16,54 +18,27 @@ if TYPE_CHECKING:
     from ...doctor.target import TargetFacts
     from ...models.drafters.interface import Drafter
 
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+_TONES = {"ok": "good", "warning": "mild", "failed": "bad", "skipped": ""}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subjects:
+class Subjects(StrictModel):
     """What is looked at beside the machine."""
 
-    target: Annotated[
-        Path | None, typer.Option("--target", metavar="PATH", help="Target model folder to check.")
-    ] = None
-    drafter: Annotated[
-        Path | None,
-        typer.Option(
-            "--drafter",
-            metavar="DIR",
-            help="Drafter, or draft model of any vocabulary, to check against the target.",
-        ),
-    ] = None
-    vocab: Annotated[
-        Path | None,
-        typer.Option(
-            "--vocab", metavar="DIR", help="Subset artefact to check against --target and --drafter."
-        ),
-    ] = None
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option("--tokenizer", metavar="PATH", help="Tokenizer folder [default: the target's]."),
-    ] = None
-    server: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--server",
-            metavar="NAME",
-            help="Look at these servers' readers only: sglang, vllm, speculators, fr-spec (repeatable).",
-        ),
-    ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts",
-            metavar="FILE",
-            help="Questions to try the target layers of --drafter on [default: a few built-in beginnings].",
-        ),
-    ] = None
-    keys: Annotated[
-        bool,
-        typer.Option("--keys", help="List every stored tensor with what each server does with it."),
-    ] = False
+    target: Path | None = option(None, "Target model folder to check.", "PATH")
+    drafter: Path | None = option(
+        None, "Drafter, or draft model of any vocabulary, to check against the target.", "DIR"
+    )
+    vocab: Path | None = option(None, "Subset artefact to check against --target and --drafter.", "DIR")
+    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].", "PATH")
+    server: tuple[str, ...] = option(
+        (), "Look at these servers' readers only: sglang, vllm, speculators, fr-spec.", "NAME", many=True
+    )
+    prompts: Path | None = option(
+        None,
+        "Questions to try the target layers of --drafter on [default: a few built-in beginnings].",
+        "FILE",
+    )
+    keys: bool = option(False, "List every stored tensor with what each server does with it.")
 
     def check(self) -> None:
         """Refuse what has nothing to be checked against, before anything is loaded.
@@ -74,21 +49,13 @@ class Subjects:
         from ...core.errors import UsageError
         from ...export.servers.registry import reader_of
 
-        for name, given in (
-            ("--drafter", self.drafter),
-            ("--vocab", self.vocab),
-            ("--tokenizer", self.tokenizer),
-        ):
-            if given is not None and self.target is None:
-                raise UsageError(f"{name} is checked against a target", expected="--target PATH beside it")
-        for name, wanted in (
-            ("--server", self.server),
-            ("--prompts", self.prompts),
-            ("--keys", self.keys or None),
-        ):
-            if wanted is not None and self.drafter is None:
-                raise UsageError(f"{name} is about a drafter's folder", expected="--drafter DIR beside it")
-        for server in self.server or ():
+        for name in ("drafter", "vocab", "tokenizer"):
+            if getattr(self, name) is not None and self.target is None:
+                raise UsageError(f"--{name} is checked against a target", expected="--target PATH beside it")
+        for name in ("server", "prompts", "keys"):
+            if getattr(self, name) and self.drafter is None:
+                raise UsageError(f"--{name} is about a drafter's folder", expected="--drafter DIR beside it")
+        for server in self.server:
             reader_of(server)
 
 
@@ -155,51 +122,37 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
         return None
     loaded = check_drafter(report, path, facts)
     say("Reading it as servers do …")
-    check_servers(report, path, facts, loaded, _server_options(facts, asked.server, asked.prompts))
+    check_servers(report, path, facts, loaded, _server_options(facts, asked))
     return loaded
 
 
-def _server_options(
-    facts: TargetFacts | None, servers: list[str] | None, file: Path | None
-) -> ServerCheckOptions:
+def _server_options(facts: TargetFacts | None, asked: Subjects) -> ServerCheckOptions:
     from ...core.errors import UsageError
     from ...doctor.servers import ServerCheckOptions
     from ...evaluate.acceptance.prompts import read_prompts
     from ...train.config import LiveConfig
 
-    names = tuple(servers or ())
-    if file is None or facts is None:
-        return ServerCheckOptions(names)
+    if asked.prompts is None or facts is None:
+        return ServerCheckOptions(asked.server)
     if facts.tokenizer is None:
         raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH beside it")
     wishes = LiveConfig(max_new_tokens=ServerCheckOptions.new)
-    read = read_prompts(file, facts.tokenizer, wishes, facts.model.config.max_positions)
-    return ServerCheckOptions(names, [list(prompt) for prompt in read.prompts])
+    read = read_prompts(asked.prompts, facts.tokenizer, wishes, facts.model.config.max_positions)
+    return ServerCheckOptions(asked.server, [list(prompt) for prompt in read.prompts])
 
 
 def _print_table(report: Report, *, keys: bool) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("check", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("found; what to do", overflow="fold")
-    group = None
-    for row in report.rows:
-        if row.group != group:
-            group = row.group
-            if table.row_count:
-                table.add_section()
-            table.add_row(f"[bold]{group}[/bold]", "", "")
-        text = escape(row.found)
-        if row.remedy:
-            text += f"\n[{_STYLES[row.state]}]→ {escape(row.remedy)}[/]"
-        if keys and row.details:
-            text += "\n" + escape("\n".join(row.details))
-        table.add_row(f"  {row.check}", f"[{_STYLES[row.state]}]{row.state}[/]", text)
-    stdout_console(markup=True).print(table)
+    out = stdout_console()
+    for group in dict.fromkeys(row.group for row in report.rows):
+        rows = []
+        for row in report.rows:
+            if row.group != group:
+                continue
+            more = [f"→ {row.remedy}"] if row.remedy else []
+            more += row.details if keys else ()
+            state = DataCell(row.state, tone=_TONES[row.state])
+            rows.append([row.check, state, DataCell(row.found, "\n".join(more))])
+        out.print(DataTable(group, ["check<", "result<", "found; what to do<"], rows))
 
 
 def _verdict(report: Report) -> str:

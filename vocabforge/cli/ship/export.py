@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..app import JsonOption, OverwriteOption, print_json
-from ..options.groups import one_size
+from ...core.config import Positive, StrictModel
+from ..app import ResultOptions, print_json
+from ..options.groups import Size, option
 
 PROMPTS = 48  # that --head uses at most
 _FORMATS = (
@@ -19,85 +16,42 @@ _FORMATS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FallbackOptions:
-    """A draft head, and the static vocabulary in its place."""
-
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            "--head",
-            help="Draft head (ranker, low-rank, router) of this drafter: write a static draft vocabulary in its place, "
-            "counted on --prompts (with --vocab behind the counted tokens), and the head itself under dynamic/.",
-        ),
-    ] = None
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--fallback-size",
-            parser=one_size,
-            metavar="N",
-            help="Tokens of the static draft vocabulary [default: as many rows of the LM head as --head reads weights "
-            "for one hidden row].",
-        ),
-    ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts",
-            help=f"Held-out prompts for --head, at most {PROMPTS} of them (OUTPUT/heldout_prompts.jsonl of "
-            "train-drafter): half count tokens, half measure.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportRequest:
+class ExportRequest(StrictModel):
     """A drafter, and how it is to be written."""
 
-    drafter: Annotated[
-        Path,
-        typer.Option(
-            "--drafter",
-            help="Drafter in any of the formats: OUTPUT/drafter of train-drafter, or one made elsewhere.",
-        ),
-    ]
-    format_name: Annotated[str, typer.Option("--format", help=_FORMATS)]
-    output: Annotated[Path, typer.Option("--output", help="Folder to make.")]
-    target: Annotated[
-        Path | None,
-        typer.Option("--target", help="Folder of the target [default: the one it was trained with]."),
-    ] = None
-    vocab: Annotated[
-        list[Path] | None,
-        typer.Option("--vocab", help="Subset artefact: restrict the draft head to these tokens."),
-    ] = None
-    fallback: FallbackOptions
-    server: Annotated[
-        str | None,
-        typer.Option("--server", help="eagle: sglang or vllm, which read it differently [default: sglang]."),
-    ] = None
-    evaluation: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--eval", help="Evaluation of this drafter: its figures go into the model card. Repeatable."
-        ),
-    ] = None
-    speculative_tokens: Annotated[
-        int,
-        typer.Option(
-            "--speculative-tokens",
-            min=1,
-            help="Draft tokens a cycle that speculators-eagle3 and the model card recommend.",
-        ),
-    ] = 5
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="Of the weights written: float32, bfloat16 or float16.")
-    ] = "float32"
-    overwrite: OverwriteOption = False
+    drafter: Path = option(
+        ..., "Drafter in any of the formats: OUTPUT/drafter of train-drafter, or one made elsewhere."
+    )
+    format: str = option(..., _FORMATS)
+    output: Path = option(..., "Folder to make.")
+    target: Path | None = option(None, "Folder of the target [default: the one it was trained with].")
+    vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
+    head: Path | None = option(
+        None,
+        "Draft head (ranker, low-rank, router) of this drafter: write a static draft vocabulary in its place, "
+        "counted on --prompts (with --vocab behind the counted tokens), and the head itself under dynamic/.",
+    )
+    fallback_size: Size | None = option(
+        None,
+        "Tokens of the static draft vocabulary [default: a quarter of the drafter's own].",
+        "N",
+    )
+    prompts: Path | None = option(
+        None,
+        f"Held-out prompts for --head, at most {PROMPTS} of them (OUTPUT/heldout_prompts.jsonl of train-drafter): "
+        "half count tokens, half measure.",
+    )
+    server: str | None = option(None, "eagle: sglang or vllm, which read it differently [default: sglang].")
+    eval: tuple[Path, ...] = option(
+        (), "Evaluation of this drafter: its figures go into the model card.", many=True
+    )
+    speculative_tokens: Positive = option(
+        5, "Draft tokens a cycle that speculators-eagle3 and the model card recommend."
+    )
+    dtype: str = option("float32", "Of the weights written: float32, bfloat16 or float16.")
 
 
-def export(request: ExportRequest, as_json: JsonOption = False) -> None:
+def export(request: ExportRequest, ending: ResultOptions) -> None:
     """Write a drafter as a decoder or server reads it, with a model card, optionally with a restricted head.
 
     The folder is read back and computed with before it takes its name. `--format native` is also the import of a
@@ -107,6 +61,6 @@ def export(request: ExportRequest, as_json: JsonOption = False) -> None:
     """
     from .export_run import run_export
 
-    facts = run_export(request, quiet=as_json)
-    if as_json:
+    facts = run_export(request, quiet=ending.as_json, overwrite=ending.overwrite)
+    if ending.as_json:
         print_json(facts)

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ...evaluate.results.schema import Figure, MethodResults, Outputs, Results
     from ...export.card import MeasuredMethod
 
-_DRAFTER, _VOCABULARY = "drafter ", "vocabulary "  # roles in the record of an evaluation
-
 
 def recipe_of(artifact: Artifact | None) -> dict[str, Any]:
     """The configuration that a drafter was trained with, as its manifest has it; empty where it has none."""
@@ -35,7 +33,7 @@ def measured_in(
 ) -> list[MeasuredMethod]:
     """The methods of evaluations that drafted with a drafter.
 
-    Those with the exported draft vocabulary, where an evaluation has one; else all of them.
+    Those with the exported draft vocabulary, if an evaluation has one; else all of them.
 
     Args:
         digests: see :func:`digests_of`. fingerprint: of the target.
@@ -45,69 +43,40 @@ def measured_in(
         DataError: no results there.
         MismatchError: another target, or a run without this drafter.
     """
+    from ...core.errors import MismatchError
     from ...evaluate.results.schema import read_results
 
-    return [
-        row
-        for folder in folders
-        for row in _rows(read_results(folder), folder, digests, fingerprint, rows, vocab)
-    ]
-
-
-def _rows(
-    results: Results, folder: Path, digests: set[str], fingerprint: str, rows: int, vocab: str | None
-) -> list[MeasuredMethod]:
-    from ...core.errors import MismatchError
-
-    if results.target.fingerprint not in (None, fingerprint):
-        raise MismatchError(
-            "this evaluation is of another target",
-            got=f"{results.target.name}, fingerprint {str(results.target.fingerprint)[:12]}…",
-            expected=f"fingerprint {fingerprint[:12]}…",
-            source=folder,
-        )
-    labels = _labels(results, _DRAFTER, digests)
-    ours = [one for one in results.methods[1:] if _belongs(one.name, labels, results)]
-    if not ours:
-        drafters = [role for role in results.parents if role.startswith(_DRAFTER)]
-        raise MismatchError(
-            "this evaluation did not measure this drafter",
-            got=", ".join(drafters) or "no drafter",
-            expected=" or ".join(f"{digest[:12]}…" for digest in sorted(digests)),
-            source=folder,
-            remedy="evaluate the drafter that is exported (vocabforge eval --drafter), or leave this --eval out",
-        )
-    same = [one for one in ours if _is_same(one, results, rows, vocab)]
-    return [_row(one, results, bool(same)) for one in same or ours]
-
-
-def _labels(results: Results, role: str, digests: set[str]) -> list[str]:
-    return [
-        name.removeprefix(role)
-        for name, digest in results.parents.items()
-        if name.startswith(role) and digest in digests
-    ]
-
-
-def _belongs(method: str, labels: Sequence[str], results: Results) -> bool:
-    """Methods are named LABEL, LABEL:PROPOSER, LABEL+VOCABULARY; in a recipe, as their drafter's role."""
-    if _DRAFTER + method in results.parents:
-        return method in labels
-    return any(method.startswith((f"{label}+", f"{label}:")) for label in labels)
+    found = []
+    for folder in folders:
+        results = read_results(folder)
+        if results.target.fingerprint not in (None, fingerprint):
+            raise MismatchError(
+                "this evaluation is of another target",
+                got=f"{results.target.name}, fingerprint {str(results.target.fingerprint)[:12]}…",
+                expected=f"fingerprint {fingerprint[:12]}…",
+                source=folder,
+            )
+        ours = [one for one in results.methods[1:] if results.parents.get(f"drafter {one.name}") in digests]
+        if not ours:
+            drafters = [role for role in results.parents if role.startswith("drafter ")]
+            raise MismatchError(
+                "this evaluation did not measure this drafter",
+                got=", ".join(drafters) or "no drafter",
+                expected=" or ".join(f"{digest[:12]}…" for digest in sorted(digests)),
+                source=folder,
+                remedy="evaluate the drafter that is exported (vocabforge eval --drafter), or leave this --eval out",
+            )
+        same = [one for one in ours if _is_same(one, results, rows, vocab)]
+        found += [_row(one, results, bool(same)) for one in same or ours]
+    return found
 
 
 def _is_same(method: MethodResults, results: Results, rows: int, vocab: str | None) -> bool:
-    """Whether a method scored the exported head: by its vocabulary's hash where it used one, else by its size."""
-    found = method.vocabulary
+    """Whether a method scored the exported head: by its vocabulary's hash if it used one, else by its size."""
+    found, used = method.vocabulary, results.parents.get(f"vocabulary {method.name}")
     if found is None or found.kind not in ("full", "static") or found.size != rows:
         return False
-    used = [
-        digest
-        for name, digest in results.parents.items()
-        if name.startswith(_VOCABULARY)
-        and (method.name.endswith("+" + (label := name.removeprefix(_VOCABULARY))) or method.name == label)
-    ]
-    return not used or vocab is None or vocab in used
+    return used is None or vocab is None or used == vocab
 
 
 def _row(method: MethodResults, results: Results, same: bool) -> MeasuredMethod:
@@ -117,11 +86,12 @@ def _row(method: MethodResults, results: Results, same: bool) -> MeasuredMethod:
     facts, sampling = results.environment, results.settings.sampling
     machine = facts.get("gpu") or f"{facts.get('processor')}, {facts.get('threads')} threads"
     temperature = sampling.get("temperature", 0.0)
-    law = "greedy" if not temperature else f"temperature {temperature:g}"
+    law = f"temperature {temperature:g}" if temperature else "greedy"
+    verifier = f", verifier {method.verifier}" if method.verifier else ""
     answered = results.answered
     return MeasuredMethod(
         benchmark=f"{results.benchmark.name}, {answered:,} question{'' if answered == 1 else 's'}",
-        decoding=f"{method.description.split(',')[0]}, {_nodes(method)}{law}{_verifier(method)}",
+        decoding=f"{', '.join(method.description.split(', ')[:2])}, {law}{verifier}",
         vocabulary="–" if found is None else f"{found.size:,} of {found.of:,} ({found.kind})",
         accepted=_with(overall.accepted_length),
         speedup=_with(overall.speedup),
@@ -130,16 +100,6 @@ def _row(method: MethodResults, results: Results, same: bool) -> MeasuredMethod:
         made=f"{machine}, {results.target.dtype}, {results.created[:10]}, VocabForge {results.vocabforge}",
         same=same,
     )
-
-
-def _nodes(method: MethodResults) -> str:
-    """``60 nodes on 6 levels, `` of a method's description; empty where it does not say so."""
-    parts = method.description.split(", ")
-    return f"{parts[1]}, " if len(parts) > 1 and " nodes on " in parts[1] else ""
-
-
-def _verifier(method: MethodResults) -> str:
-    return "" if method.verifier is None else f", verifier {method.verifier}"
 
 
 def _with(figure: Figure, digits: int = 2) -> str:

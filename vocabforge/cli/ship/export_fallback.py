@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,6 @@ from ...decode.build.spec import MethodSpec
 from ...decode.tree import TreeSettings
 from ...evaluate.acceptance.fallback import FallbackRequest, card_section, choose_fallback
 from ...evaluate.acceptance.prompts import read_prompts
-from ...export.layouts.interface import Export, Layout
 from ...export.revocab import prune_head
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
@@ -65,9 +63,8 @@ def check_fallback(request: ExportRequest, kind: str) -> None:
         UsageError: options without their use, no prompts, or a format without a static map.
         MismatchError: the format does not hold this kind of drafter.
     """
-    fallback = request.fallback
-    if fallback.head is None:
-        options = {"--fallback-size": fallback.size, "--prompts": fallback.prompts}
+    if request.head is None:
+        options = {"--fallback-size": request.fallback_size, "--prompts": request.prompts}
         if given := [name for name, value in options.items() if value is not None]:
             raise UsageError(
                 "there is no draft head to find a static fallback for",
@@ -75,21 +72,21 @@ def check_fallback(request: ExportRequest, kind: str) -> None:
                 expected="--head DIR beside it",
             )
         return
-    if request.format_name not in STATIC_MAPS:
+    if request.format not in STATIC_MAPS:
         raise UsageError(
             "this format holds no static draft vocabulary that could stand for a draft head",
-            got=f"--head with --format {request.format_name}",
+            got=f"--head with --format {request.format}",
             expected=", ".join(STATIC_MAPS),
             remedy="vocabforge eval and generate take --head as it is",
         )
-    if kind != STATIC_MAPS[request.format_name]:
+    if kind != STATIC_MAPS[request.format]:
         raise MismatchError(
             "the format does not hold this kind of drafter",
-            got=f"--format {request.format_name} for a drafter of kind {kind}",
-            expected=STATIC_MAPS[request.format_name],
+            got=f"--format {request.format} for a drafter of kind {kind}",
+            expected=STATIC_MAPS[request.format],
             source=request.drafter,
         )
-    if fallback.prompts is None:
+    if request.prompts is None:
         raise UsageError(
             "a static fallback is counted on prompts, and there are none",
             expected="--prompts FILE with held-out prompts",
@@ -97,27 +94,8 @@ def check_fallback(request: ExportRequest, kind: str) -> None:
         )
 
 
-def try_layout(layout: type[Layout], output: Path, export: Export) -> None:
-    """Refuse, before anything is measured, a drafter that the layout cannot express over a static vocabulary.
-
-    Args:
-        output: the folder to be made; what is tried is written beside it, and removed.
-        export: with the drafter's own head.
-
-    Raises:
-        VocabForgeError: what the layout's writer raises.
-    """
-    drafter = export.drafter
-    few = drafter.target_ids[:2].cpu().numpy()
-    subset = VocabSubset.from_ranked(few, vocab_size=drafter.config.vocab_size, fingerprint="")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        tried = dataclasses.replace(export, drafter=prune_head(drafter, subset, source=output))
-        layout.write(Path(folder) / "tried", tried)
-
-
 def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
-    """Choose the static draft vocabulary that replaces ``request.fallback.head``.
+    """Choose the static draft vocabulary that replaces ``request.head``.
 
     Args:
         loaded: the drafter with its own head; :attr:`HeadParts.beside` writes it.
@@ -125,7 +103,7 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
-    head, prompts = request.fallback.head, request.fallback.prompts
+    head, prompts = request.head, request.prompts
     assert head is not None  # check_fallback
     assert prompts is not None
     # The target is measured in fp32 on a CPU, in the exported dtype on a GPU.
@@ -140,7 +118,11 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
     )
     read = read_prompts(prompts, models.tokenizer, config, models.model.config.max_positions)
     subset, facts = choose_fallback(models.model, own, read, asked)
-    vocabs = {f"vocab {path}": open_artifact(path, "subset").content_hash for path in request.vocab or ()}
+    vocabs = (
+        {}
+        if (path := request.vocab) is None
+        else {f"vocab {path}": open_artifact(path, "subset").content_hash}
+    )
     return HeadParts(
         prune_head(loaded, subset, source=head),
         tuple(subset.ranked.tolist()),
@@ -158,7 +140,7 @@ def _request(request: ExportRequest, path: Path, models: Models) -> FallbackRequ
     check_owner(head.artifact, models.owner(request.drafter), drafter=request.drafter)
     options = head_options(head.kind, head.artifact.meta, MethodSpec())
     tokenizer = models.tokenizer
-    filler = [read_subset(vocab, tokenizer.fingerprint).ranked for vocab in request.vocab or ()]
+    filler = None if request.vocab is None else read_subset(request.vocab, tokenizer.fingerprint).ranked
     special = SpecialTokens.of(tokenizer)
     wanted = sorted({*special.eos, *special.control})
     known = set(models.drafter(request.drafter)[0].target_ids.tolist())
@@ -166,8 +148,8 @@ def _request(request: ExportRequest, path: Path, models: Models) -> FallbackRequ
         say(f"Warning: the drafter's own head lacks the end or control tokens {', '.join(map(str, lost))}.")
     return FallbackRequest(
         NamedHead("head", path, head, options),
-        request.fallback.size,
-        filler[0] if filler else None,
+        request.fallback_size,
+        filler,
         tuple(token for token in wanted if token in known),
         tokenizer.vocab_size,
         tokenizer.fingerprint,
@@ -179,14 +161,14 @@ def _write_dynamic(
     folder: Path, request: ExportRequest, loaded: Drafter, subset: VocabSubset, owner: HeadOwner
 ) -> None:
     """The drafter with its own head, the dynamic head bound to it, and the static vocabulary as an artefact."""
-    assert request.fallback.head is not None
+    assert request.head is not None
     artifact = open_artifact(request.drafter) if (request.drafter / MANIFEST).is_file() else None
     prints = {"target_fingerprint": owner.target, "tokenizer_fingerprint": owner.tokenizer}
     meta = prints | dict(artifact.meta if artifact is not None else {})
     parents = {} if artifact is None else {"drafter": artifact.content_hash}
     config = None if artifact is None else artifact.manifest.get("config")
     save_drafter(folder / "drafter", loaded.to(DTYPES[request.dtype]), meta, parents=parents, config=config)
-    head = load_head(request.fallback.head)
+    head = load_head(request.head)
     bound = dataclasses.replace(owner, drafter=drafter_digest(folder / "drafter"))
     known = {"head", *owner.to_meta()}
     facts = {name: value for name, value in head.artifact.meta.items() if name not in known}

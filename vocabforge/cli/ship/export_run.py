@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from ...models.target.load import DTYPES
 from ...vocab.subset.subset import load_subset
 from .export import ExportRequest
 from .export_card import digests_of, measured_in, recipe_of
-from .export_fallback import HeadParts, check_fallback, choose, try_layout
+from .export_fallback import HeadParts, check_fallback, choose
 
 
-def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
+def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[str, Any]:
     """Write the folder.
 
     Args:
@@ -43,16 +43,12 @@ def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
         VocabForgeError: options that do not go together, anything missing or damaged, a drafter that the layout
             cannot express.
     """
-    layout = layout_of(request.format_name)
-    _check(request)
+    layout = layout_of(request.format)
+    _check(request, overwrite=overwrite)
     target = request.target or trained_with(request.drafter)
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
     check_fallback(request, loaded.kind)
-    if request.fallback.head is not None:
-        own = Export(loaded, config, shared, str(target), DTYPES[request.dtype], server=request.server)
-        try_layout(layout, request.output, own)
-    _figures(request, target, artifact, HeadParts(loaded))  # told before anything is measured
     parts = _parts(request, target, loaded, artifact)
     recipe = recipe_of(artifact)
     meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)
@@ -69,110 +65,84 @@ def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
         ranked=parts.ranked,
         server=request.server,
         speculative_tokens=request.speculative_tokens,
-        overwrite=request.overwrite,
+        overwrite=overwrite,
         beside=parts.beside,
     )
-    card = _card(request, export, recipe, _figures(request, target, artifact, parts), parts.card)
-    layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout, request.output, replace(export, card=card), layers)
-    if not quiet:
-        _tell(request, parts, config)
-    return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
-
-
-def _card(
-    request: ExportRequest,
-    export: Export,
-    recipe: Mapping[str, Any],
-    measured: Sequence[MeasuredMethod],
-    section: str | None,
-) -> str:
-    facts = CardFacts(
+    card = CardFacts(
         name=request.output.resolve().name,
-        layout=request.format_name,
+        layout=request.format,
         drafter=export.drafter,
         target=export.target,
         target_name=export.target_name,
         dtype=request.dtype,
         server=request.server,
         speculative_tokens=request.speculative_tokens,
-        meta=export.meta,
+        meta=meta,
         recipe=recipe,
-        coverage=export.meta.get("coverage"),
-        measured=measured,
-        sections=() if section is None else (section,),
+        coverage=meta.get("coverage"),
+        measured=_figures(request, target, artifact, parts),
+        sections=() if parts.card is None else (parts.card,),
     )
-    return model_card(facts)
+    layers = int(config.get("num_hidden_layers") or 0)
+    write_checked(layout, request.output, replace(export, card=model_card(card)), layers)
+    if not quiet:
+        _tell(request, parts, config)
+    return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
 
 
-def _check(request: ExportRequest) -> None:
+def _check(request: ExportRequest, *, overwrite: bool) -> None:
     check_known(request.dtype, DTYPES, "dtype", source="--dtype")
-    if request.server is not None and request.server not in SERVERS.get(request.format_name, ()):
-        known = SERVERS.get(request.format_name)
+    if request.server is not None and request.server not in SERVERS.get(request.format, ()):
+        known = SERVERS.get(request.format)
         raise UsageError(
             "this format is not written for one server",
-            got=f"--server {request.server} with --format {request.format_name}",
+            got=f"--server {request.server} with --format {request.format}",
             expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
             remedy=None if known else "leave --server out: one folder serves every reader of this format",
         )
-    vocabs, fallback = request.vocab or [], request.fallback
-    if len(vocabs) > 1:
-        raise UsageError(
-            "a head is restricted to one draft vocabulary", got=f"{len(vocabs)} times --vocab", expected="one"
-        )
-    check_output(request.output, overwrite=request.overwrite)
+    check_output(request.output, overwrite=overwrite)
     read: list[tuple[str, Path | None]] = [
         ("--drafter", request.drafter),
         ("--target", request.target),
-        ("--head", fallback.head),
-        ("--prompts", fallback.prompts),
-        *(("--vocab", path) for path in vocabs),
-        *(("--eval", path) for path in request.evaluation or ()),
+        ("--head", request.head),
+        ("--prompts", request.prompts),
+        ("--vocab", request.vocab),
+        *(("--eval", path) for path in request.eval),
     ]
     check_apart(request.output, read)
 
 
 def _parts(request: ExportRequest, target: Path, loaded: Drafter, artifact: Artifact | None) -> HeadParts:
-    if request.fallback.head is not None:
+    if request.head is not None:
         return choose(request, target, loaded)
-    if not request.vocab:
+    if (vocab := request.vocab) is None:
         return HeadParts(loaded, ranked_ids(request.drafter))
-    (vocab,) = request.vocab
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
-    _check_tokenizer(vocab, target, subset.fingerprint, artifact)
+    recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
+    if not recorded and (target / "tokenizer.json").is_file():
+        # A drafter that does not name its tokenizer has the target's.
+        check_fingerprint(
+            load_tokenizer(target).fingerprint,
+            subset.fingerprint,
+            expected_from=f"the target's tokenizer {target}",
+            got_from=f"the draft vocabulary {vocab}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
     cut = restrict(loaded, vocab, artifact)
     meta = {} if subset.coverage is None else {"coverage": subset.coverage}
     ranked = tuple(subset.ranked.tolist())
     return HeadParts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
 
 
-def _check_tokenizer(vocab: Path, target: Path, fingerprint: str, artifact: Artifact | None) -> None:
-    """A drafter that does not name its tokenizer has the target's: the draft vocabulary must be of the same.
-
-    Raises:
-        MismatchError: it is of another one.
-    """
-    recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
-    if recorded or not (target / "tokenizer.json").is_file():
-        return
-    check_fingerprint(
-        load_tokenizer(target).fingerprint,
-        fingerprint,
-        expected_from=f"the target's tokenizer {target}",
-        got_from=f"the draft vocabulary {vocab}",
-        remedy="run count-freq with the target's tokenizer and select-vocab again",
-    )
-
-
 def _figures(
     request: ExportRequest, target: Path, artifact: Artifact | None, parts: HeadParts
 ) -> list[MeasuredMethod]:
-    if not request.evaluation:
+    if not request.eval:
         return []
     digests = digests_of(request.drafter, artifact)
     rows = len(parts.drafter.head_weight)
-    return measured_in(request.evaluation, digests, target_fingerprint(target), rows, parts.vocab)
+    return measured_in(request.eval, digests, target_fingerprint(target), rows, parts.vocab)
 
 
 def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
@@ -186,7 +156,7 @@ def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str,
 
 def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
     facts = {
-        "format": request.format_name,
+        "format": request.format,
         "draft_vocab_size": drafter.config.draft_vocab_size,
         "dtype": request.dtype,
     }
@@ -197,11 +167,11 @@ def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -
     if "fallback" in parts.meta:
         say(verdict(parts.meta["fallback"]))
     rows = len(parts.drafter.head_weight)
-    say(f"Wrote {request.output} ({request.format_name}, {rows:,} draft tokens, {request.dtype})")
+    say(f"Wrote {request.output} ({request.format}, {rows:,} draft tokens, {request.dtype})")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     if stored in DTYPES and stored != request.dtype:
         say(f"The target's weights are {stored}: --dtype {stored} writes the drafter in it.")
-    if request.format_name == "fr-spec" and parts.ranked is None:
+    if request.format == "fr-spec" and parts.ranked is None:
         say("The draft tokens are listed in the order of their ids: their rank is not known.")
 
 

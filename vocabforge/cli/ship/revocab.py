@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..app import JsonOption, OverwriteOption, print_json
-from ..options.decoding import TokenizerOption
+from ...core.config import StrictModel
+from ..app import ResultOptions, print_json
+from ..options.groups import option
 
 FULL = "full"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RevocabRequest:
+class RevocabRequest(StrictModel):
     """The drafter, its new draft vocabulary, and how it is written."""
 
-    drafter: Annotated[
-        Path, typer.Option("--drafter", help="Trained drafter, in any layout; it may come from elsewhere.")
-    ]
-    vocab: Annotated[
-        str,
-        typer.Option(
-            "--vocab", metavar="DIR|full", help="Subset artefact, or full for the whole vocabulary."
-        ),
-    ]
-    output: Annotated[Path, typer.Option("--output", help="Folder to make.")]
-    target: Annotated[
-        Path | None,
-        typer.Option("--target", help="Folder of the target [default: the one it was trained with]."),
-    ] = None
-    tokenizer: TokenizerOption = None
-    format_name: Annotated[str, typer.Option("--format", help="Layout to write, as in export.")] = "native"
-    dtype: Annotated[
-        str | None,
-        typer.Option("--dtype", help="float32, bfloat16 or float16 [default: as the drafter is stored]."),
-    ] = None
-    overwrite: OverwriteOption = False
+    drafter: Path = option(..., "Trained drafter, in any layout; it may come from elsewhere.")
+    vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
+    output: Path = option(..., "Folder to make.")
+    target: Path | None = option(None, "Folder of the target [default: the one it was trained with].")
+    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].")
+    format: str = option("native", "Layout to write, as in export.")
+    dtype: str | None = option(None, "float32, bfloat16 or float16 [default: as the drafter is stored].")
 
 
-def revocab(request: RevocabRequest, as_json: JsonOption = False) -> None:
+def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
     """Prune, extend or re-map a trained drafter's head to another draft vocabulary, without training.
 
     Rows that the drafter has are copied bit for bit, wherever they move; missing rows come from the target's head.
@@ -51,8 +33,8 @@ def revocab(request: RevocabRequest, as_json: JsonOption = False) -> None:
     """
     from .revocab_run import print_made, revocabularise
 
-    made = revocabularise(request)
-    if as_json:
+    made = revocabularise(request, overwrite=ending.overwrite)
+    if ending.as_json:
         print_json(made)
     else:
         print_made(made)

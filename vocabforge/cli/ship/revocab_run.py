@@ -10,7 +10,6 @@ import torch
 
 from ...core.artifact import Artifact, check_output, open_artifact
 from ...core.console import say
-from ...core.errors import MismatchError, UsageError
 from ...core.files import check_apart
 from ...core.registry import check_known
 from ...corpus.tokenizer.files import eos_ids_in, read_side_files
@@ -34,7 +33,7 @@ _STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _KEPT_FACTS = ("target_fingerprint", "target_name", "tokenizer_fingerprint", "eos_ids", "run", "steps")
 
 
-def revocabularise(request: RevocabRequest) -> dict[str, Any]:
+def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any]:
     """Make the new drafter and write it.
 
     Returns:
@@ -43,7 +42,7 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
-    _check(request)
+    _check(request, overwrite=overwrite)
     target = request.target or trained_with(request.drafter)
     shared, config = load_target_tensors(target), read_target_config(target)
     tokenizer = _tokenizer(request.tokenizer, target)
@@ -54,7 +53,7 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
         parents = {"drafter": artifact.content_hash}
     subset, ids = None, torch.arange(drafter.config.vocab_size)
     if request.vocab != FULL:
-        subset = _subset(Path(request.vocab), tokenizer, artifact, drafter.config.vocab_size)
+        subset = _subset(Path(request.vocab), tokenizer, artifact)
         ids = torch.from_numpy(subset.ids)
         parents["vocab"] = open_artifact(Path(request.vocab), "subset", verify=False).content_hash
     made = revocab_head(drafter, ids)
@@ -65,7 +64,7 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
         "eos": end_tokens(drafter.target_ids, made.target_ids, eos),
     }
     dtype = request.dtype or stored_dtype(request.drafter)
-    written = {"format": request.format_name, "dtype": dtype}
+    written = {"format": request.format, "dtype": dtype}
     source = {"from": str(request.drafter), "vocab": request.vocab}
     recorded = None if artifact is None else artifact.manifest.get("config")
     export = Export(
@@ -83,10 +82,10 @@ def revocabularise(request: RevocabRequest) -> dict[str, Any]:
         parents=parents,
         config={**(recorded if isinstance(recorded, Mapping) else {}), "target": str(target)},
         ranked=None if subset is None else tuple(subset.ranked.tolist()),
-        overwrite=request.overwrite,
+        overwrite=overwrite,
     )
     layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout_of(request.format_name), request.output, export, layers)
+    write_checked(layout_of(request.format), request.output, export, layers)
     return {"output": str(request.output), **written, **record}
 
 
@@ -113,10 +112,10 @@ def print_made(made: Mapping[str, Any]) -> None:
     say(f"Wrote {made['output']} ({made['format']}, {head['after']:,} draft tokens, {made['dtype']})")
 
 
-def _check(request: RevocabRequest) -> None:
+def _check(request: RevocabRequest, *, overwrite: bool) -> None:
     """Refuse what needs no model to be refused."""
-    check_output(request.output, overwrite=request.overwrite)
-    layout_of(request.format_name)
+    check_output(request.output, overwrite=overwrite)
+    layout_of(request.format)
     if request.dtype is not None:
         check_known(request.dtype, DTYPES, "dtype", source="--dtype")
     read: list[tuple[str, Path | None]] = [
@@ -154,16 +153,7 @@ def _tokenizer(tokenizer: Path | None, target: Path) -> TextTokenizer | None:
     return load_tokenizer(tokenizer or target)
 
 
-def _subset(
-    path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None, vocab_size: int
-) -> VocabSubset:
-    if not path.is_dir():
-        raise UsageError(
-            "there is no draft vocabulary here",
-            got=path,
-            expected="a folder of select-vocab, or full",
-            source="--vocab",
-        )
+def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None) -> VocabSubset:
     subset = load_subset(path)
     if tokenizer is not None:
         known, known_from = tokenizer.fingerprint, f"the target's tokenizer {tokenizer.source}"
@@ -177,13 +167,6 @@ def _subset(
             expected_from=known_from,
             got_from=f"the draft vocabulary {path}",
             remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
-    if subset.vocab_size > vocab_size:
-        raise MismatchError(
-            "the draft vocabulary is of a larger vocabulary than the target's",
-            got=f"ids below {subset.vocab_size:,}",
-            expected=f"below {vocab_size:,}",
-            source=path,
         )
     return subset
 

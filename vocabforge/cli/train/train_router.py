@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from ...core.config import StrictModel
 from ..app import FreshOption, JsonOption, PlanOption, print_json, stdout_console
+from ..options.groups import option
 from .plan_tables import print_plan
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecipeOptions:
+class RouterRequest(StrictModel):
     """The recipe, and the options that win over it."""
 
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Recipe (YAML); the options below win over it.")
-    ] = None
-    target: Annotated[Path | None, typer.Option("--target", metavar="DIR", help="Target model folder.")] = (
-        None
+    config: Path | None = option(None, "Recipe (YAML); the options below win over it.", short="-c")
+    target: Path | None = option(None, "Target model folder.", "DIR")
+    drafter: Path | None = option(None, "Trained EAGLE drafter; it is not changed.", "DIR")
+    clusters: Path | None = option(None, "Clusters made by `cluster-vocab`.", "DIR")
+    input: tuple[Path, ...] = option((), "Text or conversations to learn from.", "PATH", many=True)
+    output: Path | None = option(None, "Run folder; the router is in DIR/router.", "DIR")
+    overrides: tuple[str, ...] = option(
+        (), "Override configuration keys, e.g. optim.steps=500.", "KEY.SUB=VALUE", positional=True
     )
-    drafter: Annotated[
-        Path | None,
-        typer.Option("--drafter", metavar="DIR", help="Trained EAGLE drafter; it is not changed."),
-    ] = None
-    clusters: Annotated[
-        Path | None, typer.Option("--clusters", metavar="DIR", help="Clusters made by `cluster-vocab`.")
-    ] = None
-    data: Annotated[
-        list[Path] | None,
-        typer.Option("--input", metavar="PATH", help="Text or conversations to learn from. May be repeated."),
-    ] = None
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; the router is in DIR/router.")
-    ] = None
 
     def values(self) -> dict[str, Any]:
         """Keys of the configuration, before overrides.
@@ -48,17 +35,13 @@ class RecipeOptions:
         values: dict[str, Any] = read_yaml(self.config) if self.config is not None else {}
         given = {name: getattr(self, name) for name in ("target", "drafter", "clusters", "output")}
         values |= {key: str(value) for key, value in given.items() if value is not None}
-        if self.data:
-            values["data"] = {**(values.get("data") or {}), "train": [str(path) for path in self.data]}
+        if self.input:
+            values["data"] = {**(values.get("data") or {}), "train": [str(path) for path in self.input]}
         return values
 
 
 def train_router(
-    recipe: RecipeOptions,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.steps=500."),
-    ] = None,
+    recipe: RouterRequest,
     plan_only: PlanOption = False,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
@@ -66,7 +49,7 @@ def train_router(
     """Train a router over vocabulary clusters on a trained drafter's states (DynaSpec).
 
     The states of every draft step are made from the data as training goes; target and drafter stay frozen. The
-    same command again resumes an interrupted run. At the end the held-out report compares budgets of clusters.
+    same command again resumes an interrupted run. `vocabforge tune` or `eval --budget` compares budgets of clusters.
 
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
     --input chats.jsonl --output router-run/`
@@ -81,7 +64,7 @@ def train_router(
     from ...train.heads.router_config import RouterTrainConfig
     from ...train.heads.router_setup import build_router_trainer, plan
 
-    values = apply_overrides(recipe.values(), overrides or [])
+    values = apply_overrides(recipe.values(), recipe.overrides)
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
     if plan_only:
         print_plan("train-router", plan(settings), as_json=as_json)

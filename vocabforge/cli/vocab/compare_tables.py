@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.console import DataTable, percent
 from ...vocab.overlap.token_bytes import readable
@@ -11,7 +10,7 @@ from ...vocab.overlap.token_bytes import readable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...vocab.overlap.overlap import ComparedVocabulary, Overlap, VocabularySide
+    from ...vocab.overlap.overlap import ComparedVocabulary, Overlap
 
 Vocabularies = tuple["ComparedVocabulary", "ComparedVocabulary"]
 _NUMBERS = {
@@ -31,8 +30,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     Args:
         sides: what was compared, for token texts and lengths; an artefact does not hold them.
     """
-    from rich.text import Text
-
     a, b = overlap.a, overlap.b
     heads = ["<", *(f"{letter}: {side.name}" for letter, side in (("A", a), ("B", b)))]
     sizes = [
@@ -40,8 +37,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
         *([label, *(f"{getattr(side, field):,}" for side in (a, b))] for label, field in _NUMBERS.items()),
         ["spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b))],
     ]
-    if sides is not None:
-        sizes.append(["mean bytes of a token", *(f"{_mean_bytes(one):.2f}" for one in sides)])
     named = sides or (None, None)
     ends = [
         ", ".join(_named(end, one) for end in side.eos) or "none"
@@ -50,7 +45,6 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     shown: list[RenderableType] = [
         DataTable("Vocabularies", heads, [*sizes, ["end tokens", *ends]]),
         DataTable("Overlap", heads, _shared(overlap, named)),
-        _needed(overlap),
     ]
     if (corpus := overlap.corpus) is None:
         return shown
@@ -59,21 +53,9 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     rows = [
         ["tokens", *(f"{one['tokens']:,}" for one in both)],
         ["bytes per token", *(f"{one['bytes_per_token'] or 0:.3f}" for one in both)],
-        [
-            "boundaries that are the other's too",
-            *(_share(corpus["boundaries_shared"], one["boundaries"]) for one in both),
-        ],
         ["documents given back unchanged", *(_share(one["exact"], corpus["documents"]) for one in both)],
     ]
-    lines = [line for side, one in zip((a, b), both, strict=True) for line in _failures(side, one)]
-    return [*shown, DataTable(title, heads, rows), *map(Text, lines)]
-
-
-def _mean_bytes(one: ComparedVocabulary) -> float:
-    """As the choice between proposers reads it."""
-    from ...vocab.overlap.bridge import BridgeSide
-
-    return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes
+    return [*shown, DataTable(title, heads, rows)]
 
 
 def _named(token: int, one: ComparedVocabulary | None) -> str:
@@ -105,33 +87,6 @@ def _shared(
         ["· of the tokens of text", *(_share(pairs, side.text_tokens) for side in sides)],
         ["pair of end tokens", *ends],
     ]
-
-
-def _needed(overlap: Overlap) -> DataTable:
-    """Tokens by how many of the other side they need: per id and, with a corpus, per occurrence."""
-    columns = []
-    for letter, other, side in (("A", "B", overlap.a), ("B", "A", overlap.b)):
-        columns.append((f"{letter}→{other}: ids", side.needed))
-        if overlap.corpus is not None:
-            columns.append((f"{letter}→{other}: in use", overlap.corpus[letter.lower()]["needed"]))
-    last = len(overlap.a.needed) - 1
-    rows = [
-        [name, *(_share(counts[row], sum(counts)) for _, counts in columns)]
-        for row, name in enumerate(["none fits", *map(str, range(1, last)), f"{last} or more"])
-    ]
-    return DataTable(
-        "Tokens of the other side that a token needs", ["", *(name for name, _ in columns)], rows
-    )
-
-
-def _failures(side: VocabularySide, figures: Mapping[str, Any]) -> list[str]:
-    if not figures["failures"]:
-        return []
-    lines = [f"{side.name} changes texts. The first:"]
-    for failure in figures["failures"]:
-        lines.append(f"  {failure['place']}")
-        lines += [f"    {name + ':':<9}{readable(failure[name])}" for name in ("text", "decoded")]
-    return lines
 
 
 def _share(part: int, whole: int) -> str:

@@ -3,113 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
+from ...core.config import Positive, StrictModel
+from ...core.console import DataTable
 from ..app import ResultOptions, echo, print_json, stdout_console
-from ..options.texts import DocumentOptions, MoreInputsArgument, StrictOption
+from ..options.groups import option
+from ..options.texts import TextUnit, check_parting
 
 if TYPE_CHECKING:
     from ...vocab.counts.run import CountRun
     from ...vocab.counts.tally import CountOptions
 
 
-class CountedText(str, Enum):
-    """What is counted."""
+class CountRequest(StrictModel):
+    """What is counted, how much of it, and by what."""
 
-    corpus = "corpus"
-    assistant = "assistant"
+    tokenizer: Path = option(..., "A tokenizer.json, or the folder that holds one.", "PATH")
+    output: Path = option(..., "Folder of the frequency table to write.", "DIR")
+    input: tuple[str, ...] = option(
+        (),
+        "Files, folders (searched through), globs in quotes, or `hub:NAME[:CONFIG[:SPLIT]]` data sets: .txt, "
+        ".jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. Several may follow one --input.",
+        "PATH …",
+        many=True,
+    )
+    more_inputs: tuple[str, ...] = option((), "Further paths of --input.", "PATH", positional=True)
+    domain: tuple[str, ...] = option(
+        (),
+        "Count this input (as in --input) apart, under a name; a name may come again.",
+        "NAME=PATH",
+        many=True,
+    )
+    mode: Literal["corpus", "assistant"] = option(
+        "corpus",
+        "**corpus**: every token of raw text, no BOS or EOS added. **assistant**: only what the assistant writes "
+        "in conversations rendered by the chat template.",
+    )
+    text_field: str | None = option(
+        None, "Field with the text or conversation of a row; by default the usual names.", "NAME"
+    )
+    text_unit: TextUnit = option("file", "What one document of a text file is.")
+    separator: str | None = option(
+        None, "Documents of a text file are parted by this literal, such as '<|endoftext|>'.", "TEXT"
+    )
+    sample: float | None = option(
+        None, "Count each document with this probability, decided by --seed.", "SHARE"
+    )
+    seed: int = option(0, "Seed of --sample.")
+    workers: Positive = option(1, "Counting processes on this machine.", "N")
+    engine: str | None = option(
+        None,
+        "fast, pieces or plain; by default the fastest that is proved equal to the tokenizers library.",
+        "NAME",
+    )
+    shard_mb: Positive = option(256, "Stored megabytes of a part: what a killed run loses at most.", "N")
+    strict: bool = option(False, "Fail at the first unreadable line instead of skipping and counting it.")
 
+    def options(self) -> CountOptions:
+        """The same as the counting takes it.
 
-@dataclass(frozen=True, kw_only=True)
-class CountInputOptions:
-    """What is counted, and how it is cut into documents."""
+        Raises:
+            UsageError: two ways of parting documents, or a value out of its range.
+        """
+        from ...corpus.sources.sources import SourceOptions
+        from ...vocab.counts.tally import CountOptions
 
-    first_inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="PATH …",
-            help="Files, folders (searched through), globs in quotes, or `hub:NAME[:CONFIG[:SPLIT]]` data sets: "
-            ".txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. "
-            "Several may follow one --input, and it may be repeated.",
-        ),
-    ] = None
-    more_inputs: MoreInputsArgument = None
-    domain: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--domain",
-            metavar="NAME=PATH",
-            help="Count this input (as in --input) apart, under a name; may be repeated, also for one name.",
-        ),
-    ] = None
-    mode: Annotated[
-        CountedText,
-        typer.Option(
-            help="**corpus**: every token of raw text, no BOS or EOS added. "
-            "**assistant**: only what the assistant writes in conversations rendered by the chat template."
-        ),
-    ] = CountedText.corpus
-    documents: DocumentOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtentOptions:
-    """How much is counted."""
-
-    sample: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Count each document with this probability, decided by --seed."),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed of --sample.")] = 0
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Stop behind the document with which N tokens are counted."),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """What counts, and what stops it."""
-
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Counting processes on this machine.")] = 1
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="fast, pieces or plain; by default the fastest that is proved equal to the tokenizers library.",
-        ),
-    ] = None
-    shard_mb: Annotated[
-        int,
-        typer.Option(
-            "--shard-mb",
-            metavar="N",
-            min=1,
-            help="Stored megabytes of a part: what a killed run loses at most.",
-        ),
-    ] = 256
-    strict: StrictOption = False
+        check_parting(self.separator, self.text_unit)
+        return CountOptions(
+            mode=self.mode,
+            sources=SourceOptions(
+                text_field=self.text_field,
+                text_unit=self.text_unit,
+                separator=self.separator,
+                strict=self.strict,
+                sample=self.sample,
+                seed=self.seed,
+            ),
+            engine=self.engine,
+            workers=self.workers,
+            shard_bytes=self.shard_mb << 20,
+        )
 
 
-def count_freq(
-    tokenizer: Annotated[
-        Path,
-        typer.Option("--tokenizer", metavar="PATH", help="A tokenizer.json, or the folder that holds one."),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
-    ],
-    inputs: CountInputOptions,
-    extent: ExtentOptions,
-    engine: EngineOptions,
-    ending: ResultOptions,
-) -> None:
+def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     """Count how often each token of a tokenizer occurs in text or in conversations.
 
     The table at --output serves every size of draft vocabulary: see **select-vocab**. Token ids are exactly
@@ -126,15 +104,15 @@ def count_freq(
     from ...vocab.counts.run import count_corpus, partial_folder
     from ...vocab.counts.table import save_counts
 
-    paths = [*(inputs.first_inputs or []), *(inputs.more_inputs or [])]
-    domains = _domains(inputs.domain or ())
+    paths, output = [*asked.input, *asked.more_inputs], asked.output
+    domains = _domains(asked.domain)
     if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
-    options = _options(inputs, extent, engine)
+    options = asked.options()
     if rank() == 0:
         check_output(output, overwrite=ending.overwrite)
     run = count_corpus(
-        load_tokenizer(tokenizer),
+        load_tokenizer(asked.tokenizer),
         paths,
         options,
         partial_folder(output),
@@ -143,34 +121,6 @@ def count_freq(
     )
     if rank() == 0:
         _report(run, output, as_json=ending.as_json)
-
-
-def _options(inputs: CountInputOptions, extent: ExtentOptions, engine: EngineOptions) -> CountOptions:
-    """The options as the counting takes them.
-
-    Raises:
-        UsageError: two ways of parting documents, or a value out of its range.
-    """
-    from ...corpus.sources.sources import SourceOptions
-    from ...vocab.counts.tally import CountOptions
-
-    documents = inputs.documents
-    documents.check()
-    return CountOptions(
-        mode=inputs.mode.value,
-        sources=SourceOptions(
-            text_field=documents.text_field,
-            text_unit=documents.text_unit.value,
-            separator=documents.separator,
-            strict=engine.strict,
-            sample=extent.sample,
-            seed=extent.seed,
-        ),
-        engine=engine.engine,
-        workers=engine.workers,
-        shard_bytes=engine.shard_mb << 20,
-        max_tokens=extent.max_tokens,
-    )
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
@@ -225,16 +175,10 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
         f"({table.seen / table.vocab_size:.1%}). Written to {output}"
     )
     if table.domains:
-        _print_domains(run)
-
-
-def _print_domains(run: CountRun) -> None:
-    from ...core.console import DataTable
-
-    columns = ["domain<", "documents", "MB", "tokens", "bytes a token", "ids that occur"]
-    rows = []
-    for name, part in run.table.domains.items():
-        ratio = f"{part.bytes / part.tokens:.2f}" if part.tokens else None
-        seen = int((part.counts > 0).sum())
-        rows.append([name, part.documents, f"{part.bytes / 1e6:,.1f}", part.tokens, ratio, seen])
-    stdout_console(highlight=True).print(DataTable("Domains", columns, rows))
+        columns = ["domain<", "documents", "MB", "tokens", "bytes a token", "ids that occur"]
+        rows = []
+        for name, part in table.domains.items():
+            ratio = f"{part.bytes / part.tokens:.2f}" if part.tokens else None
+            seen = int((part.counts > 0).sum())
+            rows.append([name, part.documents, f"{part.bytes / 1e6:,.1f}", part.tokens, ratio, seen])
+        stdout_console(highlight=True).print(DataTable("Domains", columns, rows))

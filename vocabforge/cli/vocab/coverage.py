@@ -2,111 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from pydantic import Field
 
+from ...core.config import Positive, StrictModel
 from ...core.errors import UsageError
 from ...core.registry import check_known
 from ...core.values import labelled, sizes_in
 from ..app import ResultOptions, print_json, stdout_console
+from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...vocab.counts.mixtures import TablePart
     from ...vocab.subset.subset import VocabSubset
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """What is measured, and where the figures go."""
+class CoverageRequest(StrictModel):
+    """What is measured, on what, and where the figures go."""
 
-    counts: Annotated[
-        Path,
-        typer.Option(
-            "--counts",
-            metavar="DIR",
-            help="Frequency table that the ranking is made from; its domains are told apart.",
-        ),
-    ]
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", metavar="DIR", help="Folder to make for coverage.json, coverage.html and plots/*.svg."
-        ),
-    ]
-    heldout: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--heldout",
-            metavar="[NAME=]DIR",
-            help="Frequency table of text that was not counted for the ranking; may be repeated.",
-        ),
-    ] = None
-    vocab: Annotated[
-        list[str] | None,
-        typer.Option("--vocab", metavar="[NAME=]DIR", help="Draft vocabulary to compare; may be repeated."),
-    ] = None
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--size",
-            metavar="N,...",
-            help="Size to print: 16384, 16k or a list; may be repeated [default: powers of two, the sizes half way "
-            "between, and the whole vocabulary].",
-        ),
-    ] = None
+    counts: Path = option(
+        ..., "Frequency table that the ranking is made from; its domains are told apart.", "DIR"
+    )
+    output: Path = option(..., "Folder to make for coverage.json, coverage.html and plots/*.svg.", "DIR")
+    heldout: tuple[str, ...] = option(
+        (), "Frequency table of text that was not counted for the ranking.", "[NAME=]DIR", many=True
+    )
+    vocab: tuple[str, ...] = option((), "Draft vocabulary to compare.", "[NAME=]DIR", many=True)
+    size: tuple[str, ...] = option(
+        (),
+        "Size to print: 16384, 16k or a list [default: powers of two, the sizes half way between, and the whole "
+        "vocabulary].",
+        "N,...",
+        many=True,
+    )
+    target: Path | None = option(
+        None, "Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.", "PATH"
+    )
+    text: tuple[str, ...] = option(
+        (),
+        "File or folder that the target reads, a domain of its own; a NAME given again adds to it.",
+        "[NAME=]PATH",
+        many=True,
+    )
+    tokenizer: Path | None = option(None, "The target's tokenizer [default: the target's folder].", "PATH")
+    tokens: Positive = option(8192, "Positions that the target reads of each domain.", "N")
+    context: Annotated[int, Field(ge=2)] = option(512, "Longest window of text for the target.", "N")
+    seed: Annotated[int, Field(ge=0)] = option(0, "Draws the windows.")
+    dtype: str = option("float32", "float32, bfloat16 or float16, for the target.")
+    device: str | None = option(
+        None, "cpu, cuda, cuda:1 … for the target [default: cuda where there is one]."
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetOptions:
-    """The target whose ceilings are measured, and the text that it reads."""
-
-    target: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.",
-        ),
-    ] = None
-    text: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--text",
-            metavar="[NAME=]PATH",
-            help="File or folder that the target reads, a domain of its own; a NAME given again adds to it.",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="The target's tokenizer [default: the target's folder]."),
-    ] = None
-    tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Positions that the target reads of each domain.")
-    ] = 8192
-    context: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Longest window of text for the target.")
-    ] = 512
-    seed: Annotated[int, typer.Option(min=0, help="Draws the windows.")] = 0
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16, for the target.")] = "float32"
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, cuda:1 … for the target [default: cuda where there is one]."),
-    ] = None
-
-    def check(self) -> None:
-        """Raises: UsageError: a target without text, or text without a target."""
-        if (self.target is None) != (not self.text):
-            raise UsageError(
-                "ceilings need a target and text for it to read",
-                got="--text without --target" if self.text else "--target without --text",
-                expected="--target MODEL --text FILE",
-            )
-
-
-def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) -> None:
+def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
     """Measure coverage against size, by domain, on counted and on held-out text; with a target also its ceilings.
 
     The static ceiling is the target's own probability of the tokens inside: no drafter over them can be accepted
@@ -116,29 +67,29 @@ def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) 
     """
     from ...core.artifact import check_output
     from ...evaluate.reports.coverage_data import measure_coverage
+    from ..options.tables import load_part
 
-    asked.check()
-    check_output(tables.output, overwrite=ending.overwrite)
-    parts = _parts(tables.counts, tables.heldout or [])
-    vocabs, parents = _vocabs(tables.vocab or [])
-    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=sizes_in("--size", tables.size, least=1))
+    if (asked.target is None) != (not asked.text):
+        raise UsageError(
+            "ceilings need a target and text for it to read",
+            got="--text without --target" if asked.text else "--target without --text",
+            expected="--target MODEL --text FILE",
+        )
+    check_output(asked.output, overwrite=ending.overwrite)
+    parts = [load_part(*labelled(item)) for item in (str(asked.counts), *asked.heldout)]
+    vocabs, parents = _vocabs(asked.vocab)
+    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=sizes_in("--size", asked.size, least=1))
     parents |= {f"heldout {part.name}": str(part.content_hash) for part in parts[1:]}
     parents["counts"] = str(parts[0].content_hash)
     results["ceilings"] = _ceilings(parts[0], vocabs, results, asked)
-    _write(results, tables.output, parents, overwrite=ending.overwrite)
+    _write(results, asked.output, parents, overwrite=ending.overwrite)
     if ending.as_json:
         print_json(results)
     else:
-        _print(results, tables.output)
+        _print(results, asked.output)
 
 
-def _parts(counts: Path, heldout: Sequence[str]) -> list[TablePart]:
-    from ..options.tables import load_part
-
-    return [load_part(*labelled(str(counts)))] + [load_part(*labelled(item)) for item in heldout]
-
-
-def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
+def _vocabs(given: tuple[str, ...]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
     from ...core.artifact import open_artifact
     from ...vocab.subset.subset import load_subset
 
@@ -155,7 +106,7 @@ def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str
 
 
 def _ceilings(
-    counts: TablePart, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
+    counts: TablePart, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: CoverageRequest
 ) -> dict[str, Any] | None:
     """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
     if asked.target is None:
@@ -177,7 +128,9 @@ def _ceilings(
         got_from=f"the frequency table {counts.name}",
         remedy="count with the target's own tokenizer, or pass it with --tokenizer",
     )
-    texts = _texts(asked.text or [])
+    texts: dict[str, list[Path]] = {}
+    for name, path in map(labelled, asked.text):
+        texts.setdefault(name, []).append(path)
     model = load_target(asked.target, dtype=DTYPES[asked.dtype], device=choose_device(asked.device))
     check_tokenizer_fits(
         loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=asked.target
@@ -194,15 +147,6 @@ def _ceilings(
         seed=asked.seed,
     )
     return {"target": asked.target.resolve().name, "dtype": asked.dtype, **found}
-
-
-def _texts(given: Sequence[str]) -> dict[str, list[Path]]:
-
-    texts: dict[str, list[Path]] = {}
-    for item in given:
-        name, path = labelled(item)
-        texts.setdefault(name, []).append(path)
-    return texts
 
 
 def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *, overwrite: bool) -> None:

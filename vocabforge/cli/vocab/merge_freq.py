@@ -2,58 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ..app import JsonOption, OverwriteOption, print_json, stdout_console
-
-if TYPE_CHECKING:
-    from ...vocab.counts.table import FrequencyTable
-
-TablesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME=]DIR …",
-        help="Frequency tables made by count-freq with one tokenizer; named after their folder, or NAME.",
-        show_default=False,
-    ),
-]
-WeightOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--weight",
-        metavar="NAME=W",
-        help="Mix instead of adding: the weight of a table, by its name or its folder; once for each. "
-        "Without positional tables, `--weight DIR=W` names the table too.",
-    ),
-]
-DomainsOption = Annotated[
-    bool,
-    typer.Option(
-        "--domains",
-        help="Each table becomes a domain of the result, under its name, so that coverage can be told apart.",
-    ),
-]
-RepeatsOption = Annotated[
-    bool, typer.Option("--allow-repeats", help="Allow one text in two tables; its tokens count twice.")
-]
-OutputOption = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
-]
+from ...core.config import StrictModel
+from ...core.console import DataTable
+from ...core.errors import UsageError
+from ...core.values import labelled
+from ..app import ResultOptions, print_json, print_line, stdout_console
+from ..options.groups import option
+from ..options.tables import load_part, split_weight
 
 
-def merge_freq(
-    output: OutputOption,
-    tables: TablesArgument = None,
-    weight: WeightOption = None,
-    domains: DomainsOption = False,
-    allow_repeats: RepeatsOption = False,
-    as_json: JsonOption = False,
-    overwrite: OverwriteOption = False,
-) -> None:
+class MergeRequest(StrictModel):
+    """The tables, and how they are joined."""
+
+    tables: tuple[str, ...] = option(
+        (),
+        "Frequency tables made by count-freq with one tokenizer; named after their folder, or NAME.",
+        "[NAME=]DIR …",
+        positional=True,
+    )
+    output: Path = option(..., "Folder of the frequency table to write.", "DIR")
+    weight: tuple[str, ...] = option(
+        (), "Instead, to mix: a table with its weight.", "[NAME=]DIR=W", many=True
+    )
+    domains: bool = option(
+        False,
+        "Each table becomes a domain of the result, under its name, so that coverage can be told apart.",
+    )
+    allow_repeats: bool = option(False, "Allow one text in two tables; its tokens count twice.")
+
+
+def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     """Join frequency tables of one tokenizer: add their counts, or mix their frequencies by weight.
 
     Adding lets a table weigh as much as it has tokens. Mixing first brings each table to the same total, so that
@@ -65,90 +45,64 @@ def merge_freq(
     from ...core.artifact import check_output
     from ...vocab.counts.mixtures import merge_tables, mix_tables
     from ...vocab.counts.table import save_counts
-    from ..options.tables import load_part
 
-    named, weights = _parse(tables or [], weight or [])
-    check_output(output, overwrite=overwrite)
-    parts = [load_part(name, path, weights.get(name, 1.0)) for name, path in named]
-    if weights:
-        table = mix_tables(parts, as_domains=domains)
+    output = asked.output
+    given = _given(asked)
+    check_output(output, overwrite=ending.overwrite)
+    parts = [load_part(name, path, weight) for name, path, weight in given]
+    if asked.weight:
+        table = mix_tables(parts, as_domains=asked.domains)
     else:
-        table = merge_tables(parts, as_domains=domains, allow_repeats=allow_repeats)
+        table = merge_tables(parts, as_domains=asked.domains, allow_repeats=asked.allow_repeats)
     parents = {f"counts {number}": str(part.content_hash) for number, part in enumerate(parts, start=1)}
-    save_counts(table, output, parents=parents, overwrite=overwrite)
-    if as_json:
-        print_json(_facts(table, output))
-    else:
-        _print(table, output)
+    save_counts(table, output, parents=parents, overwrite=ending.overwrite)
+    joined = table.origin["parts"]
+    if ending.as_json:
+        print_json(
+            {
+                "output": str(output),
+                "mode": table.mode,
+                "parts": list(joined),
+                "documents": table.documents,
+                "bytes": table.bytes,
+                "tokens": table.tokens,
+                "vocab_size": table.vocab_size,
+                "ids_with_count": table.seen,
+                "domains": {name: part.tokens for name, part in table.domains.items()},
+                "fingerprint": table.fingerprint,
+            }
+        )
+        return
+    mixed = table.mode == "mixture"
+    shares = [one["weight"] if mixed else one["tokens"] / max(table.tokens, 1) for one in joined]
+    rows = [[one["name"], one["tokens"], f"{share:.1%}"] for one, share in zip(joined, shares, strict=True)]
+    title = "Mixed frequency tables" if mixed else "Added frequency tables"
+    stdout_console().print(DataTable(title, ["table<", "tokens", "weight" if mixed else "share"], rows))
+    print_line(
+        f"{table.seen:,} of {table.vocab_size:,} ids have a count ({table.seen / table.vocab_size:.1%}). "
+        f"Written to {output}"
+    )
 
 
-def _parse(tables: Sequence[str], weight: Sequence[str]) -> tuple[list[tuple[str, Path]], dict[str, float]]:
-    """(name, folder) of each table, and weights by name (empty: add).
+def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
+    """Name, folder and weight of each table.
 
     Raises:
-        UsageError: no table, two of one name, a weight for no table or for some tables only.
+        UsageError: no table, two of one name, or tables beside weighted ones.
     """
-    from ...core.errors import UsageError
-    from ...core.values import labelled
-    from ..options.tables import split_weight
-
-    weighed = [split_weight(text, "--weight") for text in weight]
-    named = [labelled(text) for text in tables or [name for name, _ in weighed]]
-    if not named:
-        raise UsageError("no frequency table was given", expected="vocabforge merge-freq A B --output C")
-    names = [name for name, _ in named]
+    if bool(asked.tables) == bool(asked.weight):
+        raise UsageError(
+            "give the tables once: alone to add them, with weights to mix them",
+            got="both" if asked.tables else "no table",
+            expected="merge-freq A B, or merge-freq --weight A=0.7 --weight B=0.3",
+        )
+    found = []
+    for text, weight in [split_weight(one, "--weight") for one in asked.weight]:
+        if weight is None:
+            raise UsageError("a table has no weight", got=text, expected=f"--weight {text}=0.7")
+        found.append((*labelled(text), weight))
+    found += [(*labelled(text), 1.0) for text in asked.tables]
+    names = [name for name, *_ in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError("two tables have one name", got=", ".join(twice), remedy="name them: NAME=DIR")
-    by_name = {name: name for name in names}
-    by_name |= {str(path): name for name, path in named} | dict(zip(tables or [w for w, _ in weighed], names))
-    weights: dict[str, float] = {}
-    for text, value in weighed:
-        if value is None or text not in by_name:
-            raise UsageError(
-                "a weight names no table" if value is not None else "a table of --weight has no weight",
-                got=text if value is None else f"{text}={value:g}",
-                expected=" or ".join(f"{name}=NUMBER" for name in names),
-            )
-        weights[by_name[text]] = value
-    if weights and len(weights) < len(names):
-        lacking = [name for name in names if name not in weights]
-        raise UsageError(
-            "some tables have a weight and some have none",
-            got=f"no weight for {', '.join(lacking)}",
-            expected="a weight for each, or for none",
-        )
-    return named, weights
-
-
-def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
-    return {
-        "output": str(output),
-        "mode": table.mode,
-        "parts": list(table.origin["parts"]),
-        "documents": table.documents,
-        "bytes": table.bytes,
-        "tokens": table.tokens,
-        "vocab_size": table.vocab_size,
-        "ids_with_count": table.seen,
-        "domains": {name: part.tokens for name, part in table.domains.items()},
-        "fingerprint": table.fingerprint,
-    }
-
-
-def _print(table: FrequencyTable, output: Path) -> None:
-    from ...core.console import DataTable
-
-    out = stdout_console()
-    mixed = table.mode == "mixture"
-    title = "Mixed frequency tables" if mixed else "Added frequency tables"
-    rows = []
-    for part in table.origin["parts"]:
-        share = part["weight"] if mixed else part["tokens"] / max(table.tokens, 1)
-        rows.append([part["name"], part["tokens"], f"{share:.1%}"])
-    out.print(DataTable(title, ["table<", "tokens", "weight" if mixed else "share"], rows))
-    out.print(
-        f"{table.seen:,} of {table.vocab_size:,} ids have a count ({table.seen / table.vocab_size:.1%}). "
-        f"Written to {output}",
-        soft_wrap=True,
-        markup=False,
-    )
+    return found

@@ -1,99 +1,63 @@
-"""What ``select-vocab`` does with its options: draft vocabularies are made, written, and reported."""
+"""What ``select-vocab`` does with its options: draft vocabularies are made, written, and described."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...core.artifact import MANIFEST, check_output, open_artifact
-from ...core.console import DataTable, say
+from ...core.console import say
 from ...core.errors import UsageError
 from ...core.files import sha256_file
+from ...core.values import sizes_in
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...vocab.counts.mixtures import choose_domains
+from ...vocab.counts.table import FrequencyTable, load_counts
+from ...vocab.subset.coverage import size_for_coverage
 from ...vocab.subset.forced import ForceOptions, forced_ids, target_rows
 from ...vocab.subset.maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
+from ...vocab.subset.schedule import schedule_sizes
+from ...vocab.subset.select import Ids
 from ...vocab.subset.subset import VocabSubset, make_subset, save_subset
-from ..app import stdout_console
-from ..options.tables import TableInput, load_table
-from .select_vocab import Forcing, Output, SelectInputs, SizeOptions
+from ..options.tables import split_weight
+from .select_vocab import SelectRequest
 
 
-@dataclass(frozen=True, eq=False)
-class WrittenSubset:
-    """One artefact that was written."""
-
-    place: Path
-    asked: str
-    subset: VocabSubset
-    export: ExportInputs
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """All artefacts, and what the reports need beside them."""
-
-    given: list[dict[str, Any]]
-    made: list[WrittenSubset]
-    rows: int | None = None
-    missing_eos: list[int] = field(default_factory=list)
-
-    @cached_property
-    def padded(self) -> int | None:
-        """Rows of the target's head that stand for no token."""
-        return None if self.rows is None else self.rows - self.made[0].subset.vocab_size
-
-    def facts(self) -> dict[str, Any]:
-        """The result for ``--json``."""
-        return {
-            "counts": self.given,
-            "target_rows": self.rows,
-            "padded_rows": self.padded,
-            "missing_eos": self.missing_eos,
-            "subsets": [_facts(one) for one in self.made],
-        }
-
-    def print(self) -> None:
-        """The result for people."""
-
-        out = stdout_console()
-        columns = ["size", "of vocabulary", "coverage", "forced ids", "filled"]
-        out.print(DataTable("Draft vocabularies", columns, [_cells(one.subset) for one in self.made]))
-        if any(one.subset.coverage is not None for one in self.made):
-            out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
-        for one in self.made:
-            out.print(f"Written to {one.place}", markup=False, soft_wrap=True)
-        for one in self.made:
-            if one.subset.schedule:
-                out.print("schedule B(0), B(1), …: " + ", ".join(f"{size:,}" for size in one.subset.schedule))
-        if self.padded:
-            out.print(f"{self.padded:,} padded rows: the target's head has {self.rows:,} rows.")
-
-
-def run(inputs: SelectInputs, choice: SizeOptions, forcing: Forcing, output: Output) -> Result:
+def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
     """Make and write the draft vocabularies.
+
+    Returns:
+        what ``--json`` prints.
 
     Raises:
         VocabForgeError: whatever the options or the files cannot give.
     """
-    options = forcing.options()
-    if inputs.tokenizer is None and not inputs.counts and _has_tokenizer(options.target):
-        inputs = replace(inputs, tokenizer=options.target)
-    inputs.check()
-    choice.check(inputs)
-    tokenizer = load_tokenizer(inputs.tokenizer) if inputs.tokenizer is not None else None
-    if inputs.from_list is not None and tokenizer is not None:
-        return _import_list(inputs.from_list, tokenizer, options, output)
-    schedule = choice.schedule()
-    source = _table(inputs, tokenizer)
-    table = source.table
+    target, output = asked.target, asked.output
+    if asked.tokenizer is None and not asked.counts and _has_tokenizer(target):
+        asked = asked.model_copy(update={"tokenizer": target})
+    _check_source(asked)
+    _check_sizes(asked)
+    tokenizer = load_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None
+    options = ForceOptions(asked.force, asked.force_bytes, asked.force_tools, target)
+    if asked.from_list is not None and tokenizer is not None:
+        return _import_list(asked, asked.from_list, tokenizer, options, overwrite=overwrite)
+    law, largest = asked.schedule, asked.k_max
+    schedule = (
+        () if law is None or largest is None else schedule_sizes(law, largest, asked.k_min, asked.steps)
+    )
+    table, given, parents = _table(asked, tokenizer)
     forced = forced_ids(table, options)
-    plan = choice.plan(table.counts, forced)
-    places = [output.path] if len(plan) == 1 else [output.path / f"r{size}" for size, _ in plan]
-    _check_places(output, places)
-    tokenizer = tokenizer or _spelling(options.target, output.exports)
+    plan = _plan(asked, table.counts, forced)
+    places = {size: output if len(plan) == 1 else output / f"r{size}" for size in plan}
+    if len(plan) > 1 and (output / MANIFEST).exists():
+        raise UsageError(
+            "the output is an artefact, so the folders of several sizes cannot stand in it",
+            got=output,
+            remedy="choose another --output",
+        )
+    for place in places.values():
+        check_output(place, overwrite=overwrite)
     if tokenizer is not None:
         check_fingerprint(
             table.fingerprint,
@@ -101,114 +65,180 @@ def run(inputs: SelectInputs, choice: SizeOptions, forcing: Forcing, output: Out
             expected_from="the frequency table",
             got_from=tokenizer.source,
         )
-    rows = _rows(options.target, table.vocab_size)
-    made: dict[Path, WrittenSubset] = {}
-    for place, (size, asked) in zip(places, plan):
-        if place in made:  # a coverage that gives a size asked for already
-            made[place] = replace(made[place], asked=f"{made[place].asked}, {asked}")
-            continue
-        subset = make_subset(
-            table.counts,
-            size,
-            forced,
-            fingerprint=table.fingerprint,
-            fill=forcing.fill.value,
-            schedule=schedule,
+    rows = None if target is None else target_rows(target, table.vocab_size)
+    made: dict[Path, VocabSubset] = {}
+    for size in plan:
+        made[places[size]] = make_subset(
+            table.counts, size, forced, fingerprint=table.fingerprint, fill=asked.fill, schedule=schedule
         )
-        made[place] = WrittenSubset(place, asked, subset, ExportInputs(subset, table.counts, tokenizer, rows))
-    _save(made.values(), source.parents, output)
-    return Result(source.given, list(made.values()), rows)
+    exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
+    _save(exports, parents, asked, overwrite=overwrite)
+    return _facts([given], made, list(plan.values()), rows)
 
 
-def _import_list(file: Path, tokenizer: TextTokenizer, options: ForceOptions, output: Output) -> Result:
+def _check_source(asked: SelectRequest) -> None:
+    """Exactly one source, with the tokenizer that it needs."""
+    sources = {"--counts": asked.counts, "--counts-text": asked.counts_text, "--from-list": asked.from_list}
+    given = [name for name, value in sources.items() if value]
+    if len(given) != 1:
+        raise UsageError(
+            "a draft vocabulary is made from one source",
+            got=" and ".join(given) or "none",
+            expected=" or ".join(sources),
+        )
+    if len(asked.counts) > 1:
+        raise UsageError(
+            "a draft vocabulary is made from one frequency table",
+            got=f"{len(asked.counts)} times --counts",
+            expected="one",
+            remedy="mix them first: vocabforge merge-freq --weight DIR=0.7 --weight OTHER=0.3 --output MIXED",
+        )
+    if asked.domain and not asked.counts:
+        raise UsageError(
+            f"{given[0]} has no domains",
+            got=f"--domain {asked.domain[0]}",
+            expected="--domain beside --counts",
+            remedy="leave --domain out",
+        )
+    if not asked.counts and asked.tokenizer is None:
+        raise UsageError(
+            f"{given[0]} needs the tokenizer of its ids",
+            expected="--tokenizer PATH, or --target with a tokenizer.json in it",
+        )
+
+
+def _check_sizes(asked: SelectRequest) -> None:
+    """Sizes, coverages, or a schedule; nothing with a finished list."""
+    options = {
+        "--size": sizes_in("--size", asked.size, least=1),
+        "--coverage": asked.coverage,
+        "--schedule": asked.schedule,
+        "--k-max": asked.k_max,
+        "--k-min": asked.k_min,
+    }
+    given = [name for name, value in options.items() if value]
+    scheduled = [name for name in given if name in ("--schedule", "--k-max", "--k-min")]
+    if asked.from_list is not None:
+        if given:
+            raise UsageError(
+                "an imported list has its size already",
+                got=", ".join(given),
+                expected="--from-list without them",
+                remedy="leave them out",
+            )
+    elif not given:
+        raise UsageError(
+            "the size of the draft vocabulary is missing",
+            expected="--size N, --coverage SHARE, or --schedule LAW --k-max N",
+        )
+    elif scheduled and (asked.schedule is None or asked.k_max is None):
+        raise UsageError(
+            "a schedule needs its law and its largest size",
+            got=", ".join(given),
+            expected="--schedule LAW --k-max N",
+        )
+    elif scheduled and scheduled != given:
+        raise UsageError(
+            "a schedule makes one artefact, of size --k-max",
+            got=", ".join(given),
+            remedy="leave the others out",
+        )
+
+
+def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int, str]:
+    """Size -> what was asked for, in order."""
+    if asked.k_max is not None:
+        return {asked.k_max: f"schedule {asked.schedule}"}
+    plan = {size: f"size {size}" for size in sizes_in("--size", asked.size, least=1)}
+    for share in dict.fromkeys(asked.coverage):
+        size = size_for_coverage(counts, share, forced)
+        plan[size] = ", ".join(filter(None, (plan.get(size), f"coverage {share:g}")))
+    return plan
+
+
+def _import_list(
+    asked: SelectRequest, file: Path, tokenizer: TextTokenizer, options: ForceOptions, *, overwrite: bool
+) -> dict[str, Any]:
     """The ids of a finished list as they are; faults that a list can have are said."""
     if options != ForceOptions(target=options.target):
         raise UsageError(
             "an imported list is taken as it is, so nothing can be forced into it",
             remedy="select from a frequency table instead",
         )
-    _check_places(output, [output.path])
+    check_output(asked.output, overwrite=overwrite)
     subset, missing = subset_from_list(read_fr_spec(file), tokenizer, source=file)
-    rows = _rows(options.target, subset.vocab_size)
+    rows = None if options.target is None else target_rows(options.target, subset.vocab_size)
     if missing:
         say(
             f"Warning: the list lacks the end tokens {', '.join(map(str, missing))}: a drafter with it never drafts "
             "an end of turn. Select from a frequency table to have them inside."
         )
     digest = sha256_file(file)
-    made = WrittenSubset(output.path, f"list {file}", subset, ExportInputs(subset, None, tokenizer, rows))
-    _save([made], {"list": digest}, output)
-    return Result([{"path": str(file), "sha256": digest}], [made], rows, missing)
+    export = ExportInputs(subset, None, rows)
+    _save({asked.output: export}, {"list": digest}, asked, overwrite=overwrite)
+    given = [{"path": str(file), "sha256": digest}]
+    return _facts(given, {asked.output: subset}, [f"list {file}"], rows, missing)
 
 
-def _table(inputs: SelectInputs, tokenizer: TextTokenizer | None) -> TableInput:
-    if inputs.counts_text is not None and tokenizer is not None:
-        table = read_counts_text(inputs.counts_text, tokenizer)
+def _table(
+    asked: SelectRequest, tokenizer: TextTokenizer | None
+) -> tuple[FrequencyTable, dict[str, Any], dict[str, str]]:
+    """The table, where it is from for ``--json``, and the hash of that by role."""
+    if asked.counts_text is not None and tokenizer is not None:
+        table = read_counts_text(asked.counts_text, tokenizer)
         (digest,) = table.sources.values()
-        return TableInput(table, {"counts text": digest}, [{"path": str(inputs.counts_text), "weight": None}])
-    return load_table(inputs.counts or (), inputs.domains or ())
-
-
-def _check_places(output: Output, places: Sequence[Path]) -> None:
-    if places != [output.path] and (output.path / MANIFEST).exists():
-        raise UsageError(
-            "the output is an artefact, so the folders of several sizes cannot stand in it",
-            got=output.path,
-            remedy="choose another --output",
+        return table, {"path": str(asked.counts_text)}, {"counts text": digest}
+    (path,) = asked.counts
+    table = load_counts(path)
+    if asked.domain:
+        table = choose_domains(
+            table, dict(split_weight(text, "--domain", list(table.domains)) for text in asked.domain)
         )
-    for place in places:
-        check_output(place, overwrite=output.result.overwrite)
-
-
-def _spelling(target: Path | None, exports: Sequence[str]) -> TextTokenizer | None:
-    """The target's tokenizer, where an export spells tokens and none was given."""
-    if "text" not in exports or target is None or not _has_tokenizer(target):
-        return None
-    return load_tokenizer(target)
+    digest = open_artifact(path, "counts", verify=False).content_hash
+    return table, {"path": str(path)}, {"counts": digest}
 
 
 def _has_tokenizer(target: Path | None) -> bool:
     return target is not None and (target / "tokenizer.json").is_file()
 
 
-def _rows(target: Path | None, vocab_size: int) -> int | None:
-    return target_rows(target, vocab_size) if target is not None else None
+def _save(
+    made: Mapping[Path, ExportInputs], parents: Mapping[str, str], asked: SelectRequest, *, overwrite: bool
+) -> None:
+    formats = tuple(dict.fromkeys(asked.export))
+    # Says what is missing before any writes.
+    ready = {place: exporters(formats, one) for place, one in made.items()}
+    for place, writers in ready.items():
+        save_subset(made[place].subset, place, parents=parents, overwrite=overwrite, exports=writers)
 
 
-def _save(made: Iterable[WrittenSubset], parents: Mapping[str, str], output: Output) -> None:
-    ready = [
-        (one, exporters(output.exports, one.export)) for one in made
-    ]  # says what is missing, before any writes
-    for one, writers in ready:
-        save_subset(
-            one.subset, one.place, parents=parents, overwrite=output.result.overwrite, exports=writers
-        )
-
-
-def _facts(one: WrittenSubset) -> dict[str, Any]:
-    subset = one.subset
-    files = open_artifact(one.place, "subset", verify=False).manifest["files"]
-    return {
-        "output": str(one.place),
-        "asked": one.asked,
-        "size": len(subset),
-        "vocab_size": subset.vocab_size,
-        "share": len(subset) / subset.vocab_size,
-        "coverage": subset.coverage,
-        "forced": list(subset.forced),
-        "filled": subset.filled,
-        "schedule": list(subset.schedule),
-        "files": sorted(files),
-        "fingerprint": subset.fingerprint,
-    }
-
-
-def _cells(subset: VocabSubset) -> list[str]:
-    few = ", ".join(map(str, subset.forced[:4])) + (", …" if len(subset.forced) > 4 else "")
-    return [
-        f"{len(subset):,}",
-        f"{len(subset) / subset.vocab_size:.1%}",
-        "-" if subset.coverage is None else f"{subset.coverage:.2%}",
-        f"{len(subset.forced)} ({few})" if subset.forced else "0",
-        f"{subset.filled:,}",
+def _facts(
+    given: list[dict[str, Any]],
+    made: Mapping[Path, VocabSubset],
+    asked: Sequence[str],
+    rows: int | None,
+    missing_eos: Sequence[int] = (),
+) -> dict[str, Any]:
+    subsets: list[dict[str, Any]] = [
+        {
+            "output": str(place),
+            "asked": words,
+            "size": len(subset),
+            "vocab_size": subset.vocab_size,
+            "share": len(subset) / subset.vocab_size,
+            "coverage": subset.coverage,
+            "forced": list(subset.forced),
+            "filled": subset.filled,
+            "schedule": list(subset.schedule),
+            "files": sorted(open_artifact(place, "subset", verify=False).manifest["files"]),
+            "fingerprint": subset.fingerprint,
+        }
+        for (place, subset), words in zip(made.items(), asked, strict=True)
     ]
+    return {
+        "counts": given,
+        "target_rows": rows,
+        "padded_rows": None if rows is None else rows - subsets[0]["vocab_size"],
+        "missing_eos": list(missing_eos),
+        "subsets": subsets,
+    }

@@ -14,10 +14,10 @@ DEEPEST = 100
 
 
 def check_nesting(value: Any, what: str) -> None:
-    """Look at every level of a value, without recursion.
+    """Refuse a value of more than ``DEEPEST`` levels; looks without recursion.
 
     Raises:
-        DataError: more than ``DEEPEST`` levels; ``what`` names the value.
+        DataError: ``what``, the value's name, is nested too deeply.
     """
     level, depth = [value], 0
     while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
@@ -30,12 +30,7 @@ def check_nesting(value: Any, what: str) -> None:
 
 
 def load_nested(text: str, what: str) -> Any:
-    """``json.loads`` of a text that may nest without end.
-
-    Raises:
-        ValueError: it is no JSON.
-        DataError: it nests more than ``DEEPEST`` levels.
-    """
+    """``json.loads``, with the DataError of :func:`check_nesting` for a text that nests too deeply."""
     try:
         value = json.loads(text)
     except RecursionError as error:
@@ -82,10 +77,8 @@ _PAIRS = (
 def parse_conversation(row: Mapping[str, Any]) -> list[Message] | None:
     """The conversation of a JSON row, or None when the row holds none (a plain text).
 
-    Read are ShareGPT (``conversations`` with ``from``/``value``), OpenAI (``messages`` with ``role`` and
-    ``content``, as text or as a list of parts), Alpaca (``instruction``, ``input``, and ``output`` or
-    ``response``) and pairs (``prompt`` and ``response`` or ``completion``, ``question`` and ``answer``,
-    ``query`` and ``response`` or ``answer``).
+    Reads ShareGPT (``conversations`` with ``from``/``value``), OpenAI (``messages`` with ``role`` and ``content``, as
+    text or parts), Alpaca (``instruction``, ``input``, ``output``) and pairs (:data:`_PAIRS`).
 
     Raises:
         DataError: the row looks like a conversation and is malformed.
@@ -169,39 +162,42 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
         value = part.get("text", part.get("value")) if isinstance(part, Mapping) else part
-        if not isinstance(value, str):
-            raise DataError(
-                "a part of a turn is not text",
-                got=kind or type(part).__name__,
-                expected="parts of type text, reasoning or tool_call",
-            )
-        if kind in ("text", None):
+        if isinstance(value, str) and kind in ("text", None):
             texts.append(value)
-        elif kind == "reasoning":
+        elif isinstance(value, str) and kind == "reasoning":
             message["reasoning_content"] = message.get("reasoning_content", "") + value
-        elif kind == "tool_call":
+        elif isinstance(value, str) and kind == "tool_call":
             message["tool_calls"] = [*message.get("tool_calls", []), _tool_call(value)]
         else:
             raise DataError(
                 "a part of a turn is not text",
-                got=kind,
+                got=kind or type(part).__name__,
                 expected="parts of type text, reasoning or tool_call",
             )
     message["content"] = "".join(texts)
 
 
 def _tool_call(text: str) -> dict[str, Any]:
+    call = _parsed(text, "a tool call", "an object with a name, and arguments")
+    body = _named(call, "a tool call")
+    return {"type": "function", "function": {"name": body["name"], "arguments": body.get("arguments", {})}}
+
+
+def _parsed(text: str, what: str, expected: str) -> Any:
     try:
-        call = load_nested(text, "a tool call")
+        return load_nested(text, what)
     except ValueError as error:
+        raise DataError(f"{what} is not valid JSON", got=error, expected=expected) from error
+
+
+def _named(entry: Any, what: str) -> Mapping[str, Any]:
+    """The object that holds the name of a tool or a call: the entry itself, or its ``function``."""
+    body = entry.get("function", entry) if isinstance(entry, Mapping) else None
+    if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
         raise DataError(
-            "a tool call is not valid JSON", got=error, expected="an object with a name, and arguments"
-        ) from error
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise DataError(
-            "a tool call has no name", got=text[:80], expected="an object with a name, and arguments"
+            f"{what} has no name", got=str(entry)[:80], expected="a name, alone or in an object function"
         )
-    return {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+    return body
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
@@ -214,13 +210,7 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
         )
     found = []
     for call in calls:
-        body = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
-            raise DataError(
-                "a tool call has no name",
-                got=str(call)[:80],
-                expected="a name, alone or in an object function",
-            )
+        body = _named(call, "a tool call")
         arguments = body.get("arguments")
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):
@@ -236,24 +226,13 @@ def _is_zero(weight: Any) -> bool:
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """The tool list of a row in the form that serving engines hand to chat templates, None without one.
-
-    Args:
-        value: what stands under ``tools``: a list, the JSON text of one, or nothing. A bare function becomes
-            ``{"type": "function", "function": ...}``.
+    """The tool list of a row (a list, or its JSON text) as serving engines hand it to chat templates, or None.
 
     Raises:
         DataError: neither a list nor the JSON of one, or an entry that is no function.
     """
     if isinstance(value, str):
-        if not value.strip():
-            return None
-        try:
-            value = load_nested(value, "the row's tool list")
-        except ValueError as error:
-            raise DataError(
-                "the row's tool list is not valid JSON", got=error, expected="a list of tools"
-            ) from error
+        value = _parsed(value, "the row's tool list", "a list of tools") if value.strip() else None
     if value is None:
         return None
     check_nesting(value, "the row's tool list")
@@ -268,18 +247,7 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
 
 def _tool(entry: Any) -> dict[str, Any]:
     if isinstance(entry, str):
-        try:
-            entry = load_nested(entry, "a tool of the row")
-        except ValueError as error:
-            raise DataError(
-                "a tool of the row is not valid JSON", got=error, expected="an object with a name"
-            ) from error
+        entry = _parsed(entry, "a tool of the row", "an object with a name")
     if isinstance(entry, dict) and isinstance(entry.get("function"), dict):
         return entry
-    if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-        return {"type": "function", "function": entry}
-    raise DataError(
-        "a tool of the row has no name",
-        got=str(entry)[:80],
-        expected="a name, alone or in an object function",
-    )
+    return {"type": "function", "function": _named(entry, "a tool of the row")}

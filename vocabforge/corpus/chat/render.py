@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ...core.errors import DataError, UsageError
 from ..tokenizer.tokenizer import TextTokenizer
 from .conversation import Message, parse_conversation, read_tools
-from .template import template_facts
 from .thinking import (
     Thought,
     behind_empty_block,
@@ -27,7 +26,6 @@ from .turns import (
     Rendering,
     answer_start,
     assistant_turns,
-    check_marks,
     cut_end,
     marked_spans,
     roles_of,
@@ -51,15 +49,12 @@ class ChatOptions:
     """What a conversation's rendering holds, and which of it is learnt.
 
     Attributes:
-        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt (an empty
-            block that the template alone writes is not). ``mask``:
-            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think
-            (``enable_thinking=False``), and what it writes in their place not learnt.
-        tools: ``keep``: tool lists, calls and results are rendered, calls are learnt. ``skip``: a
-            conversation with any of them is left out.
-        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns
-            behind the last question. ``each``: one rendering for each question, cut behind its answer, which
-            alone is learnt: exactly what a served target sees, at the price of repeated contexts.
+        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt. ``mask``:
+            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think.
+        tools: ``skip`` leaves out conversations with a tool list, a call or a result.
+        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns behind
+            the last question. ``each``: one rendering for each question, cut behind its answer, which alone is
+            learnt: exactly what a served target sees.
         thinking_tags: what opens and closes a thinking block within a content.
         variables: further names for the template (``date_string``, ``reasoning_effort``, ...).
     """
@@ -80,14 +75,10 @@ class RenderedChat:
     """A rendered conversation.
 
     Attributes:
-        text: as the template writes it.
         spans: (start, end) in characters, in order, of what is learnt.
-        facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
-            ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
-            the spans come from generation tags), ``marks_with_header`` and ``marks_without_end`` (see
-            :func:`~vocabforge.corpus.chat.turns.check_marks`), ``empty_thinking_blocks`` (turns with a block that
-            the template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
-            (answers that were cut, whose end is not learnt).
+        facts: 1 or a number of turns: ``thinking``, ``tool_list``, ``tool_calls``, ``marked`` (spans from generation
+            tags), ``thinking_turns_left_out`` (by the template), ``empty_thinking_blocks`` (the template's, not
+            learnt), ``thinking_only_turns`` (dropped), ``cut_turns`` (whose end is not learnt).
     """
 
     text: str
@@ -102,22 +93,14 @@ def render_with_mask(
     *,
     tools: Any = None,
 ) -> tuple[list[int], list[int]]:
-    """Token ids of a rendered conversation and l_t: 1 where the assistant wrote the token.
+    """(ids, l_t) of a rendered conversation, of equal length; l_t is 1 where the assistant wrote the token.
 
-    Where the template has ``{% generation %}`` tags, they decide. Else the assistant's text is found by
-    rendering prefixes of the conversation, and others, and comparing: it starts after the header that the
-    template gives a turn to be generated and ends with the end-of-turn token; what the template puts between
-    turns (a newline, mostly) is nobody's. A token counts when it starts inside.
-
-    Args:
-        tools: the row's tool list, as :func:`~vocabforge.corpus.chat.conversation.read_tools` takes it.
-
-    Returns:
-        (ids, mask), both of the same length, without BOS or EOS beyond the template's own.
+    The template's ``{% generation %}`` tags decide if it has them. Else the assistant's text is found by rendering
+    other conversations and comparing: it starts after the header of a turn to be generated and ends with the
+    end-of-turn token. A token counts when it starts inside.
 
     Raises:
-        DataError: no chat template, no assistant turn, a mask of only zeros or only ones, or a template whose
-            rendering of earlier turns cannot be found again in the whole.
+        DataError: no chat template, no assistant turn, a mask of only zeros or ones, or an unstable template.
         UsageError: ``options.answers`` is ``each``, which makes several: use :func:`render_chats`.
     """
     options = options or ChatOptions()
@@ -165,8 +148,8 @@ def render_chats(
     """The renderings of a conversation: one, or with ``answers: each`` one for each question.
 
     Raises:
-        DataError: see :func:`render_with_mask`; also for a conversation that ``options.tools`` leaves out,
-            and for tool calls that the template does not write.
+        DataError: see :func:`render_with_mask`; a conversation that ``options.tools`` leaves out; calls that the
+            template does not write.
     """
     called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
     listed = read_tools(tools)
@@ -178,8 +161,8 @@ def render_chats(
         )
     if tokenizer.chat_template is None:
         tokenizer.render(messages)  # raises
-    names = template_facts(tokenizer.chat_template or "")
-    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in names.attributes:
+    template = tokenizer.chat_template or ""
+    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
         raise DataError(
             "the chat template does not write tool calls",
             got=roles_of(messages),
@@ -188,7 +171,7 @@ def render_chats(
         )
     variables: dict[str, Any] = {"tools": listed} if listed else {}
     opened, closed = options.thinking_tags
-    known = closed in (tokenizer.chat_template or "") or has_thinking(messages, opened)
+    known = closed in template or has_thinking(messages, opened)
 
     def expects(at: int) -> bool:
         """A closing tag alone is thinking where the prompt opens it, the template parts it, or others think."""
@@ -204,7 +187,7 @@ def render_chats(
     if options.thinking == "drop":
         alone = {at for at, thought in thoughts.items() if is_thinking_alone(messages[at], thought)}
         messages = [without_thinking(message, thoughts.get(at)) for at, message in enumerate(messages)]
-        variables |= {name: False for name in _THINKING_SWITCHES if name in names.names}
+        variables |= dict.fromkeys(_THINKING_SWITCHES, False)
     variables |= options.variables
     for stop, first in _parts(messages, options.answers):
         rendering = Rendering(tokenizer, messages[:stop], variables)
@@ -263,7 +246,6 @@ def _rendered(
     marked = marked_spans(rendering)
     if marked is not None:
         facts["marked"] = 1
-        facts.update(check_marks(rendering, marked))
         plain = options.thinking == "keep" and first == 0
         plain = plain and not any(may_hold_empty_block(rendering.whole[a:b], tags) for a, b in marked)
         if plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages):

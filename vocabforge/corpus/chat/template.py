@@ -7,20 +7,19 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...core.errors import DataError
 
 # Far beyond any published template (30 kB) and any conversation.
-_LONGEST_TEMPLATE, _LONGEST_TEXT, _LONGEST_NUMBER = 1 << 20, 64 << 20, 4096
+_LONGEST_TEMPLATE, _LONGEST_TEXT = 1 << 20, 64 << 20
 
 # What a template can raise on messages that it does not fit, beside Jinja's own errors.
 _RENDER_ERRORS = (
@@ -36,16 +35,14 @@ _RENDER_ERRORS = (
 # Templates nested more deeply than Python's own parser goes.
 _COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, ArithmeticError)
 
+_TAG = re.compile(r"\{%[-+]?\s*generation\b")
 _MARKS = "_generation_marks"
 # Private characters that stand for the tags while a conversation is rendered a second time.
 _MARK_PAIRS = tuple((chr(code), chr(code + 1)) for code in range(0x10FF00, 0x10FF40, 2))
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %} ... {% endgeneration %}``: what is between them the assistant generates.
-
-    The text is rendered as it is; see :func:`generation_spans` for where it stands.
-    """
+    """``{% generation %} ... {% endgeneration %}``: what is between them the assistant generates."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's interface)
 
@@ -65,23 +62,6 @@ class _GenerationTag(jinja2.ext.Extension):
         core = text if outside else text.strip()
         at = text.find(core)
         return f"{text[:at]}{opened}{core}{closed}{text[at + len(core) :]}"
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox with caps on sizes: a template comes from other people."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """A product or power, refused when the result would not fit in memory."""
-        if isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length() * max(right, 0) if operator == "**" else 0
-            _check_size(bits // 8, _LONGEST_NUMBER)
-        elif operator == "*":
-            sequence, times = (right, left) if isinstance(left, int) else (left, right)
-            if isinstance(sequence, (str, list, tuple)) and isinstance(times, int):
-                _check_size(len(sequence) * times, _LONGEST_TEXT)
-        return super().call_binop(context, operator, left, right)
 
 
 def _check_size(size: int, most: int) -> None:
@@ -116,8 +96,8 @@ def _tojson(
     )
 
 
-def _environment() -> _Environment:
-    environment = _Environment(
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
@@ -145,41 +125,9 @@ def _compile(template: str) -> jinja2.Template:
     return _environment().from_string(template)
 
 
-@dataclass(frozen=True)
-class TemplateFacts:
-    """What can be told of a chat template without rendering anything.
-
-    Attributes:
-        marks_generation: it has ``{% generation %}`` tags.
-        names: the variables that it reads.
-        attributes: the attributes and items that it reads of messages and other values.
-    """
-
-    marks_generation: bool
-    names: frozenset[str]
-    attributes: frozenset[str]
-
-
-@functools.lru_cache(maxsize=16)
-def template_facts(template: str) -> TemplateFacts:
-    """Look at the syntax tree of a chat template.
-
-    Raises:
-        DataError: it has a syntax error.
-    """
-    with _compile_errors():
-        tree = _environment().parse(template)
-    items = (node.arg for node in tree.find_all(nodes.Getitem))
-    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-    return TemplateFacts(
-        any(node.identifier == _GenerationTag.identifier for node in tree.find_all(nodes.ExtensionAttribute)),
-        frozenset(meta.find_undeclared_variables(tree)),
-        frozenset(
-            {node.attr for node in tree.find_all(nodes.Getattr)}
-            | {node.value for node in items if isinstance(node, nodes.Const) and isinstance(node.value, str)}
-            | constants
-        ),
-    )
+def marks_generation(template: str) -> bool:
+    """Whether a template has ``{% generation %}`` tags."""
+    return _TAG.search(template) is not None
 
 
 def generation_spans(
@@ -190,19 +138,12 @@ def generation_spans(
     variables: Mapping[str, Any],
     source: object,
 ) -> list[tuple[int, int]] | None:
-    """(start, end) in characters of ``text`` of all that stands between generation tags.
+    """(start, end) in characters of ``text`` of all that stands between generation tags, in order.
 
-    The conversation is rendered again with private characters for the tags. Without them it must be ``text``
-    to the last character; then the places are exact, whatever loops, macros and filters the tags stand in.
-    Where a filter trims the marked text, the marks are moved to its first and last character that is no
-    white space. Nested tags count as the outermost.
-
-    Args:
-        text: the conversation as :func:`render_template` renders it, without a generation prompt.
-
-    Returns:
-        the spans in order; None where marked text does not come through unchanged (it is measured, cut or
-        sorted by the template), so that the marks say nothing.
+    The conversation is rendered again with private characters for the tags; without them it must be ``text``, so
+    the places are exact, whatever loops, macros and filters the tags stand in. Where a filter trims the marked text,
+    the marks move to its first and last visible character. Nested tags count as the outermost. None if the template
+    measures, cuts or sorts the marked text.
     """
     pair = next((pair for pair in _MARK_PAIRS if not any(mark in text for mark in pair)), None)
     if pair is None:
@@ -244,11 +185,7 @@ def render_template(
     variables: Mapping[str, Any],
     source: object,
 ) -> str:
-    """Render a conversation.
-
-    Args:
-        add_generation_prompt: end with the header of the assistant's next turn.
-        variables: further names that the template sees (``bos_token``, ``tools``, ``enable_thinking``, ...).
+    """Render a conversation; ``variables`` are further names that the template sees.
 
     Raises:
         DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.

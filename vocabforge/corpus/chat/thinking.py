@@ -16,12 +16,7 @@ Thought = tuple[str, str, str]
 def find_thoughts(
     messages: Sequence[Message], tags: tuple[str, str], expects: Callable[[int], bool]
 ) -> dict[int, Thought]:
-    """The assistant's turns with thinking, by index.
-
-    Args:
-        tags: what opens and closes thinking within a content.
-        expects: whether a closing tag alone means thinking in the turn of this index; else it is plain text.
-    """
+    """The assistant's turns with thinking, by index; ``expects`` says whether a closing tag alone means thinking."""
     opened, closed = tags
     found: dict[int, Thought] = {}
     for index, message in enumerate(messages):
@@ -96,9 +91,6 @@ def behind_empty_block(rendering: Rendering, turn: AssistantTurn, tags: tuple[st
     """Where a turn without thinking begins: behind the empty block that the template writes, if it does.
 
     A target that is served with thinking writes its own block, one served without finds it in its prompt.
-
-    Raises:
-        DataError: block and answer cannot be told apart.
     """
     opened, closed = tags
     text = rendering.whole[turn.start : turn.end].lstrip()

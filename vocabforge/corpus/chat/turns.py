@@ -1,15 +1,13 @@
 """Where the assistant's turns stand in a rendered conversation, found by rendering others and comparing.
 
-Nothing is known of a chat template but what it renders. A turn starts behind the header that the template
-gives a turn to be generated, and ends with its end-of-turn token. Where the template writes a turn differently
-once others follow (Qwen3 drops earlier turns' thinking), the place is found by rendering the whole with two
-other contents of that turn: what stands before and behind is what both have in common.
+A turn starts behind the header that the template gives a turn to be generated, and ends with its end-of-turn
+token. Where the template writes a turn differently once others follow (Qwen3 drops earlier turns' thinking), the
+place is found by rendering the whole with two other contents of that turn and taking what both have in common.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 from ...core.errors import DataError
 from ..tokenizer.tokenizer import TextTokenizer
 from .conversation import Message
-from .template import generation_spans, template_facts
+from .template import generation_spans, marks_generation
 
 _PROBES = ("Xq", "Zw")  # they share neither a first nor a last character
 
@@ -67,12 +65,8 @@ class Rendering:
 
 @dataclass(frozen=True)
 class AssistantTurn:
-    """An assistant turn in the rendered conversation, in characters.
-
-    Attributes:
-        index: the message's place in the conversation.
-        start: behind the header of a turn to be generated.
-        end: behind the end-of-turn token, or the turn's last character without one.
+    """An assistant turn in characters of the rendered conversation: from behind the header of a turn to be
+    generated to behind the end-of-turn token, or the turn's last character without one.
     """
 
     index: int
@@ -110,11 +104,10 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Assis
 def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str, str] | None) -> int:
     """Where a turn's answer begins, behind its thinking and what the template writes around that.
 
-    Args:
-        thinking: (thinking block, answer) of a content that holds both, None otherwise.
+    ``thinking`` is (thinking block, answer) of a content that holds both.
 
     Raises:
-        DataError: the template writes the turn so that the two cannot be told apart.
+        DataError: the two cannot be told apart.
     """
     message = rendering.messages[turn.index]
     before, answer = thinking or ("", str(message["content"]))
@@ -131,12 +124,10 @@ def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str,
 
 
 def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
-    """Where the text of a cut answer ends: the target wrote nothing of what the template puts behind it.
-
-    Calls of a cut answer are not counted to it: the template writes them anew and closes them.
+    """Where the text of a cut answer ends: behind it the target wrote nothing, calls included.
 
     Raises:
-        DataError: the template writes the turn so that text and end cannot be told apart.
+        DataError: text and end cannot be told apart.
     """
     message = rendering.messages[turn.index]
     name = next(
@@ -155,7 +146,7 @@ def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
 
 
 def _start_by_substitution(rendering: Rendering, index: int, head: str) -> int:
-    """Start of a turn before which the template wrote something else while the turn was the next one."""
+    """Start of a turn before which the template writes something else once it is there."""
     base = rendering.upto(index)
     header = head[len(base) :]
     found = _common_prefix(*rendering.probed(index))
@@ -191,10 +182,7 @@ def _content_place(rendering: Rendering, index: int) -> int:
 
 
 def _end_by_substitution(rendering: Rendering, index: int) -> int:
-    """End of a turn that the template writes differently once others follow.
-
-    What follows the turn's text is found in the whole, and as the end of the turn in the prefix.
-    """
+    """End of a turn that the template writes differently once others follow."""
     after = _common_suffix(*rendering.probed(index))
     tail = _common_suffix(*rendering.probed(index, index + 1))
     if not rendering.whole.endswith(after) or not after.startswith(tail):
@@ -231,7 +219,7 @@ def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
         DataError: the tags enclose nothing.
     """
     template = rendering.tokenizer.chat_template or ""
-    if not template_facts(template).marks_generation:
+    if not marks_generation(template):
         return None
     source = rendering.tokenizer.source.parent
     marked = generation_spans(
@@ -249,42 +237,3 @@ def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
             source=source,
         )
     return marked
-
-
-def check_marks(rendering: Rendering, marked: Sequence[tuple[int, int]]) -> Counter[str]:
-    """Compare the tags' places with the assistant's turns; where no turn can be found, the tags are believed.
-
-    Returns:
-        ``marks_with_header`` 1 where a tag opens before the header's end, ``marks_without_end`` 1 where one
-        closes before the turn's end (its end-of-turn token).
-
-    Raises:
-        DataError: a tag encloses text outside every turn of the assistant (a user's, a header alone).
-    """
-    messages, whole = rendering.messages, rendering.whole
-    try:
-        turns = assistant_turns(rendering, [at for at, m in enumerate(messages) if m["role"] == "assistant"])
-    except DataError:
-        return Counter()
-    if not turns:
-        return Counter()
-    # A first message of the assistant answers no prompt and has no turn to compare with.
-    begin = turns[0].start if messages[0]["role"] == "assistant" else 0
-    for start, end in marked:
-        inside = any(max(start, turn.start) < min(end, turn.end) for turn in turns)
-        if not inside and end > begin and whole[start:end].strip():
-            raise DataError(
-                "the chat template's generation tags enclose text that is not the assistant's",
-                got=repr(whole[start:end][:60]),
-                expected="tags around the assistant's turns only",
-                source=rendering.tokenizer.source.parent,
-                remedy="mend the tags in the chat template, or take them out: the mask is found without them",
-            )
-    facts: Counter[str] = Counter()
-    for turn in turns:
-        own = [(a, b) for a, b in marked if max(a, turn.start) < min(b, turn.end)]
-        if own and whole[own[0][0] : turn.start].strip():
-            facts["marks_with_header"] = 1
-        if own and whole[own[-1][1] : turn.end].strip():
-            facts["marks_without_end"] = 1
-    return facts

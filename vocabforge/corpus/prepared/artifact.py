@@ -30,12 +30,7 @@ _KEY_NAME = 20  # characters of the key in a folder's name
 
 @dataclass(frozen=True, eq=False)
 class PreparedData:
-    """An opened prepared-data artefact.
-
-    Attributes:
-        train: rows to learn from, memory-mapped.
-        heldout: rows of the held-out documents, memory-mapped.
-    """
+    """An opened prepared-data artefact; its rows are memory-mapped."""
 
     artifact: Artifact
     train: PackedRows
@@ -74,10 +69,7 @@ def prepare_in(
     heldout: Sequence[Path | str],
     options: PrepareOptions,
 ) -> PreparedData:
-    """Find prepared data by their key in a cache folder, or make them there.
-
-    Safe for several processes at once: each writes beside, the first that is done stays, and the others take
-    its result. A damaged entry is made again.
+    """Find prepared data by their key in a cache folder, or make them there; safe for several processes at once.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -99,7 +91,7 @@ def prepare_in(
 
 
 def find_prepared(path: Path, key: str) -> PreparedData | None:
-    """The artefact at ``path`` if it is whole and has this key; a damaged one is said and removed.
+    """The artefact at ``path`` if it is whole and has this key; a damaged one is removed.
 
     Of launched processes the first one hashes every file, the others compare sizes.
     """
@@ -127,9 +119,7 @@ def write_prepared(
 ) -> PreparedData:
     """Read, render, tokenise and pack all documents into the artefact ``path``, in bounded memory.
 
-    Args:
-        heldout: the same for held-out figures; empty: the last documents of ``train`` are set aside.
-        keyed: :func:`content_key`, when it is known.
+    Without ``heldout``, the last documents of ``train`` are set aside. ``keyed`` is :func:`content_key`, when known.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -159,10 +149,7 @@ def write_prepared(
 
 
 def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
-    """Open a prepared-data artefact.
-
-    Args:
-        verify: hash every file; else only sizes are compared.
+    """Open a prepared-data artefact; without ``verify`` only sizes are compared.
 
     Raises:
         ArtifactError: it is none, damaged, or of another version.

@@ -25,13 +25,7 @@ _BY_TURN = ("thinking_turns_left_out", "empty_thinking_blocks", "thinking_only_t
 
 @dataclass(frozen=True)
 class SequenceOptions:
-    """How documents become sequences.
-
-    Attributes:
-        append_eos: end a plain text with the tokenizer's first end token (its mask is 1). Conversations
-            end as their template ends them.
-        chat: what of a conversation is rendered and learnt.
-    """
+    """How documents become sequences; ``append_eos`` ends a plain text with the first end token (mask 1)."""
 
     sources: SourceOptions = field(default_factory=SourceOptions)
     append_eos: bool = False
@@ -47,21 +41,15 @@ def iter_sequences(
     on_bytes: Callable[[int], None] | None = None,
     facts: Counter[str] | None = None,
 ) -> Iterator[TrainingSequence]:
-    """Sequences of all documents, in order, in bounded memory.
+    """Sequences of all documents, in order, in bounded memory; those of one document share their ``document``.
 
-    A conversation is rendered by the chat template, with mask 1 on the assistant's tokens. A plain text gets
-    the tokenizer's prefix (BOS, mask 0) and mask 1 throughout. A conversation that cannot be rendered or
-    masked is counted in ``problems`` and skipped, or an error when strict. The sequences of one document (a
-    conversation may give several) come one after the other and share their ``document``.
-
-    Args:
-        problems: collects what is skipped; by default a new one.
-        facts: counts ``texts``, ``conversations`` (without those skipped), and how many of these have what
-            :class:`~vocabforge.corpus.chat.render.RenderedChat` names.
+    A conversation is rendered by the chat template, with mask 1 on the assistant's tokens. A plain text gets the
+    tokenizer's prefix (BOS, mask 0) and mask 1 throughout. A conversation that cannot be rendered or masked is counted
+    in ``problems``; ``facts`` counts texts, conversations and what
+    :class:`~vocabforge.corpus.chat.render.RenderedChat` names.
 
     Raises:
-        DataError: see :func:`~vocabforge.corpus.sources.sources.iter_documents`; also when a conversation meets a
-            tokenizer without chat template, and for a text document of more than 64 MiB.
+        DataError: an unreadable source, a conversation without chat template, or a text of more than 64 MiB.
     """
     problems = Problems(strict=options.sources.strict) if problems is None else problems
     if options.append_eos and not tokenizer.eos_ids:

@@ -23,12 +23,8 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class HeldoutOptions:
-    """What is set aside.
-
-    Attributes:
-        documents: documents set aside at the end of the training files, when none are given apart.
-        prompts: at most so many held-out documents become prompts in Spec-Bench format.
-        prompt_tokens: length, in tokens, of a prompt that comes from plain text.
+    """What is set aside: ``documents`` at the end of the training files when none are given apart; of these at most
+    ``prompts`` become prompts in Spec-Bench format, plain texts cut behind ``prompt_tokens`` tokens.
     """
 
     documents: int = 64
@@ -38,12 +34,7 @@ class HeldoutOptions:
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides the rows beside sources and tokenizer.
-
-    Attributes:
-        length: T, tokens a row.
-        sequences: how documents are cut and rendered, and what of them is learnt.
-    """
+    """What decides the rows beside sources and tokenizer; ``length`` is T, tokens a row."""
 
     length: int
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
@@ -58,11 +49,7 @@ class PrepareOptions:
 
 
 def source_digests(paths: Sequence[Path | str]) -> list[str]:
-    """For each source, in order: how it is read, and SHA-256 of its bytes (of a Hub data set, its revision).
-
-    Raises:
-        DataError: a source is missing, or cannot be read.
-    """
+    """For each source, in order: how it is read, and SHA-256 of its bytes (of a Hub data set, its revision)."""
     found = []
     files = expand_paths(paths)
     size = sum(path.stat().st_size for path in files if not is_hub(path))

@@ -19,10 +19,7 @@ _OPEN_TOKENS = 4 << 20
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """One document: ``ids`` and, as long, ``loss_mask`` (l_t: 1 where the assistant, or the author, wrote).
-
-    ``document`` is what it was made from, None for sequences made by hand.
-    """
+    """One document: ``ids`` and, as long, ``loss_mask`` (l_t: 1 where the assistant, or the author, wrote)."""
 
     ids: list[int]
     loss_mask: list[int]
@@ -34,11 +31,11 @@ class PackedRows:
     """Sequences packed into N rows of T tokens; the arrays may be memory-mapped files.
 
     Attributes:
-        input_ids: (N, T) integers, ``pad_id`` where nothing stands.
+        input_ids: (N, T) integers, ``pad_id`` on padding.
         loss_mask: (N, T) bool, False on padding.
         document: (N, T) integers, 1, 2, ... for the row's documents, 0 on padding.
         position: (N, T) integers, restarts at 0 with each document, 0 on padding.
-        tokens: places that hold a token, None where nobody counted them.
+        tokens: places that hold a token, None if unknown.
     """
 
     input_ids: npt.NDArray[np.integer]
@@ -65,9 +62,6 @@ class PackedRows:
 
 def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> PackedRows:
     """First-fit packing of all at once, the longest first; longer ones than a row are cut.
-
-    Args:
-        sequences: what to pack; empty ones are left out.
 
     Raises:
         UsageError: ``length`` below 1.
@@ -122,14 +116,9 @@ def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
 class StreamPacker:
     """First-fit packing of a stream: only a bounded number of rows is open at a time.
 
-    A sequence goes whole into the first open row with room. Where none has room and no more may be open, the
-    fullest (of equals the oldest) is closed and handed on. The result follows from the sequences and their
-    order alone.
-
-    Args:
-        write: called with each closed row: input_ids, loss_mask, document, position, (T,) each, valid until the
-            next call only.
-        open_rows: how many rows are open at most; by default 128, fewer for very long rows.
+    A sequence goes whole into the first open row with room. If none has room and no more may be open, the fullest (of
+    equals the oldest) is closed: ``write`` gets its input_ids, loss_mask, document, position, (T,) each, valid until
+    the next call only. The result follows from the sequences and their order alone.
     """
 
     def __init__(
@@ -193,14 +182,8 @@ class StreamPacker:
 
 @dataclass
 class OverlongTally:
-    """What became of sequences that are longer than a row.
-
-    Attributes:
-        sequences: how many there were.
-        pieces: rows' worth of pieces that ``split`` made of them.
-        lost_tokens: tokens that are in no row.
-        lost_counted: those of them that would have been learnt.
-        unlearnt: sequences and pieces left out because no token that is left is learnt.
+    """What became of sequences that are longer than a row: their number, ``pieces`` made of them, tokens lost, of
+    these those that would have been learnt, and parts left out because no token of them is learnt.
     """
 
     sequences: int = 0

@@ -37,12 +37,7 @@ _TYPES: dict[str, np.dtype[Any]] = {name: kind for kind, name in _NAMES.items()}
 
 
 class TensorStream:
-    """Writes a tensor (N, *row) of which N is known at the end.
-
-    Args:
-        dtype: int32, int16 or bool.
-        row: shape of a row.
-    """
+    """Writes a tensor (N, *row) of int32, int16 or bool, of which N is known at the end."""
 
     def __init__(self, path: Path, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> None:
         self._name, self._dtype, self._row = name, np.dtype(dtype), row
@@ -99,7 +94,6 @@ def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
 SPLITS = ("train", "heldout")
 ARRAYS = ("input_ids", "loss_mask", "document", "position")
 PROMPTS = "heldout_prompts.jsonl"
-_FIRST_BIN = 64
 _SPLIT = ", or cut the texts into more documents (--text-unit, --separator; data.text_unit, data.separator)"
 _SMALL = 1 << 15  # rows up to this length have document numbers and positions that int16 holds
 Paths = Sequence[Path | str]
@@ -110,13 +104,9 @@ class SplitFigures:
     """Counts of one split.
 
     Attributes:
-        documents: texts and conversations in it.
-        sequences: what they became (one each, but with ``answers: each`` one for each question).
-        counted: those of them with loss mask 1.
-        rows_counted: rows of training that count at the first draft step: places whose next two tokens are
-            both learnt, within one sequence.
-        lengths: sequences by their length in tokens: ``{"64": 3}`` are three of at most 64, and more than 32
-            where that is a bin too. Bins double.
+        sequences: what the documents became (with ``answers: each`` one for each question).
+        counted: tokens with loss mask 1.
+        rows_counted: places whose next two tokens are both learnt: what counts at the first draft step.
     """
 
     documents: int = 0
@@ -126,12 +116,12 @@ class SplitFigures:
     counted: int = 0
     rows_counted: int = 0
     overlong: OverlongTally = field(default_factory=OverlongTally)
-    lengths: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SplitFigures:
         """What the manifest holds."""
-        return cls(**{**values, "overlong": OverlongTally(**values["overlong"])})
+        known = {name: value for name, value in values.items() if name != "lengths"}  # former ones had it
+        return cls(**{**known, "overlong": OverlongTally(**values["overlong"])})
 
 
 class _SplitWriter:
@@ -145,7 +135,6 @@ class _SplitWriter:
             for name, kind in kinds.items()
         ]
         self._packer = StreamPacker(options.length, self._write)
-        self._bins: Counter[int] = Counter()
 
     def _write(self, *row: npt.NDArray[Any]) -> None:
         for stream, array in zip(self._streams, row):
@@ -155,7 +144,6 @@ class _SplitWriter:
         self.figures.documents += 1
         for sequence in sequences:
             self.figures.sequences += 1
-            self._bins[max(_FIRST_BIN, 1 << (max(1, len(sequence.ids)) - 1).bit_length())] += 1
             tally = self.figures.overlong
             for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, self._length, self._overlong):
                 if len(ids):
@@ -172,7 +160,6 @@ class _SplitWriter:
             stream.close()
         figures, packer = self.figures, self._packer
         figures.rows, figures.tokens, figures.counted = packer.rows, packer.tokens, packer.counted
-        figures.lengths = {str(top): number for top, number in sorted(self._bins.items())}
         return figures
 
     def abort(self) -> None:
@@ -185,12 +172,8 @@ def write_splits(
 ) -> dict[str, Any]:
     """Write arrays and held-out prompts of both splits into ``folder``.
 
-    Returns:
-        :class:`SplitFigures` of ``train`` and ``heldout``; ``facts`` counts texts, conversations, and how many of
-        these have thinking, tool lists or tool calls; ``skipped`` counts documents and lines by reason.
-
-    Without held-out files, the last ``options.heldout.documents`` documents of the training files are held
-    back while they stream by, whole, with all that was rendered of them.
+    Without held-out files, the last ``options.heldout.documents`` documents of the training files are held back while
+    they stream by. Returns :class:`SplitFigures` of both, ``facts``, and ``skipped`` documents and lines by reason.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.

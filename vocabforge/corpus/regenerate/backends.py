@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from ..sources.document import SourceOptions
 from ..sources.sources import iter_documents
 from .local import LocalTarget, Prompt
 from .log import AnswerLog
-from .pool import PoolOptions, Server, ServerPool
-from .rows import ChatCompletion, GenerationSettings, Policy, PromptConversation, Walk, conversation_of
+from .pool import PoolOptions, ServerPool
+from .rows import ChatCompletion, GenerationSettings, PromptConversation, Walk, conversation_of
+from .server import ChatServer
 
 _SHOWN = 5
 _ALL_REFUSED = 20
@@ -27,13 +28,16 @@ class RegenerateJob:
     """What is to be answered, and how rows are treated.
 
     Attributes:
+        first_turn_only: answer the first turn and end the conversation there.
+        keep_empty: keep rows with an answer without text or tool calls.
         drop_failed: leave out rows with a request that found no answer, instead of stopping at the end.
     """
 
     inputs: Sequence[Path | str]
     sources: SourceOptions
     generation: GenerationSettings
-    policy: Policy = field(default_factory=Policy)
+    first_turn_only: bool = False
+    keep_empty: bool = False
     drop_failed: bool = False
 
     def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
@@ -49,15 +53,11 @@ class RegenerateJob:
 
     def walk(self, conversation: PromptConversation) -> Walk:
         """The conversation before its first answer."""
-        return Walk(conversation, self.generation, self.policy)
+        return Walk(conversation, self.generation, self.first_turn_only, self.keep_empty)
 
 
 class RegenerateRun:
-    """What a backend is given beside the work: the log of answers, the bar, and a place for failures.
-
-    Args:
-        bar: counts answers, and starts with those in the log.
-    """
+    """The log of answers, the bar (which starts with those in the log), and the number of failures."""
 
     def __init__(self, log: AnswerLog, bar: ProgressBar) -> None:
         self.log = log
@@ -86,7 +86,7 @@ Backend = Callable[[RegenerateJob, RegenerateRun], None]
 """Answers every request of the work that the log lacks, and adds the answers to it."""
 
 
-def server_backend(servers: Sequence[Server], options: PoolOptions) -> Backend:
+def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backend:
     """Ask servers; see :class:`~vocabforge.corpus.regenerate.pool.ServerPool`."""
 
     def run(work: RegenerateJob, run: RegenerateRun) -> None:

@@ -28,12 +28,7 @@ class Prompt:
 class LocalTarget:
     """A Hugging Face causal LM that answers batches of requests.
 
-    Args:
-        tokenizer: its tokenizer, with a chat template.
-        device: where it runs, and its answers are drawn.
-        dtype: ``auto`` (the checkpoint's own; fp32 on a CPU), ``float32``, ``bfloat16``, ``float16``.
-        device_map: Hugging Face placement of a model that does not fit on one device; ``device`` is then its
-            first.
+    ``dtype`` ``auto`` is the checkpoint's own (fp32 on a CPU); ``device_map`` is Hugging Face's placement.
 
     Raises:
         DataError: the model cannot be loaded, or the tokenizer has no chat template or end token.
@@ -144,8 +139,8 @@ class LocalTarget:
 class SeededDraw:
     """Sampling as a processor of logits: the arg-max of ``p(v) / e(v)``, e exponential, is a draw from p.
 
-    (The exponential race, which is the Gumbel-max trick in other words.) Each row has its own generator, so
-    that a row's draws do not depend on its neighbours. Called by generate with ids (B, T) and logits (B, V).
+    Each row has its own generator, so that its draws do not depend on its neighbours. Called by generate with ids
+    (B, T) and logits (B, V).
     """
 
     supports_continuous_batching = False

@@ -14,11 +14,7 @@ _FORMAT = 1
 
 
 class AnswerLog(RunJournal):
-    """Finished answers by the key of their request, which is a hex hash.
-
-    Args:
-        settings: what must be equal for the answers to be used again.
-        fresh: discard the answers of an interrupted run.
+    """Finished answers by the key of their request, which is a hex hash; ``settings`` must be equal to use them again.
 
     Raises:
         UsageError: the folder holds answers to other settings or inputs, or another run writes to it.

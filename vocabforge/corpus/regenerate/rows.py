@@ -7,13 +7,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ...core.errors import DataError
 from ..chat.conversation import Message, check_nesting, load_nested, read_tools
 from ..sources.document import Document
 
-Handling = Literal["keep", "drop"]
 _SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
 _ASKS = ("user", "tool")
 
@@ -25,8 +24,6 @@ class GenerationSettings:
     Attributes:
         backend: what answers (kind, and for a local target its fingerprint, batch size and dtype).
         temperature: 0 is greedy.
-        top_p: share of probability that is sampled from.
-        max_tokens: tokens of one answer at most.
         seed: of the run; each request's own seed follows from it and the request's content.
         send_reasoning: give the target the thinking of earlier turns to read.
         template_arguments: further names for the chat template (``enable_thinking``, ...).
@@ -51,21 +48,6 @@ class GenerationSettings:
 
 
 @dataclass(frozen=True)
-class Policy:
-    """What becomes of rows; none of it changes an answer, so it may differ when a run is continued.
-
-    Attributes:
-        first_turn_only: answer the first turn and end the conversation there.
-        truncated: rows with an answer that ``max_tokens`` cut.
-        empty: rows with an answer without text or tool calls.
-    """
-
-    first_turn_only: bool = False
-    truncated: Handling = "keep"
-    empty: Handling = "drop"
-
-
-@dataclass(frozen=True)
 class PromptConversation:
     """A conversation of the data set: its turns, its tools, and where it stands (``file:line``)."""
 
@@ -76,12 +58,7 @@ class PromptConversation:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What one answer is a function of.
-
-    Attributes:
-        key: hex hash of messages, tools and :class:`GenerationSettings`.
-        seed: of this request alone.
-    """
+    """What one answer is a function of; ``key`` is a hex hash of messages, tools and :class:`GenerationSettings`."""
 
     key: str
     messages: tuple[Message, ...]
@@ -95,9 +72,6 @@ class ChatCompletion:
 
     Attributes:
         finish_reason: ``stop``, ``length``, ``tool_calls`` or what else the server says.
-        seed: the request's.
-        prompt_tokens: tokens read, None when the server does not say.
-        completion_tokens: tokens written.
         response_ids: token ids as generated, the end token included; None from servers.
     """
 
@@ -144,20 +118,22 @@ def conversation_of(document: Document) -> PromptConversation:
 class Walk:
     """One conversation on its way: every assistant turn is asked for anew, later turns see the new answers.
 
-    Turns of the assistant before any question are kept. Assistant turns in a row are one answer. A last
-    question without answer is answered. The walk ends early where it would stand on something that did not
-    happen: an answer calls tools in another way than the data set's does, so that the recorded results
-    belong to no call.
+    Turns of the assistant before any question are kept, those in a row are one answer, a last question is answered.
+    The walk ends early when an answer calls other tools than the data set's: the recorded results belong to no call.
     """
 
     def __init__(
-        self, conversation: PromptConversation, generation: GenerationSettings, policy: Policy
+        self,
+        conversation: PromptConversation,
+        generation: GenerationSettings,
+        first_turn_only: bool = False,
+        keep_empty: bool = False,
     ) -> None:
         self.conversation = conversation
         self.messages: list[Message] = []
         self.answers: list[ChatCompletion] = []
         self.ended: str | None = None
-        self._generation, self._policy = generation, policy
+        self._generation, self._first_only, self._keep_empty = generation, first_turn_only, keep_empty
         self._old, self._at = list(conversation.messages), 0
         self._ids: dict[str, str] = {}
         self._fresh_ids: list[str] = []
@@ -176,7 +152,7 @@ class Walk:
             else:
                 asked = asked or message["role"] in _ASKS
         turns += asked
-        return min(turns, 1) if self._policy.first_turn_only else turns
+        return min(turns, 1) if self._first_only else turns
 
     def request(self) -> ChatRequest | None:
         """What to ask next, None when the conversation is whole or has ended."""
@@ -200,11 +176,9 @@ class Walk:
             replaced.append(self._old[self._at])
             self._at += 1
         self._check_tools(answer, replaced)
-        if self.ended is None and answer.truncated and self._policy.truncated == "drop":
-            self.ended = "truncated"
-        if self.ended is None and answer.empty and self._policy.empty == "drop":
+        if self.ended is None and answer.empty and not self._keep_empty:
             self.ended = "empty"
-        if self._policy.first_turn_only:
+        if self._first_only:
             self.ended = self.ended or "first turn"
         if self.ended is None:
             self._read_on()
@@ -299,26 +273,17 @@ def check_message(message: Any) -> None:
             got=f"role {message.get('role')!r}",
             expected="role assistant, and reasoning_content a text or absent",
         )
-    calls = message.get("tool_calls")
-    if calls is None:
-        return
+    calls = message.get("tool_calls") or []
     check_nesting(calls, "a tool call of its answer")
-    if not isinstance(calls, list):
-        raise DataError("its answer holds malformed tool calls", got=type(calls).__name__, expected="a list")
-    for call in calls:
+    for call in calls if isinstance(calls, list) else [None]:
         function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise DataError(
-                "its answer holds malformed tool calls",
-                got=type(call).__name__,
-                expected="an object function with a name",
-            )
+        function = function if isinstance(function, Mapping) else {}
         arguments = function.get("arguments")
-        if not isinstance(arguments, (str, Mapping, type(None))):
+        if not isinstance(function.get("name"), str) or not isinstance(arguments, (str, Mapping, type(None))):
             raise DataError(
                 "its answer holds malformed tool calls",
-                got=f"arguments: {type(arguments).__name__}",
-                expected="an object, or its JSON text",
+                got=repr(call)[:80],
+                expected="a list of objects function, each with a name and perhaps arguments",
             )
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):  # what is no JSON is the target's own mistake, and stays

@@ -23,7 +23,6 @@ COUNTS = (
     "rows_written",
     "rows_without_prompt",
     "rows_failed",
-    "rows_dropped_truncated",
     "rows_dropped_empty",
     "rows_ended_by_tools",
     "answers",
@@ -44,8 +43,7 @@ def regenerate(
 
     Raises:
         UsageError: the output cannot be written, or an unfinished run there had other settings or inputs.
-        VocabForgeError: no server is left, or requests found no answer and ``drop_failed`` is off. Finished
-            answers are kept in ``OUTPUT.partial``.
+        VocabForgeError: no server is left, or requests found no answer and ``drop_failed`` is off.
     """
     check_output(output, overwrite=overwrite)
     sources, total = scan(work)
@@ -76,10 +74,7 @@ def regenerate(
 
 
 def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
-    """What the input holds: rows and content hash of each source, and the number of answers at most.
-
-    Sources are named by their place (``1``, ``2``, ...) and file name, so that a moved folder is the same input.
-    """
+    """Rows and content hash of each source, by place and file name, and the number of answers at most."""
     sources: dict[str, dict[str, Any]] = {}
     digests: dict[str, Any] = {}
     problems = Problems(strict=work.sources.strict)
@@ -87,7 +82,7 @@ def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
     for number, path in enumerate(expand_paths(work.inputs), start=1):
         name = f"{number} {path if is_hub(path) else path.name}"
         sources[name], digests[name] = {"rows": 0}, hashlib.sha256()
-        part = RegenerateJob([path], work.sources, work.generation, work.policy)
+        part = RegenerateJob([path], work.sources, work.generation, work.first_turn_only, work.keep_empty)
         for conversation in part.conversations(problems):
             sources[name]["rows"] += 1
             digests[name].update(conversation_digest(conversation))
@@ -111,14 +106,15 @@ def _write(
             while (request := walk.request()) is not None and (answer := log.get(request.key)) is not None:
                 walk.add(answer)
             _count(walk, counts, reasons, failed=request is not None)
-            if request is None and walk.answers and walk.ended not in ("truncated", "empty"):
+            if request is None and walk.answers and walk.ended != "empty":
                 file.write(json_line(output_row(walk, work.generation)))
     expected = sum(source["rows"] for source in sources.values())
     if counts["rows"] != expected or (counts["rows_failed"] and not work.drop_failed):
         raise DataError("the input changed while it was answered", remedy="run the same command again")
     meta = {
         "generation": work.generation.facts(),
-        "policy": dict(work.policy.__dict__),
+        "first_turn_only": work.first_turn_only,
+        "keep_empty": work.keep_empty,
         "inputs": sources,
         **{name: counts[name] for name in COUNTS},
         "finish_reasons": dict(sorted(reasons.items())),
@@ -134,8 +130,8 @@ def _count(walk: Walk, counts: Counter[str], reasons: Counter[str], *, failed: b
         counts["rows_failed"] += 1
     elif not walk.answers:
         counts["rows_without_prompt"] += 1
-    elif walk.ended in ("truncated", "empty"):
-        counts[f"rows_dropped_{walk.ended}"] += 1
+    elif walk.ended == "empty":
+        counts["rows_dropped_empty"] += 1
     else:
         counts["rows_written"] += 1
         counts["rows_ended_by_tools"] += walk.ended == "tools"

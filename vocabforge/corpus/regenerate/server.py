@@ -53,7 +53,7 @@ def base_url(text: str) -> str:
     """``http://host:8000`` -> ``http://host:8000/v1``; a path that is given stays.
 
     Raises:
-        UsageError: no http(s) address, or one with a key in it, which would end up in records.
+        UsageError: no http(s) address, or one with a key in it.
     """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -69,13 +69,7 @@ def base_url(text: str) -> str:
 
 
 class ChatServer:
-    """A server's chat completions.
-
-    Args:
-        url: as of :func:`base_url`.
-        key: API key or None; it is sent as a bearer token and shown nowhere.
-        timeout: seconds without a byte after which a request is given up.
-    """
+    """A server's chat completions; ``key`` is shown nowhere, ``timeout`` counts seconds without a byte."""
 
     def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
         self.url, self._generation, self._key, self._timeout = url, generation, key, timeout

@@ -27,10 +27,7 @@ OnBytes = Callable[[int], None]
 
 @dataclass
 class Problems:
-    """Counts what was skipped, says the first few on stderr, or raises at once when ``strict``.
-
-    ``shown`` is the number said; with 0 nothing is.
-    """
+    """Counts what was skipped, says the first ``shown`` on stderr, or raises at once when ``strict``."""
 
     strict: bool = False
     shown: int = 5
@@ -109,12 +106,7 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True)
 class ByteSpan:
-    """A file, or the bytes [start, stop) of an uncompressed one.
-
-    Attributes:
-        start: first byte; above 0 only in uncompressed files.
-        stop: byte behind the last, None for the file's end.
-    """
+    """The bytes [start, stop) of a file; ``start`` is above 0 only in uncompressed ones, ``stop`` None for the end."""
 
     path: Path
     start: int = 0
@@ -206,13 +198,9 @@ def _unpacked(path: Path, stored: IO[bytes]) -> _Readable:
 
 
 class ZstFile:
-    """The content of a ``.zst`` file of one or more frames, read forward.
+    """The content of a ``.zst`` file of one or more frames, read forward; EOFError if damaged or cut short.
 
-    The library's own reader ends in silence when a frame is cut short, so each frame has its own decompressor, whose
-    end is checked.
-
-    Raises:
-        EOFError: the file is damaged or cut short (while reading).
+    The library's own reader ends in silence when a frame is cut short, so each frame has its own decompressor.
     """
 
     def __init__(self, path: Path, stored: IO[bytes]) -> None:

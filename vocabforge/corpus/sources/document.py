@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.errors import UsageError
 from ..chat.conversation import Message
 from .bytes import Problems, file_size
+
+if TYPE_CHECKING:
+    from ..tokenizer.cuts import CutRule
 
 TextUnit = Literal["file", "line", "paragraph"]
 
@@ -24,9 +27,8 @@ class SourceOptions:
         text_unit: a text file is one document, or one a line, or one a paragraph (blank lines part them).
         separator: documents of a text file are parted by this literal instead, newlines around it dropped.
         strict: the first unreadable line is an error instead of being counted and skipped.
-        sample: each document is kept with this probability, None for all.
-        seed: draws the sample. The draw depends on nothing but the seed, the file's name and size and the
-            document's place in it: not on shards, order, workers or machine.
+        sample: each document is kept with this probability, None for all. The draw depends on nothing but ``seed``,
+            the file's name and size and the document's place in it.
     """
 
     text_field: str | None = None
@@ -55,10 +57,9 @@ class Document:
 
     Attributes:
         text: the text, or a piece of it.
-        source: the file, or the Hub data set as written.
         line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
         begins: False for a piece that continues the document before it, behind a safe cut.
-        tools: the row's tool list as it stands there; see :func:`~vocabforge.corpus.chat.conversation.read_tools`.
+        tools: the row's tool list as it stands there.
     """
 
     text: str | None
@@ -75,40 +76,21 @@ class Document:
         return "\n".join(str(message["content"]) for message in self.messages or ())
 
 
-class Cutter(Protocol):
-    """Where a text may be cut without changing a token; decided by the characters around the place alone."""
-
-    @property
-    def margin(self) -> int:
-        """Characters on each side of a place that decide."""
-
-    def first(self, text: str, start: int = 0) -> int | None:
-        """The smallest allowed place p with start <= p and 0 < p < len(text), None when there is none."""
-
-
 @dataclass(frozen=True)
 class ReadContext:
-    """What every reader is given beside the file.
-
-    Attributes:
-        cut: lets a text file that is one document be read in pieces; None reads it whole.
-        whole_limit: largest text in bytes that is read whole, None for any.
+    """What every reader is given beside the file: ``cut`` lets a text file that is one document be read in pieces;
+    without it texts above ``whole_limit`` bytes are refused.
     """
 
     options: SourceOptions
     problems: Problems
     on_bytes: Callable[[int], None] | None = None
-    cut: Cutter | None = None
+    cut: CutRule | None = None
     whole_limit: int | None = None
 
 
 class Sampler:
-    """Draws documents of one source by a hash of seed, source and place.
-
-    Args:
-        name: file name without folders, or the Hub data set's name.
-        size: stored bytes, which tells files of one name apart; 0 where unknown.
-    """
+    """Draws documents of one source by a hash of seed, source (name and stored bytes) and place."""
 
     def __init__(self, options: SourceOptions, name: str, size: int) -> None:
         self._share = options.sample

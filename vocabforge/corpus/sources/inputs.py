@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from ...core.artifact import MANIFEST
 from ...core.errors import DataError, UsageError, VocabForgeError
-from ...core.files import read_json
 
 TEXT_SUFFIXES = (".txt", ".text")
 LINE_SUFFIXES = (".jsonl", ".ndjson")
@@ -27,12 +26,7 @@ _HUB = "hub:"
 
 @dataclass(frozen=True)
 class HubName:
-    """A data set of the Hugging Face Hub, or a local folder in a layout that ``datasets`` reads.
-
-    Attributes:
-        name: id (``owner/name``) or folder.
-        config: the data set's configuration, None for its only one.
-    """
+    """A data set of the Hub (``owner/name``), or a local folder in a layout that ``datasets`` reads."""
 
     name: str
     config: str | None = None
@@ -85,8 +79,6 @@ def kind_of(path: Path | str) -> SourceKind:
 def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
     """The files among ``paths``, each once; folders and globs are searched through, sorted by name.
 
-    A path that exists is never taken for a glob. Hub data sets (``hub:...``) stay as they are written.
-
     Raises:
         DataError: a path is missing or of an unsupported kind, a folder or a glob gives no supported file.
         UsageError: no path at all, or a Hub data set written wrongly.
@@ -129,17 +121,8 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_source(file: Path) -> bool:
-    if not file.is_file() or file.name.startswith(".") or not split_suffix(file)[0]:
-        return False
-    return not (file.name == MANIFEST and _is_artifacts(file))
-
-
-def _is_artifacts(manifest: Path) -> bool:
-    """Whether a manifest is that of an artefact (a folder of responses), which is no text of a corpus."""
-    try:
-        return {"schema_version", "content_hash", "files"} <= read_json(manifest, "manifest").keys()
-    except (DataError, AttributeError):
-        return False
+    named = not file.name.startswith(".") and file.name != MANIFEST  # that of an artefact is no text
+    return named and file.is_file() and bool(split_suffix(file)[0])
 
 
 def _matches(pattern: Path) -> list[Path]:

@@ -13,8 +13,6 @@ from .bytes import ByteSpan, OnBytes, Problems, decode_line
 from .document import Document, ReadContext, Sampler
 from .rows import row_document
 
-JSON_LIMIT = 2 << 30  # bytes of content
-
 
 def line_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
     """A document for each line that holds a row."""
@@ -38,10 +36,8 @@ def line_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
 def json_documents(path: Path, context: ReadContext) -> Iterator[Document]:
     """A ``.json`` file: a list of rows, one row, or (a common misnomer) one row a line.
 
-    Lists are read whole.
-
     Raises:
-        DataError: not UTF-8, not JSON, or larger than ``JSON_LIMIT``.
+        DataError: not UTF-8, or not JSON.
     """
     if _is_lines(path):
         yield from line_documents(ByteSpan(path), context)
@@ -66,26 +62,9 @@ def _is_lines(path: Path) -> bool:
 
 
 def _value(path: Path, on_bytes: OnBytes | None) -> Any:
-    held, size = [], 0
-    for _, block in ByteSpan(path).blocks(on_bytes):
-        held.append(block)
-        size += len(block)
-        if size > JSON_LIMIT:
-            raise DataError(
-                "the JSON file is too large: a list is read whole",
-                got=f"more than {JSON_LIMIT >> 20:,} MiB",
-                source=path,
-                remedy="write one row a line: jq -c '.[]' FILE.json > FILE.jsonl",
-            )
+    content = b"".join(block for _, block in ByteSpan(path).blocks(on_bytes))
     try:
-        return json.loads(b"".join(held).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(
-            "the JSON file is not UTF-8 text",
-            got=error,
-            source=path,
-            remedy="write it as UTF-8, or fetch it again",
-        ) from error
+        return json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, deep brackets
         raise DataError(
             "the JSON file is not valid",

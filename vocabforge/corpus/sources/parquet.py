@@ -22,12 +22,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RowGroups:
-    """What a Parquet file's footer says.
-
-    Attributes:
-        rows: rows of each row group.
-        stored: stored bytes of each; the last one's include the footer, so that they add up to the file.
-    """
+    """Rows and stored bytes of each row group of a Parquet file; the last one's include the footer."""
 
     rows: list[int]
     stored: list[int]
@@ -53,13 +48,12 @@ def row_groups(path: Path) -> RowGroups:
 def parquet_documents(
     path: Path, context: ReadContext, start: int = 0, stop: int | None = None
 ) -> Iterator[Document]:
-    """Documents of the rows of row groups [start, stop); rows are numbered from 1 through the whole file.
+    """Documents of the rows of row groups [start, stop), numbered from 1 through the whole file.
 
     Only the column of ``text_field`` is read, or else the columns that hold any text.
 
     Raises:
         DataError: damaged, or without such a column.
-        VocabForgeError: pyarrow is not installed.
     """
     footer = row_groups(path)
     sampler = Sampler.of_file(context.options, path)

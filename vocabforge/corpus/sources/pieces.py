@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...core.errors import DataError
 from . import bytes as reading
 from .bytes import ByteSpan, OnBytes, Problems, decode_line
-from .document import Cutter, Document, ReadContext, Sampler
+from .document import Document, ReadContext, Sampler
+
+if TYPE_CHECKING:
+    from ..tokenizer.cuts import CutRule
 
 PIECE_CHARACTERS = 1 << 20
 _STEP = 8 << 20
@@ -18,8 +22,7 @@ LONG_LINE = 16 << 20  # bytes
 def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
     """The document of a text file, or of a part of it that begins and ends at a safe cut.
 
-    With ``context.cut`` it comes as pieces of about ``PIECE_CHARACTERS``; joined they are the text exactly.
-    A file of nothing but white space has no document.
+    With ``context.cut`` it comes as pieces of about ``PIECE_CHARACTERS``. A blank file has no document.
 
     Raises:
         DataError: the text is too long to be read whole and gives no place to cut it.
@@ -59,7 +62,7 @@ def _whole(texts: Iterator[str], path: Path, limit: int | None) -> str:
     return "".join(held)
 
 
-def _pieces(texts: Iterator[str], cut: Cutter, path: Path) -> Iterator[str]:
+def _pieces(texts: Iterator[str], cut: CutRule, path: Path) -> Iterator[str]:
     """Pieces that end at the first allowed place behind ``PIECE_CHARACTERS``, or at the text's end.
 
     A place counts only with ``cut.margin`` characters read behind it: what follows decides too.

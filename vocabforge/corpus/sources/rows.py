@@ -72,10 +72,8 @@ def _is_unicode(text: str | None, messages: list[Message] | None) -> bool:
 
 
 def _conversation(row: Mapping[str, Any]) -> list[Message] | None:
-    """:func:`~vocabforge.corpus.chat.conversation.parse_conversation` of rows as tables hold them.
-
-    Tables fill absent fields with None, hold lists of turns as one list for each key (``{"from": [...],
-    "value": [...]}``) at times, and preference data hold the answers apart, as ``chosen`` and ``rejected``.
+    """:func:`~vocabforge.corpus.chat.conversation.parse_conversation` of rows as tables hold them: absent fields are
+    None, turns at times one list for each key, and answers of preference data apart (``chosen``, ``rejected``).
     """
     row = {name: value for name, value in row.items() if value is not None}
     for name in (*_TURNS, "prompt", "chosen"):
@@ -95,11 +93,7 @@ def _transposed(turns: dict[str, Any]) -> Any:
 
 
 def _with_chosen(row: dict[str, Any]) -> dict[str, Any]:
-    """A preference row with its chosen answer at the conversation's end; the rejected one is not read.
-
-    ``chosen`` is the answer (a text, a turn, a list of turns) or the whole conversation; what stands before
-    it is a list of turns, or ``prompt`` (a text or a list of turns), or nothing.
-    """
+    """A preference row with its chosen answer (a text, a turn, turns, or the whole conversation) at the end."""
     name = next((name for name in (*_TURNS, "prompt") if name in row), None)
     before, chosen = row[name] if name else [], row["chosen"]
     turns = [{"role": "user", "content": before}] if isinstance(before, str) else list(before)

@@ -7,27 +7,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ...core.errors import UsageError
 from . import bytes as reading
 from .bytes import ByteSpan, Problems, file_size, unreadable
-from .document import Cutter, Document, ReadContext, SourceOptions
+from .document import Document, ReadContext, SourceOptions
 from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
 from .pieces import is_blank
 from .sources import documents_between
 
+if TYPE_CHECKING:
+    from ..tokenizer.cuts import CutRule
+
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of one source.
+    """A part [start, stop) of one source: bytes (``text``, ``lines``), row groups (``parquet``) or shards (``hub``).
 
     Attributes:
-        source: path as given, or the Hub data set as written.
-        start: first byte (``text``, ``lines``), row group (``parquet``) or shard (``hub``).
-        stop: the one behind the last, None for the source's end.
+        stop: None for the source's end.
         domain: name of its domain, ``""`` without.
-        stored_bytes: stored bytes, 0 where unknown (``hub``).
+        stored_bytes: 0 where unknown (``hub``).
     """
 
     source: str
@@ -43,20 +44,14 @@ def plan_shards(
     options: SourceOptions,
     *,
     domains: Mapping[str, Sequence[str]] | None = None,
-    cut: Cutter | None,
+    cut: CutRule | None,
     shard_bytes: int,
 ) -> list[Shard]:
-    """Divide inputs, in their order, then the files that only domains name.
+    """Divide inputs, in their order, then the files that only domains name; each file is read once.
 
-    A file that several name is read once: under the first domain that names it, else without a domain.
-    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes``, at an exact byte
-    found there; Parquet files into runs of row groups; Hub data sets into their own shards. Compressed and
-    ``.json`` files, and text files parted by a separator, stay whole.
-
-    Args:
-        options: how documents are cut: it decides where a text file may be divided.
-        cut: where a text that is one document may be cut; None divides no such text.
-        shard_bytes: stored bytes of a shard, roughly (a shard ends at the first certain place behind them).
+    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes``, at an exact byte found there
+    (text that is one document where ``cut`` allows it); Parquet files into runs of row groups; Hub data sets into their
+    own shards. Compressed and ``.json`` files, and text files parted by a separator, stay whole.
 
     Raises:
         DataError: an input is missing, unsupported or unreadable.
@@ -84,7 +79,7 @@ def _identity(path: Path) -> str:
 
 
 def _divide(
-    path: Path, options: SourceOptions, domain: str, cut: Cutter | None, shard_bytes: int
+    path: Path, options: SourceOptions, domain: str, cut: CutRule | None, shard_bytes: int
 ) -> list[Shard]:
     kind = kind_of(path)
     if kind == "hub":
@@ -126,19 +121,17 @@ def read_shard(
     shard: Shard,
     options: SourceOptions,
     *,
-    cut: Cutter | None,
+    cut: CutRule | None,
     problems: Problems | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
-    """Documents of a shard, in bounded memory.
+    """Documents of a shard, in bounded memory; over all shards they are those of
+    :func:`~vocabforge.corpus.sources.sources.iter_documents`.
 
-    A text file that is one document comes as consecutive pieces, ``begins`` False from the second on (over
-    all shards of the file); joined they are its text exactly. Over all shards, documents are those of
-    :func:`~vocabforge.corpus.sources.sources.iter_documents`. Hub data sets report no bytes.
+    A text file that is one document comes as pieces, ``begins`` False from the second on; joined they are its text.
 
     Raises:
-        DataError: see :func:`~vocabforge.corpus.sources.sources.iter_documents`; also a text of more than
-            ``reading.DOCUMENT_LIMIT`` bytes without a place to cut it.
+        DataError: see there; also a text of more than ``reading.DOCUMENT_LIMIT`` bytes without a place to cut it.
     """
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes, cut, reading.DOCUMENT_LIMIT)
@@ -196,7 +189,7 @@ def split_points(path: Path, every: int, find: Finder) -> list[int]:
     return points
 
 
-def text_points(path: Path, every: int, options: SourceOptions, cut: Cutter | None) -> list[int]:
+def text_points(path: Path, every: int, options: SourceOptions, cut: CutRule | None) -> list[int]:
     """:func:`split_points` of a text file, by its unit; none where no place is certain."""
     if options.separator is not None or file_size(path) <= every:
         return []
@@ -239,11 +232,10 @@ def _blank(line: bytes) -> bool:
         return False
 
 
-def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | None:
-    """The first place behind ``at`` where the text may be cut, seen in a window that grows.
+def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: CutRule) -> int | None:
+    """The first place behind ``at`` where the text may be cut, in whole valid lines, seen in a window that grows.
 
-    The place lies in whole valid lines, so that no line is left out on one side only. None when the window
-    shows none: the part becomes longer, not wrong.
+    None when the window shows none: the part becomes longer, not wrong.
     """
     window = _WINDOW
     while window <= reading.DOCUMENT_LIMIT:
@@ -259,7 +251,7 @@ def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: Cutter) -> int | Non
     return None
 
 
-def _cut_within(text: str, cut: Cutter) -> int | None:
+def _cut_within(text: str, cut: CutRule) -> int | None:
     """Bytes before the first allowed place with ``cut.margin`` characters of the text on both sides."""
     place = cut.first(text, max(1, cut.margin))
     if place is None or place + cut.margin > len(text):

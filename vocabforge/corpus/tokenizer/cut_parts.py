@@ -43,7 +43,6 @@ LOCAL_PATTERNS = frozenset({r"\p{N}", r"\d", "[0-9]", "[0-9][0-9][0-9]", *DEEPSE
 
 # Inside a regular expression's class. East Asian letters: kana, ideographs, Hangul syllables.
 EAST_ASIAN = "\u3041-\u3094\u30a1-\u30fa\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
-STOPS = "。、，！？；："
 # Letters and digits, long assigned, alone in their grapheme. Each keeps a letter or digit at its end under
 # NFC and NFKC and is never removed or turned into space by a known normaliser.
 # Left out are letters such as DEVANAGARI QA, whose NFC ends in a mark, and L WITH MIDDLE DOT.
@@ -60,10 +59,8 @@ NOT_VISIBLE = (
 Part = Mapping[str, Any]
 
 # Kinds of places. SPACE: before a space. NEWLINE: before a newline. LINE: behind a newline, before a letter.
-# STOP: between an East Asian letter and a full stop, comma or the like.
-SPACE, NEWLINE, LINE, STOP = "space", "newline", "line", "stop"
-ALL_KINDS = frozenset({SPACE, NEWLINE, LINE, STOP})
-_WHITE = frozenset({SPACE, NEWLINE, LINE})
+SPACE, NEWLINE, LINE = "space", "newline", "line"
+ALL_KINDS = frozenset({SPACE, NEWLINE, LINE})
 
 
 class NotProven(Exception):
@@ -119,14 +116,11 @@ def flat(part: Part | None, key: str) -> tuple[Part, ...]:
 def read_normalizer(part: Part | None) -> Normal:
     """Why each known normaliser acts on both sides of a cut as on the two texts apart.
 
-    NFC: a space, a newline or a full stop is a starter that composes with nothing, so text before it is
-    never joined with it; behind a newline the same holds. Other normal forms, Lowercase, StripAccents, Nmt
-    and BertNormalizer act character by character beyond that, but may remove a character or end it with a
-    mark or put a space before it: only plain letters and digits may stand beside the cut (``strict``).
-    Strip and Prepend touch only the ends of a text, and the left text ends in a visible character (but for
-    LINE places, which are given up).
-    Replace: a pattern that is one space, a run of spaces from its start on, or text without letters, digits
-    and white space is never matched across ``x|c``.
+    NFC: a space or a newline is a starter that composes with nothing. Other normal forms, Lowercase, StripAccents,
+    Nmt and BertNormalizer act character by character beyond that, but may remove a character, end it with a mark or
+    put a space before it: only plain letters and digits may stand beside the cut (``strict``). Strip and Prepend
+    touch only the ends of a text. Replace: a pattern that is one space, a run of spaces from its start on, or text
+    without letters, digits and white space is never matched across ``x|c``.
 
     Raises:
         NotProven: another normaliser (Precompiled joins graphemes, ByteLevel rewrites all).
@@ -169,9 +163,8 @@ def _replaced(step: Part, images: frozenset[str]) -> tuple[frozenset[str], bool]
 def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
     """Where a pre-tokeniser splits, whatever stands around.
 
-    Its steps run one after the other on the pieces so far. A step before the one that splits at the cut must
-    leave the rest as it is when the text is cut there (``_local``); behind that one both sides are pieces of
-    their own, and a step that looks at one piece alone may do what it likes.
+    A step before the one that splits at the cut must leave the rest as it is when the text is cut there; a step
+    behind it sees both sides as pieces of their own.
 
     Raises:
         NotProven: a step that is not on the list.
@@ -186,12 +179,8 @@ def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
             kinds &= _behind(step, found[1])
         elif (found := _splitting(step, normal)) is not None:
             kinds &= found[0].kinds
-        elif kind == "Digits" or _pattern(step) in LOCAL_PATTERNS:
-            pass  # looks at digits (or East Asian letters) only, and no digit stands on both sides of a cut
-        elif kind == "Punctuation":
-            kinds &= _WHITE  # a predicate of single characters, false for space and newline
-        else:
-            raise NotProven(_named(step))
+        elif kind not in ("Digits", "Punctuation") and _pattern(step) not in LOCAL_PATTERNS:
+            raise NotProven(_named(step))  # the others never match a space or newline
     if found is None or not kinds:
         raise NotProven("the pre-tokenizer, which splits at no place that is known")
     return Splits(kinds, found[0].letter, found[0].runs)
@@ -232,11 +221,10 @@ def _splitting(step: Part, normal: Normal) -> tuple[Splits, bool] | None:
     visible character, so a match begins there; behind ONE newline, too, for ``\\s+`` takes it in both cases.
     The patterns with a tail: ``[^\\s\\p{L}\\p{N}]+[\\r\\n]*`` holds a newline behind punctuation, so before a
     newline only letters and digits; ``\\s*[\\r\\n]+`` ends at the last newline of a run.
-    A stop behind a letter is in no alternative of either.
     """
     kind = step["type"]
     if kind in ("WhitespaceSplit", "Whitespace", "BertPreTokenizer"):
-        return _plain_space(normal, Splits(_WHITE)), True
+        return _plain_space(normal, Splits(ALL_KINDS)), True
     if normal.pads:
         return None
     if kind == "Metaspace" and step["split"]:

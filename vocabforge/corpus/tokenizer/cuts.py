@@ -1,22 +1,14 @@
 """Where a text may be cut without changing one token.
 
 A cut at ``p`` is proven when the ids of a text are those of ``text[:p]`` followed by those of ``text[p:]``, the
-latter encoded as text that stands behind other text (``interior``: no prefix is added, nothing is stripped
-at its left). The proof follows the tokenizer's structure, component by component (:mod:`.cut_parts`,
-:mod:`.cut_places`);
-whatever is not on the lists there means :class:`NoCut`, which names it.
+latter encoded as text behind other text (``interior``: no prefix, nothing stripped at its left). What is not on
+the lists of :mod:`.cut_parts` means :class:`NoCut`. Two ways lead to a proof.
 
-Two ways lead to a proof.
-
-1. A pre-tokeniser splits at ``p`` whatever stands around. Models treat pieces apart, so nothing else matters
-   (but a dropout, which draws at random).
-2. Nothing splits, the BPE model sees the whole text, as in conversions from SentencePiece. Let ``u`` be the
-   last character on the left and ``▁`` the first on the right (a replaced space). A merge across the cut
-   would make a token that holds ``u▁``; if no token holds a ``▁`` behind another character, there is none,
-   ever. Merges are taken by (rank, position), one at a time, and change only the pair's neighbours; so those
-   on the left happen in the same order with or without the right text, and the other way round. Fusing of
-   unknown characters stops at ``▁``, for ``▁`` itself is a token, and no character vanishes. The same
-   with a newline for ``▁``.
+1. A pre-tokeniser splits at ``p`` whatever stands around: models treat pieces apart (but for a random dropout).
+2. Nothing splits, and a BPE model sees the whole text, as in conversions from SentencePiece. A merge across the
+   cut would make a token that holds a ``▁`` (a replaced space, the first character on the right) behind another
+   character; if there is none, merges on the left happen in the same order with or without the right text.
+   Unknown characters are not fused over ``▁``, which is a token. The same with a newline for ``▁``.
 """
 
 from __future__ import annotations
@@ -30,14 +22,11 @@ from typing import Any
 from tokenizers import Tokenizer, pre_tokenizers
 
 from .cut_parts import (
-    EAST_ASIAN,
     LINE,
     NEWLINE,
     NOT_VISIBLE,
     PLAIN,
     SPACE,
-    STOP,
-    STOPS,
     Normal,
     NotProven,
     Part,
@@ -51,11 +40,7 @@ from .tokenizer import TextTokenizer
 
 @dataclass(frozen=True)
 class NoCut:
-    """Texts of this tokenizer are never cut.
-
-    Attributes:
-        reason: the component that is not proven.
-    """
+    """Texts of this tokenizer are never cut; ``reason`` names the component that is not proven."""
 
     reason: str
 
@@ -67,7 +52,6 @@ class CutRule:
     Attributes:
         interior: encodes text behind a cut that holds no added token; the backend itself if all the same.
         places: the kinds of places, for messages.
-        margin: characters on each side that decide.
     """
 
     backend: Tokenizer
@@ -87,15 +71,6 @@ class CutRule:
         """The text in pieces, cut at all places before a space or newline; joined they are the text."""
         return self._piece.findall(text)
 
-    def joined(self, pieces: Sequence[str]) -> str | None:
-        """The text made of pieces that stand behind a cut, if it is cut into the same again; else None."""
-        text = "".join(pieces)
-        return text if self.pieces(text) == pieces else None
-
-    def closed(self, piece: str) -> bool:
-        """Whether a piece may be followed by any other that begins with a space and a letter."""
-        return self._cut.match(piece + " aa", len(piece)) is not None
-
     def parts(self, text: str, size: int) -> list[str]:
         """The text in parts of about ``size`` characters, longer where nothing may be cut for a while."""
         parts, start = [], 0
@@ -108,11 +83,7 @@ class CutRule:
         return [*parts, text[start:]]
 
     def encode(self, texts: Sequence[str], begins: bool) -> list[list[int]]:
-        """Ids of texts, no special token added.
-
-        Args:
-            begins: False for texts that stand behind a cut.
-        """
+        """Ids of texts, no special token added; ``begins`` is False for texts that stand behind a cut."""
         if begins or self.interior is self.backend:
             return _ids(self.backend, texts)
         # Behind an added token a text begins anew: from the first one on, the backend is right.
@@ -256,13 +227,8 @@ def _crossing(vocab: Mapping[str, int], symbol: str) -> str | None:
 
 @dataclass(frozen=True)
 class Places:
-    """The kinds of places in use, and the character classes (insides of ``[...]``) beside them.
-
-    Attributes:
-        space_left: what stands left of a space.
-        newline_left: what stands left of a newline.
-        line_left: what stands left of the newline behind which a LINE place is.
-        strict: two plain characters on the left and one behind the space or newline are asked for.
+    """The kinds of places in use, and the classes of characters left of a space, a newline, and the newline
+    before a LINE place; ``strict`` asks for plain characters on both sides.
     """
 
     kinds: frozenset[str]
@@ -282,8 +248,6 @@ class Places:
                 found.append(f"(?<={left})(?={white})")
         if LINE in wanted:
             found.append(rf"(?<={self.line_left}\n)(?=[{PLAIN}])")
-        if STOP in wanted:
-            found.append(f"(?<=[{EAST_ASIAN}])(?=[{STOPS}])")
         return "|".join(found)
 
 
@@ -311,17 +275,10 @@ def read_added(
 ) -> tuple[frozenset[str], str]:
     """(kinds of places that no added token touches, characters that must not stand left of a cut).
 
-    Added tokens are found first, leftmost and longest; a cut is sound if none reaches across it and each
-    sees the same neighbours. ``lstrip`` takes white space up to a visible character, which the cut has on
-    its left, ``single_word`` asks for a neighbour that is no letter: white space is none. ``rstrip`` would
-    take the space behind a token that ends at the cut, and text behind a token begins anew: then the last
-    character of such a token is kept away from the cut.
-
-    Args:
-        normalized: the backend's normaliser, None without one.
-
-    Raises:
-        NotProven: a token for which this does not hold.
+    Added tokens are found first, leftmost and longest; a cut is sound if none reaches across it and each sees the
+    same neighbours: ``lstrip`` ends at the visible character on the cut's left, white space is no letter for
+    ``single_word``. ``rstrip`` would take the space behind a token that ends at the cut, and text behind a token
+    begins anew: the last character of such a token is kept away from the cut.
     """
     banned: set[str] = set()
     for token in tokens:
@@ -348,7 +305,6 @@ _SPANS = {
     SPACE: re.compile(rf"[^{NOT_VISIBLE}] "),
     NEWLINE: re.compile(rf"[^{NOT_VISIBLE}]\n"),
     LINE: re.compile(rf"\n[{PLAIN}]"),
-    STOP: re.compile(f"[{EAST_ASIAN}][{STOPS}]"),
 }
 
 

@@ -41,18 +41,14 @@ def find_tokenizer_json(path: Path) -> Path:
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             return path / "tokenizer.json"
-        models = sorted(file.name for file in path.glob("*.model"))
-        packed = sorted(file.name for file in path.glob("tokenizer.json.*"))
-        remedy = "check the path; the target's own folder is the right one"
-        if packed:
-            remedy = f"unpack {packed[0]} first"
-        elif models or (path / "vocab.json").is_file():
-            remedy = _CONVERT
+        found = sorted(
+            file.name for file in path.iterdir() if file.suffix == ".model" or "vocab" in file.name
+        )
         raise DataError(
             "the folder holds no tokenizer.json",
-            got=", ".join(models + packed) or "no tokenizer file",
+            got=", ".join(found) or "no tokenizer file",
             expected=path / "tokenizer.json",
-            remedy=remedy,
+            remedy=_CONVERT if found else "check the path; the target's own folder is the right one",
         )
     if not path.is_file():
         raise DataError("the tokenizer is missing", expected=path, remedy=model_remedy(path))
@@ -197,9 +193,5 @@ def added_tokens(backend: Tokenizer) -> list[tuple[int, Any]]:
 
 
 def read_side_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """The JSON files beside a tokenizer by name, ``{}`` for one that is absent.
-
-    Raises:
-        DataError: one is not JSON, or not an object.
-    """
+    """The JSON objects beside a tokenizer by name, ``{}`` for one that is absent."""
     return {name: _read_side_file(folder / name) for name in _SIDE_FILES}

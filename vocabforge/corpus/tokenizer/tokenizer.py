@@ -28,11 +28,7 @@ from .files import (
 def check_fingerprint(
     expected: str, got: str, *, expected_from: object, got_from: object, remedy: str | None = None
 ) -> None:
-    """Refuse to join two things that were made with different tokenizers.
-
-    Args:
-        expected_from: where ``expected`` came from (``"the target /models/x"``).
-        got_from: where ``got`` came from.
+    """Refuse to join two things that were made with different tokenizers; ``*_from`` say where they came from.
 
     Raises:
         MismatchError: they differ.
@@ -83,14 +79,10 @@ class TextTokenizer:
 
     Attributes:
         backend: the ``tokenizers`` object, without truncation and padding.
-        source: the ``tokenizer.json``.
         vocab_size: highest token id + 1 (a model's embedding may have more, padded rows).
-        fingerprint: hex SHA-256 over everything that decides ids; see :func:`fingerprint_of`.
-        bos_id: the beginning-of-sequence token, None without one.
         eos_ids: end tokens: the tokenizer's, and ``generation_config.json``'s (else ``config.json``'s).
         control_ids: special added tokens that the chat template writes.
         tool_ids: the other added tokens that the chat template writes (tool calls, thinking).
-        chat_template: Jinja text or None.
         prefix_ids: what the tokenizer puts before a text (its BOS, mostly), possibly nothing.
         special_text: token texts that a template may name (``bos_token``, ...).
     """
@@ -134,10 +126,7 @@ class TextTokenizer:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **variables: Any
     ) -> str:
-        """Text of a conversation by the chat template.
-
-        Args:
-            **variables: further names that the template reads (``tools``, ``enable_thinking``, ...).
+        """Text of a conversation; ``variables`` are further names of the template (``tools``, ...).
 
         Raises:
             DataError: there is no template, or it refuses the conversation.
@@ -163,8 +152,7 @@ def encode_prompt(
 ) -> list[int]:
     """Token ids that a target reads before it answers.
 
-    A text gets the tokenizer's own prefix (BOS where its post-processor or ``add_bos_token`` says so, never
-    twice). A conversation is rendered with the header of the assistant's turn; its template adds specials.
+    A text gets the tokenizer's own prefix; a conversation is rendered with the header of the assistant's turn.
 
     Raises:
         DataError: a conversation without a chat template, or nothing to read at all.
@@ -181,10 +169,7 @@ def encode_prompt(
 
 
 def load_tokenizer(path: Path) -> TextTokenizer:
-    """Load a folder that holds ``tokenizer.json``, or such a file itself.
-
-    Beside it are read, where present: tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
-    generation_config.json, config.json.
+    """Load a ``tokenizer.json``, or the folder of one, with the configuration files beside it.
 
     Raises:
         DataError: no tokenizer.json, broken JSON, or a content that the tokenizers library refuses.

@@ -15,7 +15,6 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor, fx
 
 from ...core.console import say
 from ...core.errors import UsageError, VocabForgeError
+from .graphs import MadePass
 
 # Parameters of a pass whose last dimension is the view of the cache: the one size that may change between calls.
 VIEWS = ("mask", "window_mask", "view")
@@ -37,24 +37,11 @@ _OWN_PRODUCT: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_ba
 _NO_OWN_PRODUCT = "NoValidChoicesError"
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """One compilation: ``name`` of the pass, what it was compiled for, and how long it took."""
-
-    name: str
-    shapes: str
-    seconds: float
-
-
 class PassCompiler:
-    """A ``Wrap`` that compiles; see :func:`compile_passes`.
-
-    Attributes:
-        done: compilations so far.
-    """
+    """A ``Wrap`` that compiles; see :func:`compile_passes`. ``done`` records what was compiled."""
 
     def __init__(self) -> None:
-        self.done: list[Compilation] = []
+        self.done: list[MadePass] = []
 
     def __call__(self, name: str, function: Callable[..., Any]) -> CompiledPass:
         """The same function, compiled when it is first called with new shapes.
@@ -69,7 +56,6 @@ class PassCompiler:
 
     @property
     def seconds(self) -> float:
-        """Time spent compiling."""
         return sum(one.seconds for one in self.done)
 
 
@@ -110,15 +96,9 @@ def compiler_problem() -> str | None:
 
 
 class CompiledPass:
-    """One function with a compilation for each set of shapes.
+    """One function (see :meth:`PassCompiler.__call__`) with a compilation for each set of shapes."""
 
-    Args:
-        name: for people.
-        function: see :meth:`PassCompiler.__call__`.
-        done: gets a record of each compilation.
-    """
-
-    def __init__(self, name: str, function: Callable[..., Any], done: list[Compilation]) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], done: list[MadePass]) -> None:
         self.name, self._function, self._done = name, function, done
         self._views = tuple(parameter in VIEWS for parameter in inspect.signature(function).parameters)
         self._compiled: dict[tuple[object, ...], Callable[..., Any]] = {}
@@ -139,7 +119,6 @@ class CompiledPass:
             return self._compile(key, args)
 
     def _compile(self, key: tuple[object, ...], args: Sequence[Tensor | None]) -> Any:
-        """Compile for these arguments, run, and keep what was compiled."""
         shapes = " ".join(str(list(arg.shape)) for arg in args if arg is not None)
         for arg, view in zip(args, self._views):
             if view and arg is not None:
@@ -150,7 +129,7 @@ class CompiledPass:
             run, result = self._first_run(args)
         seconds = time.perf_counter() - began
         say(f"Compiled {self.name} in {seconds:.1f} s")
-        self._done.append(Compilation(self.name, shapes, seconds))
+        self._done.append(MadePass(self.name, seconds))
         self._compiled[key] = run
         return result
 

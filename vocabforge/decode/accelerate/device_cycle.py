@@ -36,14 +36,8 @@ class DeviceCycle:
     """Cycles of one plan that run on the device from end to end.
 
     A row's tokens are the target's argmax, or drawn: by ``match`` (number n of a request decides its token n, whatever
-    was drafted, as in ``verify/match.py``) or by ``point`` (``verify/point.py``), with the host's random numbers.
-
-    Args:
-        side: the target with its cache.
-        proposer: one that says ``on_device``; None decodes plainly.
-        plan: what each cycle drafts.
-        capture: records the cycles.
-        point: drawn tokens are verified by ``point``.
+    was drafted, as in ``verify/match.py``) or, with ``point``, by ``verify/point.py``, with the host's random numbers.
+    Without a proposer it decodes plainly.
     """
 
     def __init__(
@@ -60,8 +54,10 @@ class DeviceCycle:
         )
         self._sampled = [False] * rows
         size = f"{plan.nodes} nodes" if proposer else "one token"
-        self._greedy_pass = capture(f"cycle of {size}", self._greedy, self._state)
-        self._sampled_pass = capture(f"sampled cycle of {size}", self._drawn, self._state)
+        self._greedy_pass = capture(f"cycle of {size}", lambda: self._cycle(sampled=False), self._state)
+        self._sampled_pass = capture(
+            f"sampled cycle of {size}", lambda: self._cycle(sampled=True), self._state
+        )
 
     def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
         self._sampled[row] = not sampling.greedy
@@ -91,12 +87,6 @@ class DeviceCycle:
         """What makes one cycle differ from the next, beside what is in the caches behind the committed slots."""
         of_proposer = () if self._proposer is None else self._proposer.device_state()
         return [self._roots, self._draws, self._side.committed, *of_proposer]
-
-    def _greedy(self) -> tuple[Tensor, Tensor]:
-        return self._cycle(sampled=False)
-
-    def _drawn(self) -> tuple[Tensor, Tensor]:
-        return self._cycle(sampled=True)
 
     def _cycle(self, sampled: bool) -> tuple[Tensor, Tensor]:
         """Path and numbers as of ``verify.decide_greedy``, and behind the numbers the tree's depth."""
@@ -169,8 +159,7 @@ def device_cycle(
 ) -> DeviceCycle | None:
     """Captured whole cycles, or None where these parts can be captured at most one by one.
 
-    Adaptive control changes its plan from cycle to cycle, and proposers that are no function of tensors draft on the
-    host.
+    Adaptive plans change from cycle to cycle, and proposers that are no function of tensors draft on the host.
     """
     if capture is None or not isinstance(control, FixedControl):
         return None
@@ -183,11 +172,7 @@ def device_cycle(
 
 
 def check_window(target: Target, levels: int) -> None:
-    """Refuse trees that a window would cut: bits say that a node sees all nodes above it.
-
-    Raises:
-        UsageError: the target's window is not longer than a path.
-    """
+    """Refuse trees that a window would cut: bits say that a node sees all nodes above it."""
     window = target.config.sliding_window if isinstance(target, LeanModel) else None  # others have masks
     if window is not None and window <= levels:
         raise UsageError(
@@ -199,11 +184,6 @@ def check_window(target: Target, levels: int) -> None:
 
 
 def serves(requests: Sequence[Request], verifier: str | None, chance: object) -> bool:
-    """Whether a :class:`DeviceCycle` can choose the tokens of all these requests.
-
-    Args:
-        verifier: as the engine was given it.
-        chance: what makes the requests' random streams.
-    """
+    """Whether a :class:`DeviceCycle` can choose the tokens of all these requests, of random streams ``chance``."""
     drawn = chance is SeededChance and verifier in (None, "match", "point")
     return all(not one.sampling.penalised and (one.sampling.greedy or drawn) for one in requests)

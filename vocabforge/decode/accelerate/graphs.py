@@ -3,16 +3,15 @@
 On a GPU a decoding pass is hundreds of small kernels, and launching them one by one takes longer than running them. A
 CUDA graph launches all of them at once. What it asks of a pass: inputs, outputs and everything that it reaches stay
 where they are, nothing is read on the host, and no shape depends on data. The same rules hold for any other recorder,
-so that tests without a GPU can record the passes, too (``tests/decode/recording.py``).
+so that tests without a GPU can record the passes, too.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
@@ -29,22 +28,16 @@ class Recorder(Protocol):
 
     def warm_up(self, run: Callable[[], Any]) -> None:
         """Run once, so that libraries are loaded and have their memory."""
-        ...
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
         """A call that runs the pass over whatever ``inputs`` hold then, and gives its outputs.
 
         Recording may run the pass or not; a call may give the same output tensors every time.
         """
-        ...
 
 
 class CudaRecorder:
-    """Records CUDA graphs that share one memory pool and one stream.
-
-    Args:
-        device: where the passes run.
-    """
+    """Records CUDA graphs that share one memory pool and one stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -73,26 +66,18 @@ class CudaRecorder:
         return replay
 
 
-@dataclass(frozen=True)
-class Capture:
-    """One recording: ``name`` of the pass, the shapes that it was recorded for, and how long it took."""
+class MadePass(NamedTuple):
+    """A pass that was recorded or compiled for one set of shapes, and the seconds that it took."""
 
     name: str
-    shapes: str
     seconds: float
 
 
 class GraphCapture:
-    """A ``Wrap`` that records passes; see :func:`capture_passes`.
-
-    Attributes:
-        done: recordings so far.
-        recording: one is being made.
-        quiet: nothing is said of each.
-    """
+    """A ``Wrap`` that records passes; see :func:`capture_passes`. ``quiet`` says nothing of each."""
 
     def __init__(self, make_recorder: Callable[[], Recorder]) -> None:
-        self.done: list[Capture] = []
+        self.done: list[MadePass] = []
         self._make_recorder, self._recorder = make_recorder, make_recorder()
         self.recording = self.quiet = False
         self._passes: WeakSet[GraphPass] = WeakSet()
@@ -149,21 +134,16 @@ class GraphCapture:
         seconds = time.perf_counter() - began
         if not self.quiet:
             say(f"Captured {name} {shapes}".rstrip() + f" in {seconds:.1f} s")
-        self.done.append(Capture(name, shapes, seconds))
+        self.done.append(MadePass(name, seconds))
         return replay
 
     @property
     def seconds(self) -> float:
-        """Time spent recording."""
         return sum(one.seconds for one in self.done)
 
 
 def capture_passes(device: torch.device | str) -> GraphCapture:
-    """What ``Decoder(wrap=...)`` takes to run CUDA graphs.
-
-    Raises:
-        UsageError: a device other than a CUDA one.
-    """
+    """What ``Decoder(wrap=...)`` takes to run CUDA graphs; a UsageError on other devices."""
     device = torch.device(device)
     if device.type != "cuda":
         raise UsageError(
@@ -176,12 +156,7 @@ def capture_passes(device: torch.device | str) -> GraphCapture:
 
 
 class GraphPass:
-    """One function with a recording for each set of shapes.
-
-    Args:
-        name, function, state: see :meth:`GraphCapture.__call__`.
-        capture: the owner.
-    """
+    """One function (see :meth:`GraphCapture.__call__`) with a recording for each set of shapes."""
 
     def __init__(
         self,
@@ -194,12 +169,10 @@ class GraphPass:
         self._recorded: dict[tuple[object, ...], tuple[list[Tensor | None], Callable[[], Any]]] = {}
 
     def forget(self) -> None:
-        """Drop the recordings."""
         self._recorded.clear()
 
     @torch.inference_mode()
     def __call__(self, *args: Tensor | None) -> Any:
-        """Run the pass; what it gives is the caller's to keep."""
         if self._capture.recording:  # a part of another pass
             return self._function(*args)
         key = tuple(None if arg is None else (arg.shape, arg.dtype) for arg in args)
@@ -227,7 +200,8 @@ def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple):
         parts = [each_tensor(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        named = {one.name: each_tensor(getattr(value, one.name), change) for one in dataclasses.fields(value)}
-        return dataclasses.replace(value, **named)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{one.name: each_tensor(getattr(value, one.name), change) for one in fields(value)}
+        )
     return value

@@ -18,15 +18,9 @@ _SHAPE = ("tree", "topk", "total_nodes")
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """What the expansion must know of a drafter.
-
-    Attributes:
-        proposers: that draft with it here.
-        heads: labels of the draft heads that were trained on it.
-        hot_only: labels of draft vocabularies with tokens that its head lacks: a hot core only.
-        overlap: saved comparison that its bridge is made from.
-        tokenizer: it needs ``drafter_tokenizer``.
-    """
+    """What the expansion must know of a drafter: the proposers that draft with it, the labels of the heads that were
+    trained on it, of the vocabularies that are a hot core only (with tokens that its head lacks), the saved comparison
+    of its bridge, and whether it needs ``drafter_tokenizer``."""
 
     proposers: Sequence[str]
     heads: Sequence[str] = ()
@@ -91,8 +85,9 @@ def expand(
                 "drafter_tokenizer": grid.common.drafter_tokenizer if facts.tokenizer else None,
             }
             add(method, bare.model_copy(update=own), name)
-            useless = [option for option, there in _not_foreign(grid, name).items() if there]
-            if useless and several:
+            useless = [o for o, there in (("--vocab", grid.vocabs), ("--dynamic", grid.dynamic)) if there]
+            foreign = name in FOREIGN and (name != "tli" or bool(grid.dynamic))  # TLI restricts its bridge
+            if useless and foreign and several:
                 given = " and ".join(useless)
                 notes.append(f"{method} drafts without {given}: {name} has no use for them.")
                 continue
@@ -127,14 +122,6 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
     return ways
 
 
-def _not_foreign(grid: MethodGrid, name: str) -> dict[str, bool]:
-    """Options that a proposer over two vocabularies has no use for: TLI has one for draft vocabularies."""
-    vocab, dynamic = bool(grid.vocabs), bool(grid.dynamic)
-    if name not in FOREIGN or (name == "tli" and not dynamic):
-        return {}
-    return {"--vocab": vocab, "--dynamic": dynamic}
-
-
 def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
     """Without the options of other kinds of head; the tail of a hybrid head has its size from ``dynamic``."""
     useless = [name for name in spec.given() if (kinds := meant_for(name)) and kind not in kinds]
@@ -142,11 +129,7 @@ def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
 
 
 def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
-    """Refuse options of heads that none of the heads has a use for.
-
-    Raises:
-        UsageError: one of these.
-    """
+    """Refuse options of heads that none of the heads has a use for."""
     there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
     for name in grid.common.given():
         kinds = meant_for(name)
@@ -178,7 +161,6 @@ def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None
 
     Args:
         kinds: of the run's drafters.
-        sampled: the temperature is above 0.
 
     Raises:
         UsageError: one of these.
@@ -191,10 +173,7 @@ def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None
 
 
 def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
-    """The same for one method, before anything is loaded.
-
-    Args:
-        kind: of its drafter.
+    """The same for one method and the kind of its drafter, before anything is loaded.
 
     Raises:
         UsageError: settings that mean nothing together.
@@ -304,11 +283,7 @@ def _usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
-    """The named proposers that can draft with this kind of drafter; its default if none is named.
-
-    Args:
-        kind: of ``FITTING``.
-        path: the drafter's folder, for errors.
+    """The named proposers that can draft with a kind of drafter (of ``FITTING``); its default if none is named.
 
     Raises:
         UsageError: none of the named ones can.

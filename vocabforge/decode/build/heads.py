@@ -35,12 +35,8 @@ RANKER = "ranker"
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What is scored beside a draft vocabulary.
-
-    Attributes:
-        source: ``context``: the tokens of the request's text; ``ranker``: a trained ranker's best.
-        size: most tokens of it; None takes the default.
-    """
+    """What is scored beside a draft vocabulary: ``context``, the tokens of the request's text, or ``ranker``, a trained
+    ranker's best; ``size`` tokens at most (None: the default)."""
 
     source: Literal["context", "ranker"]
     size: int | None = None
@@ -48,11 +44,7 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class BuiltHead:
-    """A draft head and one phrase about it.
-
-    Attributes:
-        extra: it is more than a static vocabulary, so that reports name it.
-    """
+    """A draft head and a phrase about it; ``extra`` if it is more than a static vocabulary."""
 
     head: DraftHead
     text: str
@@ -60,11 +52,7 @@ class BuiltHead:
 
 
 def parse_dynamic(text: str) -> Dynamic:
-    """``context``, ``context:512``, ``ranker`` or ``ranker:512``.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """``context``, ``context:512``, ``ranker`` or ``ranker:512``."""
     source, separator, size = text.partition(":")
     if source not in SOURCES:
         raise UsageError(
@@ -111,16 +99,11 @@ def spec_head(
 ) -> BuiltHead | None:
     """The draft head that a spec asks for over one exact head; None for that head itself.
 
-    A hot core may lack ids of the exact head; a draft vocabulary may not.
-
-    Args:
-        base: of a drafter (``base_of``) or of a model (``base_of_model``).
-        trained: the head in ``spec.head``.
-        fingerprint: of the tokenizer that the base was made for; None if that is not known.
+    A hot core may lack ids of the exact head; a draft vocabulary may not. ``trained`` is the head in ``spec.head``,
+    ``fingerprint`` that of the base's tokenizer, if it is known.
 
     Raises:
-        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, a size beyond the head, a
-            setting that the head does not have.
+        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, or a setting that it lacks.
     """
     if spec.vocab is None:
         if trained is None:
@@ -168,11 +151,7 @@ def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -
 
 
 def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOptions:
-    """How a head of a kind is used: the spec first, then what it was saved with.
-
-    Raises:
-        UsageError: a budget that cannot be read.
-    """
+    """How a head of a kind is used: the spec first, then what it was saved with."""
     shortlist = spec.shortlist or meta.get("shortlist")
     budgets = parse_budget(spec.budget, spec.draft_steps) if spec.budget else meta.get("budgets")
     return HeadOptions(
@@ -184,11 +163,7 @@ def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOp
 
 
 def parse_budget(text: str, steps: int) -> tuple[int, ...]:
-    """``32`` or ``decay:32:8`` -> clusters of each draft step.
-
-    Raises:
-        UsageError: not of this form, an unknown law, or sizes that are not in order.
-    """
+    """``32`` or ``decay:32:8`` -> clusters of each draft step."""
     law, *sizes = text.split(":") if ":" in text else ("constant", text)
     if not 1 <= len(sizes) <= 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(
@@ -201,12 +176,7 @@ def parse_budget(text: str, steps: int) -> tuple[int, ...]:
 
 
 def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:
-    """A subset artefact, its tokenizer compared where the other side is known.
-
-    Raises:
-        ArtifactError: no such artefact.
-        MismatchError: it was made for another tokenizer.
-    """
+    """A subset artefact, its tokenizer compared if the other side is known."""
     subset = load_subset(vocab)
     if fingerprint:
         check_fingerprint(
@@ -244,21 +214,22 @@ def _vocab_head(base: HeadBase, subset: VocabSubset, source: Path) -> BuiltHead:
     return BuiltHead(scheduled, phrase("scheduled", scheduled, options))
 
 
+_PARTS = (
+    ("core_size", "hot core of {:,}"),
+    ("context_size", "up to {:,} of the text"),
+    ("tail_size", "tail of {:,} from a ranker"),
+    ("sizes", "tokens by draft step {}"),
+    ("shortlist", "shortlist of {:,}"),
+    ("budgets", "clusters by draft step {}"),
+)
+
+
 def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
     """What a head is, for tables and reports."""
     parts = [f"{kind} head over {built.size:,} tokens"]
-    if (core := getattr(built, "core_size", None)) is not None:
-        parts.append(f"hot core of {core:,}")
-    if built.context_size:
-        parts.append(f"up to {built.context_size:,} of the text")
-    if (tail := getattr(built, "tail_size", None)) is not None:
-        parts.append(f"tail of {tail:,} from a ranker")
-    if (sizes := getattr(built, "sizes", None)) is not None:
-        parts.append(f"tokens by draft step {' '.join(map(str, sizes))}")
-    if (shortlist := getattr(built, "shortlist", None)) is not None:
-        parts.append(f"shortlist of {shortlist:,}")
-    if (budgets := getattr(built, "budgets", None)) is not None:
-        parts.append(f"clusters by draft step {' '.join(map(str, budgets))}")
+    for name, text in _PARTS:
+        if value := getattr(built, name, None):
+            parts.append(text.format(value if isinstance(value, int) else " ".join(map(str, value))))
     if options.rows is not None:
         parts.append(f"{options.rows} rows")
     if options.fp8:
@@ -273,13 +244,8 @@ def describe(head: NamedHead, built: DraftHead) -> str:
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """What a draft head scores.
-
-    Attributes:
-        kind: of the head, as ``models.heads.HEADS`` names it.
-        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
-        of: rows of the target's LM head.
-    """
+    """What a draft head of a kind (of ``models.heads.HEADS``) scores: ``size`` tokens in a draft step, the mean over
+    the steps of a draft, of the target's LM head with ``of`` rows."""
 
     kind: str
     size: int
@@ -287,12 +253,7 @@ class DraftVocabulary:
 
 
 def draft_vocabulary(head: DraftHead, steps: int, of: int) -> DraftVocabulary:
-    """What a head scores over a draft.
-
-    Args:
-        steps: draft steps of a cycle.
-        of: rows of the target's LM head.
-    """
+    """What a head scores over the ``steps`` draft steps of a cycle; ``of`` rows has the target's LM head."""
     kind = getattr(head, "KIND", "full" if head.size >= of else "static")
     if not isinstance(head, ScoresSome):
         return DraftVocabulary(kind, head.size, of)

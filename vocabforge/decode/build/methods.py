@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 class Method:
     """One way of decoding.
 
-    Attributes:
-        head: describes its draft head where that is an artefact of its own.
-        vocabulary: what its draft head scores; None where it has none.
-        verifier: that was asked for by name. lossless: whether its outputs have the target's law.
+    ``head`` describes its draft head if that is a separate artefact, ``vocabulary`` what the head scores, ``verifier``
+    is one asked for by name; ``lossless`` if its outputs have the target's distribution.
     """
 
     name: str
@@ -61,13 +59,12 @@ def recipe_methods(
 
     Args:
         only: names of methods; the others are not built. Empty: all. Plain decoding is always there.
-        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
+        wrap: makes passes faster, see ``accelerate/``.
         sampled: the temperature is above 0; it decides between proposers if none is named.
         models: of this recipe's target, tokenizer and dtype, if they are loaded already.
 
     Raises:
-        UsageError: no such method, or settings that mean nothing together.
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: no such method, settings that mean nothing together, anything missing or damaged.
     """
     unknown = [name for name in only if name not in (PLAIN, *recipe.methods)]
     if unknown:
@@ -96,17 +93,7 @@ def build_methods(
 def build_method(
     models: Models, spec: MethodSpec, name: str, *, wrap: Wrap | None = None, sampled: bool = False
 ) -> Method:
-    """One way of decoding.
-
-    Args:
-        name: of the method; errors name it.
-        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
-        sampled: the temperature is above 0; it decides between proposers if the spec names none.
-
-    Raises:
-        UsageError: settings that mean nothing together.
-        VocabForgeError: anything missing, damaged, or not belonging together.
-    """
+    """One way of decoding; see :func:`recipe_methods`. Errors name the method."""
     if not spec.drafts:
         return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
     with _named(name):
@@ -161,7 +148,13 @@ def _parts(
         (proposer,) = fitting(drafter.kind, [spec.proposer] if spec.proposer else [], path)
         return proposer, drafter, _head(models, spec, lambda: base_of(drafter), trained_for(artifact)), None
     small = models.language_model(path)
-    ways = _ways(models, spec, spec.proposer, spec.overlap, sampled)
+    ways = _ways(
+        models,
+        spec,
+        sampled,
+        proposers=[spec.proposer] if spec.proposer else [],
+        overlaps=[spec.overlap] if spec.overlap else [],
+    )
     way = ways.of(path, small.config.vocab_size)
     ways.check_used()
     (proposer,) = way.names
@@ -186,20 +179,11 @@ def _parts(
     return proposer, small, None, way
 
 
-def _ways(
-    models: Models, spec: MethodSpec, proposer: str | None, overlap: Path | None, sampled: bool
-) -> ForeignWays:
+def _ways(models: Models, spec: MethodSpec, sampled: bool, **more: Any) -> ForeignWays:
     from ..cross_vocab.build import ForeignWays
 
-    return ForeignWays(
-        models.tokenizer,
-        models.model.config.vocab_size,
-        spec,
-        proposers=[] if proposer is None else [proposer],
-        overlaps=[] if overlap is None else [overlap],
-        sampled=sampled,
-        bridges=models.bridges,
-    )
+    size = models.model.config.vocab_size
+    return ForeignWays(models.tokenizer, size, spec, sampled=sampled, bridges=models.bridges, **more)
 
 
 def _head(
@@ -223,15 +207,21 @@ def _head(
 
 
 def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> dict[str, MethodSpec]:
-    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
-    """
+    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with."""
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
     grid = grid.on(models.model.device.type)
     trained = [path for _, path in grid.drafters if not is_draft_model(path)]
-    ways = _grid_ways(models, grid, sampled) if len(trained) < len(grid.drafters) else None
+    ways = None
+    if len(trained) < len(grid.drafters):
+        ways = _ways(
+            models,
+            grid.common,
+            sampled,
+            proposers=grid.proposers,
+            overlaps=grid.overlaps,
+            several=len(grid.drafters) > 1,
+            alone=not draft_several(grid),
+        )
     heads = {label: models.trained_head(path) for label, path in grid.heads}
     owners = {label: owner_of(head.artifact).drafter for label, head in heads.items()}
     for label, head in heads.items():
@@ -262,23 +252,6 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
     for note in notes:
         say(note)
     return specs
-
-
-def _grid_ways(models: Models, grid: MethodGrid, sampled: bool) -> ForeignWays:
-    """The ways of a run with draft models."""
-    from ..cross_vocab.build import ForeignWays
-
-    return ForeignWays(
-        models.tokenizer,
-        models.model.config.vocab_size,
-        grid.common,
-        proposers=grid.proposers,
-        overlaps=grid.overlaps,
-        sampled=sampled,
-        several=len(grid.drafters) > 1,
-        alone=not draft_several(grid),
-        bridges=models.bridges,
-    )
 
 
 @contextmanager

@@ -30,23 +30,10 @@ _TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the 
 
 
 class Models:
-    """A target, and what drafts for it: loaded when first asked for, then kept.
+    """A target, and what drafts for it: loaded when first asked for, then kept, in one dtype (of ``DTYPES``).
 
-    Args:
-        target: Hugging Face folder.
-        tokenizer: folder; None: the target's.
-        device: None chooses CUDA where there is one.
-        dtype: of everything that is loaded; a name of ``DTYPES``.
-        backend: which code computes the target; see ``models/backends.py``.
-
-    Attributes:
-        model, tokenizer: the target and its tokenizer.
-        built: draft heads over an exact head, by what was asked for.
-        bridges: between the target's vocabulary and another one, by its fingerprint and the saved overlap.
-
-    Raises:
-        UsageError: no such dtype or device.
-        VocabForgeError: the target cannot be loaded, or the tokenizer is not its own.
+    ``built`` are draft heads over an exact head, by what was asked for; ``bridges`` lie between the target's vocabulary
+    and another one, by its fingerprint and the saved overlap. ``backend`` computes the target (``models/backends.py``).
     """
 
     def __init__(
@@ -79,11 +66,7 @@ class Models:
         self.bridges: dict[tuple[str, Path | None], Bridge] = {}
 
     def drafter(self, path: Path) -> tuple[Drafter, Artifact | None]:
-        """A trained drafter of any layout over the target's tensors, and its artefact where it is one.
-
-        Raises:
-            VocabForgeError: nothing loadable, damaged, or made for another target.
-        """
+        """A trained drafter of any layout over the target's tensors, and its artefact where it is one."""
         if path not in self._drafters:
             tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
             drafter, artifact = load_drafter(path, tensors, self.target)
@@ -98,21 +81,13 @@ class Models:
         return self._drafters[path]
 
     def language_model(self, path: Path) -> LeanModel:
-        """A draft model, in the target's dtype and on its device.
-
-        Raises:
-            VocabForgeError: it cannot be loaded.
-        """
+        """A draft model, in the target's dtype and on its device."""
         if path not in self._models:
             self._models[path] = load_target(path, dtype=self.model.dtype, device=self.model.device)
         return self._models[path]
 
     def trained_head(self, path: Path) -> LoadedHead:
-        """A trained draft head, in the target's dtype and on its device.
-
-        Raises:
-            ArtifactError: no head there, or a damaged one.
-        """
+        """A trained draft head, in the target's dtype and on its device."""
         if path not in self._trained:
             self._trained[path] = load_head(path, device=self.model.device, dtype=self.model.dtype)
         return self._trained[path]

@@ -17,15 +17,9 @@ PLAIN = "plain"  # the method that every run has: decoding without drafts
 
 
 class DecodingRecipe(StrictModel):
-    """Several ways over one target.
+    """Several ways over one target, by name; plain decoding always runs beside them. No tokenizer is the target's.
 
     Relative paths are taken from the folder where the command runs, as in training recipes.
-
-    Attributes:
-        target: Hugging Face folder.
-        tokenizer: folder; None is the target's.
-        dtype: of target and drafters.
-        methods: by name; plain decoding always runs beside them.
     """
 
     target: Path
@@ -71,13 +65,7 @@ def read_recipe(path: Path) -> DecodingRecipe:
 
 
 def write_recipe(path: Path, recipe: DecodingRecipe) -> None:
-    """Write a recipe as YAML that :func:`read_recipe` gives back; defaults are left out.
-
-    Every key that the recipe uses is explained in a comment.
-
-    Raises:
-        VocabForgeError: the disk is full or refuses to be written to.
-    """
+    """Write a recipe as YAML that :func:`read_recipe` gives back; defaults are left out."""
     fields = MethodSpec.model_fields
     used = {name for method in recipe.methods.values() for name in method.model_dump(exclude_defaults=True)}
     lines = [f"# {name}: {field.description}" for name, field in fields.items() if name in used]

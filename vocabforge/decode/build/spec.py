@@ -26,24 +26,14 @@ def option(
     proposer: str | None = None,
     heads: Sequence[str] = (),
 ) -> Any:
-    """Declare an option of drafting.
-
-    Args:
-        text: help of the option, comment of the recipe's key.
-        metavar: what the help shows for the value.
-        proposer: the only one that reads it; None: all do.
-        heads: kinds of trained draft head that it applies to; empty: it is not about heads.
-    """
+    """Declare an option of drafting, read by one ``proposer`` (None: all) and about these kinds of trained draft
+    ``heads`` (none: it is not about heads). ``text`` is the help of the option and the comment of the recipe's key."""
     extra: dict[str, Any] = {"metavar": metavar, "proposer": proposer, "heads": list(heads)}
     return Field(default, description=text, json_schema_extra=extra)
 
 
 def parse_ngram(value: Any) -> tuple[int, int]:
-    """``MIN:MAX``, or ``N`` for both.
-
-    Raises:
-        UsageError: not of this form.
-    """
+    """``MIN:MAX``, or ``N`` for both."""
     parts = value if isinstance(value, (tuple, list)) else str(value).split(":")
     sizes = [int(part) if str(part).isdecimal() else 0 for part in parts]
     if not 1 <= len(sizes) <= 2 or not 0 < sizes[0] <= sizes[-1]:
@@ -187,13 +177,10 @@ class MethodSpec(StrictModel):
         }
 
     def on(self, device: str, *, chains: bool = False) -> MethodSpec:
-        """The same with the tree that suits a device and a target, if that was left to them.
+        """The same with the tree that suits a type of device and a target, if that was left to them.
 
-        A CPU computes every node of a tree one after the other, a GPU many at the price of one.
-
-        Args:
-            device: its type, such as ``cpu``.
-            chains: the target has recurrent layers, so that trees cannot be verified.
+        A CPU computes every node of a tree one after the other, a GPU many at the price of one. A target with
+        recurrent layers verifies ``chains`` only.
         """
         if chains and self.tree in (None, "auto") and self.drafter is not None:
             return self.without("topk", "total_nodes").model_copy(update={"tree": "chain"})
@@ -223,12 +210,9 @@ class MethodSpec(StrictModel):
 class MethodGrid:
     """Several ways of decoding at once: every drafter, alone, with every draft vocabulary and every draft head.
 
-    Args:
-        drafter, vocab, head: ``DIR`` or ``LABEL=DIR``.
-        proposer: those that need no drafter become methods; the others say how the drafters draft.
-        dynamic: with every draft vocabulary.
-        overlap: each for the draft model that it belongs to.
-        common: other fields of :class:`MethodSpec`, for all methods.
+    Drafters, vocabularies and heads are ``DIR`` or ``LABEL=DIR``. Proposers that need no drafter become methods; the
+    others say how the drafters draft. ``dynamic`` goes with every vocabulary, each overlap with the draft model that it
+    belongs to, ``common`` fields of :class:`MethodSpec` with all methods.
     """
 
     LABELLED = ("drafter", "vocab", "head")

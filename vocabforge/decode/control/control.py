@@ -8,25 +8,27 @@ probes; what a probe loses decides how long no other follows, so that probes cos
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..proposers.interface import PLAIN_PLAN, Plan
 from .estimates import SECONDS, CostEstimates, TokenEstimates
 
-# name -> "module:attr", called as control(plans, options)
+# name -> "module:attr", called as control(plans)
 CONTROLS: dict[str, str] = {
     "fixed": "vocabforge.decode.control.control:FixedControl",
     "adaptive": "vocabforge.decode.control.control:AdaptiveControl",
 }
 
+HALF_LIFE = 64.0  # cycles after which an accepted or rejected draft counts half
+MARGIN = 0.02  # share by which another plan must be better to take over
 CARRY = 0.5  # what the past counts when new requests begin, as a share
 PROBE_CYCLES = 4  # cycles of one probe
-FIRST_WAIT = 32  # cycles between probes at first; doubled while probes fail
+FIRST_WAIT, LONGEST_WAIT = 32, 1024  # cycles between probes: doubled while probes fail
+PROBE_SHARE = 0.03  # most of the time that probes may lose; after a costlier one, the next waits longer
 CHANGE = 1.25  # a plan that becomes better or worse by this factor makes waits short again
 HOPE = 0.7  # a plan is worth a probe from this share of the incumbent's tokens a second,
 FORGOTTEN = 2048  # or after this many cycles: what is known of it may be wrong
@@ -35,13 +37,7 @@ FIRST = 3  # cycles that measure the largest plan, and plain decoding, before an
 
 @dataclass(frozen=True)
 class CycleFigures:
-    """What one cycle did.
-
-    Attributes:
-        plan: what was asked of it.
-        accepted: draft tokens accepted, one number an active row.
-        seconds: its wall time.
-    """
+    """What one cycle of a plan did: draft tokens accepted, one number an active row, and its wall time in seconds."""
 
     plan: Plan
     accepted: Sequence[int]
@@ -51,83 +47,30 @@ class CycleFigures:
 class Control(Protocol):
     """Chooses each cycle's plan, from past cycles only, never from the cycle's own random numbers."""
 
-    def begin(self) -> None:
-        """New requests start."""
-        ...
+    def begin(self) -> None: ...  # new requests start
 
     def plan(self) -> Plan:
         """The plan of the next cycle; the same one until :meth:`observe`."""
         ...
 
-    def observe(self, cycle: CycleFigures) -> None:
-        """A cycle has ended."""
-        ...
+    def observe(self, cycle: CycleFigures) -> None: ...  # a cycle has ended
 
 
-@dataclass(frozen=True)
-class AdaptiveOptions:
-    """How an adaptive control learns; the defaults suit requests of a hundred tokens and more.
-
-    Attributes:
-        half_life: cycles after which an accepted or rejected draft counts half.
-        margin: share by which another plan must be better to take over.
-        longest_wait: most cycles between probes.
-        probe_share: most of the time that probes may lose; after a costlier one, the next waits longer.
-        costs: seconds by plan, plain decoding among them; nothing is measured then, and the same requests
-            give the same plans.
-    """
-
-    half_life: float = 64.0
-    margin: float = 0.02
-    longest_wait: int = 1024
-    probe_share: float = 0.03
-    costs: Mapping[Plan, float] | None = None
-
-    def __new__(cls, *_: object, **given: Any) -> AdaptiveOptions:
-        known = [one.name for one in fields(cls)]
-        if unknown := [name for name in given if name not in known]:
-            raise UsageError(
-                "adaptive control has no such setting (ten became constants)",
-                got=", ".join(unknown),
-                expected=", ".join(known),
-                remedy="leave it out: the former default holds",
-            )
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        ranges = {"margin": (0, 1), "probe_share": (1e-4, 1), "longest_wait": (FIRST_WAIT, 10_000_000)}
-        if not 0 < self.half_life < math.inf:
-            _refuse("half_life", self.half_life, "a finite number above 0")
-        for name, (least, most) in ranges.items():
-            if not least <= getattr(self, name) <= most:
-                _refuse(name, getattr(self, name), f"{least:,} to {most:,}")
-        if self.costs is not None:
-            if PLAIN_PLAN not in self.costs:
-                _refuse("costs", "no cost of plain decoding", "seconds of a cycle of every plan, plain too")
-            for plan, seconds in self.costs.items():
-                if not SECONDS[0] <= seconds <= SECONDS[1]:
-                    _refuse("costs", f"{seconds} for {plan}", f"{SECONDS[0]} to {SECONDS[1]} seconds")
-
-
-def _refuse(name: str, got: object, expected: str) -> None:
-    raise UsageError(f"the adaptive setting {name} is out of range", got=got, expected=expected)
+def __getattr__(name: str) -> object:
+    if name == "AdaptiveOptions":
+        raise UsageError(
+            "adaptive control has no options any more",
+            got=name,
+            expected="AdaptiveControl(plans) or AdaptiveControl(plans, costs)",
+            remedy="leave the options out; their defaults are constants now",
+        )
+    raise AttributeError(name)
 
 
 class FixedControl:
-    """The largest plan in every cycle.
+    """The largest plan (the last one) in every cycle."""
 
-    Args:
-        plans: smallest first.
-
-    Raises:
-        UsageError: options, which it has none of.
-    """
-
-    def __init__(self, plans: Sequence[Plan], options: AdaptiveOptions | None = None) -> None:
-        if options is not None:
-            raise UsageError(
-                "a fixed control has no options", got="adaptive options", remedy="choose the adaptive control"
-            )
+    def __init__(self, plans: Sequence[Plan]) -> None:
         self._plan = plans[-1] if plans else PLAIN_PLAN
 
     def begin(self) -> None:
@@ -157,17 +100,16 @@ class AdaptiveControl:
 
     Args:
         plans: what the proposer can draft; plain decoding is always allowed beside them.
-        options: how it learns.
+        costs: seconds by plan, plain decoding among them. Nothing is measured then, and the same requests give the
+            same plans.
     """
 
-    def __init__(self, plans: Sequence[Plan], options: AdaptiveOptions | None = None) -> None:
-        self.options = o = options or AdaptiveOptions()
+    def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
         drafting = {plan for plan in plans if plan.levels}
         self.plans = [PLAIN_PLAN, *sorted(drafting, key=lambda plan: (plan.levels, plan.nodes))]
         self._places = {plan: place for place, plan in enumerate(self.plans)}  # 0 is plain decoding
         self._tokens = TokenEstimates(self.plans)
-        self._costs = CostEstimates(self.plans, given=o.costs)
-        self._fade = 0.5 ** (1 / o.half_life)
+        self._costs = CostEstimates(self.plans, costs)
         self._used = [0] * len(self.plans)  # the last cycle of each plan
         self._cycle = 0
         self._incumbent = largest = len(self.plans) - 1
@@ -181,10 +123,10 @@ class AdaptiveControl:
         self._lost = 0.0  # seconds lost against plain decoding since that was left
         self._reference = Estimate(0.0, 0.0)  # of the incumbent, to see changes
         # The largest plan and plain decoding first: all others lie between them.
-        self._unseen = [] if o.costs or not largest else [largest] * FIRST + [0] * FIRST
+        self._unseen = [] if costs or not largest else [largest] * FIRST + [0] * FIRST
         self._next = largest
-        if not self._unseen and largest:
-            self._decide(list(self.estimates().values()))
+        if costs and largest:
+            self._decide(self._known())
 
     def begin(self) -> None:
         """New requests: their texts may be easier or harder, so the past counts less and a probe comes sooner."""
@@ -197,7 +139,7 @@ class AdaptiveControl:
 
     def estimates(self) -> dict[Plan, Estimate]:
         """What is known now, by plan."""
-        return dict(zip(self.plans, map(Estimate, self._tokens.by_plan(), self._costs.by_plan())))
+        return dict(zip(self.plans, self._known()))
 
     def observe(self, cycle: CycleFigures) -> None:
         """Learn from a cycle. Cycles of plans that it does not know, and seconds that no clock gives, teach nothing."""
@@ -206,7 +148,7 @@ class AdaptiveControl:
             return
         self._cycle += 1
         self._used[place] = self._cycle
-        self._tokens.fade(self._fade, place)
+        self._tokens.fade(0.5 ** (1 / HALF_LIFE), place)
         accepted = [min(max(count, 0), cycle.plan.levels) for count in cycle.accepted]
         if place and accepted:
             self._tokens.add(place, accepted)
@@ -217,17 +159,18 @@ class AdaptiveControl:
         if self._unseen:
             self._next = self._unseen[0]
             return
-        known = list(map(Estimate, self._tokens.by_plan(), self._costs.by_plan()))
+        known = self._known()
         if place == self._next:
-            self._account(place, 1 + sum(accepted) / max(len(accepted), 1), known)
+            # What the cycle lost against the incumbent, and against plain decoding, in seconds of theirs.
+            tokens = 1 + sum(accepted) / max(len(accepted), 1)
+            if self._probe is not None:
+                self._probe_lost += known[place].seconds - tokens / known[self._incumbent].rate
+            if place:
+                self._lost += known[place].seconds - tokens * known[0].seconds
         self._decide(known)
 
-    def _account(self, place: int, tokens: float, known: Sequence[Estimate]) -> None:
-        """What the cycle lost against the incumbent, and against plain decoding, in seconds of theirs."""
-        if self._probe is not None:
-            self._probe_lost += known[place].seconds - tokens / known[self._incumbent].rate
-        if place:
-            self._lost += known[place].seconds - tokens * known[0].seconds
+    def _known(self) -> list[Estimate]:
+        return list(map(Estimate, self._tokens.by_plan(), self._costs.by_plan()))
 
     def _decide(self, known: Sequence[Estimate]) -> None:
         ended = False
@@ -239,13 +182,13 @@ class AdaptiveControl:
             known = self._end_probe(self._probe, known)
         rates = [found.rate for found in known]
         best = rates.index(max(rates))  # ties to the smaller plan
-        better = rates[best] > rates[self._incumbent] * (1 + self.options.margin)
+        better = rates[best] > rates[self._incumbent] * (1 + MARGIN)
         # While nothing is drafted, nothing is learned: only a probe brings drafting back.
         switched = better and (ended or self._incumbent > 0)
         if switched:
             self._switch(best, known)
         elif ended:
-            self._backoff = min(2 * self._backoff, self.options.longest_wait)
+            self._backoff = min(2 * self._backoff, LONGEST_WAIT)
             self._wait = self._backoff
         else:
             self._wait -= 1
@@ -269,7 +212,7 @@ class AdaptiveControl:
 
     def _owe(self, lost: float, known: Sequence[Estimate]) -> None:
         """No probe until what was lost is at most the allowed share of the time."""
-        self._owed = max(self._owed, lost / (self.options.probe_share * known[self._incumbent].seconds))
+        self._owed = max(self._owed, lost / (PROBE_SHARE * known[self._incumbent].seconds))
 
     def _watch(self, found: Estimate, anew: bool) -> None:
         """Make waits short again where the incumbent became better or worse by much."""
@@ -288,7 +231,7 @@ class AdaptiveControl:
 
     def _remeasure(self, *keep: int) -> None:
         """A plan costs more or less than it did: whether others do, plain decoding tells, and a line to it."""
-        if self.options.costs is None:
+        if not self._costs.given:
             self._costs.forget(keep)
             self._unseen = [0] * FIRST
 
@@ -296,19 +239,20 @@ class AdaptiveControl:
         """Try another plan: in turn the most promising one, the one not used for longest, the next larger one."""
         rates = [found.rate for found in known]
         others = [place for place in range(len(self.plans)) if place != self._incumbent]
-        hopeful = [place for place in others if self._hopeful(place, rates)]
-        larger = others[min(self._incumbent, len(others) - 1)]
+
+        def hopeful(place: int) -> bool:
+            near = rates[place] >= HOPE * rates[self._incumbent]
+            return near or place == 0 or self._cycle - self._used[place] > FORGOTTEN
+
         self._turn = (self._turn + 1) % 3
-        if self._turn == 2 and hopeful:
-            self._probe = min(hopeful, key=self._used.__getitem__)
+        if self._turn == 2 and (worth := list(filter(hopeful, others))):
+            self._probe = min(worth, key=self._used.__getitem__)
+        elif self._turn:
+            self._probe = max(others, key=rates.__getitem__)
         else:
-            self._probe = max(others, key=rates.__getitem__) if self._turn else larger
+            self._probe = others[min(self._incumbent, len(others) - 1)]  # the next larger one
         self._left, self._probe_lost, self._next = PROBE_CYCLES, 0.0, self._probe
         self._expected = known[self._probe].seconds
-
-    def _hopeful(self, place: int, rates: Sequence[float]) -> bool:
-        near = rates[place] >= HOPE * rates[self._incumbent]
-        return near or place == 0 or self._cycle - self._used[place] > FORGOTTEN
 
     def _end_probe(self, place: int, known: Sequence[Estimate]) -> Sequence[Estimate]:
         """What is known after a probe: where its plan's cost surprises, those of others are not trusted either."""
@@ -317,19 +261,14 @@ class AdaptiveControl:
         if not self._changed(known[place].seconds, self._expected):
             return known
         self._remeasure(place, self._incumbent)
-        return list(map(Estimate, self._tokens.by_plan(), self._costs.by_plan()))
+        return self._known()
 
 
-def make_control(name: str, plans: Sequence[Plan], options: AdaptiveOptions | None = None) -> Control:
-    """The control of this name.
-
-    Args:
-        name: ``fixed`` or ``adaptive``.
-        plans: what the proposer can draft, smallest first; plain decoding is always allowed beside them.
-        options: of the adaptive control.
+def make_control(name: str, plans: Sequence[Plan]) -> Control:
+    """The control ``fixed`` or ``adaptive`` over what the proposer can draft, smallest first.
 
     Raises:
-        UsageError: no such control, or options that it does not have.
+        UsageError: no such control.
     """
-    control: Control = resolve(CONTROLS, name, "control")(plans, options)
+    control: Control = resolve(CONTROLS, name, "control")(plans)
     return control

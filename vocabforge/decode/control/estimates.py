@@ -17,15 +17,17 @@ from ..proposers.interface import Plan
 
 SECONDS = (1e-9, 1e9)  # what a cycle may take
 OTHERS_FADE = 1 / 8  # how fast evidence on trees of one width fades while another width is used
+PRIOR, WEIGHT = 0.7, 2.0  # acceptance before anything is seen, and how many drafts that counts for
+SHRINK = 8.0  # cycles that the level estimate counts for against a plan's own mean
+WINDOW = 16  # measurements kept of a plan
+CLIP = 1.5  # measurements count for at most this many times their median
+OPTIMISM = 0.1  # share by which the cost of a plan hardly measured is taken lower
 
 
 def expected_by_length(conditional: Sequence[float]) -> list[float]:
     """Expected committed tokens of the chains of 0, 1, .. g draft tokens: ``1 + R_1 + .. + R_j``, R the products.
 
-    docs/speculation-theory.md, equation 1; no independence is used.
-
-    Args:
-        conditional: (g,) P(position j is accepted | the ones before it are); floats, or ``Fraction`` for exact sums.
+    docs/speculation-theory.md, equation 1; ``conditional`` (g,) is P(position j is accepted | those before it are).
     """
     return list(accumulate(accumulate(conditional, mul), initial=1))
 
@@ -37,18 +39,10 @@ class TokenEstimates:
     prefixes of longer ones, and so nearly with trees. A level that no recent plan drafted takes the estimate of the
     level above it; widths are shrunk to the estimate over all. Each plan's own mean is kept too and shrunk to the
     level estimate; plans that contain each other never expect fewer tokens (isotonic regression).
-
-    Args:
-        plans: all, plain decoding first.
-        prior, weight: acceptance before anything is seen, and how many drafts that counts for.
-        shrink: how many cycles the level estimate counts for against a plan's own mean.
     """
 
-    def __init__(
-        self, plans: Sequence[Plan], *, prior: float = 0.7, weight: float = 2.0, shrink: float = 8.0
-    ) -> None:
+    def __init__(self, plans: Sequence[Plan]) -> None:
         self._levels = [plan.levels for plan in plans]
-        self._prior, self._weight, self._shrink = prior, weight, shrink
         widths = [round(math.log2((plan.nodes - 1) / plan.levels)) for plan in plans if plan.levels]
         groups = {width: group for group, width in enumerate(sorted(set(widths)))}
         self._group = [0, *(groups[width] for width in widths)]
@@ -91,24 +85,24 @@ class TokenEstimates:
 
     def conditional(self) -> list[list[float]]:
         """Acceptance by width and level, given that the path reached the level above."""
-        pooled, above = [], self._prior
+        pooled, above = [], PRIOR
         for level in range(len(self._tested[0])):
             tested = sum([counts[level] / unit for counts, unit in zip(self._tested, self._unit)])
             passed = sum([counts[level] / unit for counts, unit in zip(self._passed, self._unit)])
-            above = (passed + self._weight * above) / (tested + self._weight)
+            above = (passed + WEIGHT * above) / (tested + WEIGHT)
             pooled.append(above)
         if len(self._unit) == 1:
             return [pooled]
         found = []
         for unit, tests, passes in zip(self._unit, self._tested, self._passed):
-            weight = self._weight * unit
+            weight = WEIGHT * unit
             found.append([(b + weight * p) / (a + weight) for a, b, p in zip(tests, passes, pooled)])
         return found
 
     def by_plan(self) -> list[float]:
         """Expected tokens of each plan, the target's own included; 1 of plain decoding."""
         lengths = [expected_by_length(levels) for levels in self.conditional()]
-        shrinks = [self._shrink * self._unit[group] for group in self._group]
+        shrinks = [SHRINK * self._unit[group] for group in self._group]
         weights = [cycles + shrink for cycles, shrink in zip(self._cycles, shrinks)]
         means = [
             (self._tokens[place] + shrinks[place] * lengths[group][self._levels[place]]) / weights[place]
@@ -138,30 +132,14 @@ class CostEstimates:
     A plan's cost is the mean of its last measurements, outliers clipped. While it is not used, its cost is assumed to
     move as that of the plan in use does (another load on the machine, a longer context), until it is measured
     again. Plans hardly measured follow ``a + b levels + c nodes``, fitted to the others.
-
-    Args:
-        plans: all, plain decoding first.
-        window: measurements kept of a plan.
-        clip: measurements count for at most this many times their median.
-        optimism: share by which the cost of a plan hardly measured is taken lower.
-        given: known costs; nothing is measured then.
     """
 
-    def __init__(
-        self,
-        plans: Sequence[Plan],
-        *,
-        window: int = 16,
-        clip: float = 1.5,
-        optimism: float = 0.1,
-        given: Mapping[Plan, float] | None = None,
-    ) -> None:
-        self._plans, self._window, self._clip, self._optimism = plans, window, clip, optimism
-        self._given = given is not None
-        self._costs: dict[int, float] = {}
-        if given is not None:
-            self._costs = {place: given[plan] for place, plan in enumerate(plans) if plan in given}
-        self._recent = [deque[float](maxlen=window) for _ in plans]
+    def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
+        self._plans, self.given = plans, costs is not None
+        self._costs = (
+            {place: costs[plan] for place, plan in enumerate(plans) if plan in costs} if costs else {}
+        )
+        self._recent = [deque[float](maxlen=WINDOW) for _ in plans]
         self._seen = [0] * len(plans)  # the cycle of a plan's last measurement
         self._cycle = 0
         self._once: set[int] = set()  # plans measured once
@@ -169,22 +147,22 @@ class CostEstimates:
 
     def add(self, place: int, seconds: float) -> None:
         """One measurement, in seconds above 0."""
-        if self._given:
+        if self.given:
             return
         self._cycle += 1
         recent, before, away = self._recent[place], self._costs.get(place), self._cycle - self._seen[place]
-        steady = len(recent) == self._window and away == 1
+        steady = len(recent) == WINDOW and away == 1
         if place in self._once:
             recent.clear()
             self._once.remove(place)
         elif before is None:
             self._once.add(place)  # its first cycle allocates and compiles: it counts until there is a second
-        elif away > self._window:  # what was measured long ago counts for one
+        elif away > WINDOW:  # what was measured long ago counts for one
             recent.clear()
             recent.append(before)
         recent.append(seconds)
         self._seen[place] = self._cycle
-        self._costs[place] = cost = clipped_mean(recent, self._clip)
+        self._costs[place] = cost = clipped_mean(recent)
         if steady and before is not None:
             for other in self._costs:
                 if other != place:
@@ -196,7 +174,7 @@ class CostEstimates:
         self._costs = {place: self._costs[place] for place in {0, *keep} if place in self._costs}
         self._once &= set(self._costs)
         for place, recent in enumerate(self._recent):
-            most = max(self._window // 4, 1) if place in self._costs else 0
+            most = max(WINDOW // 4, 1) if place in self._costs else 0
             while len(recent) > most:
                 recent.popleft()
         self._all = self._estimate()
@@ -214,21 +192,21 @@ class CostEstimates:
             sure = {plan: found[place] for place, plan in enumerate(self._plans) if place not in unsure}
             line = fit_line(sure, found[0])
             for place in unsure:
-                guess = line(self._plans[place]) * (1 - self._optimism)
+                guess = line(self._plans[place]) * (1 - OPTIMISM)
                 found[place] = min(guess, self._costs.get(place, guess))
         return found
 
     def _sure(self, place: int) -> bool:
         """Known, or measured twice after its first cycle: one measurement may be a pause."""
-        return place in self._costs and (self._given or len(self._recent[place]) > 1)
+        return place in self._costs and (self.given or len(self._recent[place]) > 1)
 
 
-def clipped_mean(values: Sequence[float], clip: float) -> float:
-    """The mean of ``values``, each counted for at most ``clip`` times their (lower) median.
+def clipped_mean(values: Sequence[float]) -> float:
+    """The mean of ``values``, each counted for at most ``CLIP`` times their (lower) median.
 
     The mean, since tokens a second are E[tokens] / E[seconds]; clipped, since one pause is not a plan's cost.
     """
-    most = clip * sorted(values)[(len(values) - 1) // 2]
+    most = CLIP * sorted(values)[(len(values) - 1) // 2]
     return sum([min(value, most) for value in values]) / len(values)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.console import say
 from ...core.errors import DataError, MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...models.target.hf import check_tokenizer_fits
@@ -22,7 +21,6 @@ from ..proposers.registry import ALONE, FOREIGN
 
 HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
 SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
-MOST_PADDING, MOST_PADDED = 256, 1.25  # rows beyond a tokenizer's ids, and rows by ids, that padding explains
 _TOKENIZER_REMEDY = (
     "put the draft model's tokenizer.json into its folder, or name another folder: --drafter-tokenizer"
 )
@@ -30,15 +28,9 @@ _TOKENIZER_REMEDY = (
 
 @dataclass(frozen=True)
 class Way:
-    """How one draft model drafts.
-
-    Attributes:
-        names: of its proposers.
-        bridge: between the vocabularies; None where they are one.
-        reason: why the proposer was chosen; None where a user named it, or where there is no choice.
-        overlap: saved comparison that the bridge was made from.
-        tokenizer: the drafter's folder has no tokenizer: it is another folder's.
-    """
+    """How one draft model drafts: the names of its proposers, and the bridge between the vocabularies (None: they are
+    one) with the saved comparison that it was made from. ``reason`` tells why the proposer was chosen, if it was;
+    ``tokenizer`` that the drafter's tokenizer is another folder's."""
 
     names: Sequence[str]
     bridge: Bridge | None = None
@@ -61,15 +53,13 @@ def choose_proposer(
 ) -> tuple[str, str]:
     """The proposer for a draft model with another vocabulary, and why.
 
-    TLI where nearly all tokens of both are common: it drafts target tokens at no further cost, and its law is known.
-    SLRS where the drafter's tokens are bytes or characters and the run samples: it accepts by probabilities of
-    strings, which cost little there, and drafts chains only. SLEM otherwise: it drafts any text over any two
-    vocabularies.
+    TLI if nearly all tokens of both are common: it drafts target tokens at no further cost, and its distribution is
+    known. SLRS if the drafter's tokens are bytes or characters and the run samples: probabilities of strings cost
+    little there. SLEM otherwise: it drafts any text over any two vocabularies.
 
     Args:
         shares: common tokens of all tokens of text: of the target's, and of the drafter's.
         mean_bytes: of the drafter's tokens of text.
-        sampled: temperature above 0.
         draft: what was asked for; None: nothing.
     """
     draft = draft or MethodSpec()
@@ -98,17 +88,12 @@ class ForeignWays:
     """Finds the way of each draft model of a run.
 
     Args:
-        target: the target's tokenizer.
-        rows: of the target's LM head.
+        target, rows: the target's tokenizer, and the rows of its LM head.
         draft: how it drafts; its proposer, drafter and overlap are not read.
-        proposers: that were named. overlaps: saved comparisons.
-        sampled: temperature above 0.
+        proposers, overlaps: that were named.
         several: more than one drafter, so that a name or an overlap may be meant for another one.
         alone: one method drafts, so that each option is meant for it.
         bridges: made before, by drafter and overlap; what is made here is added.
-
-    Raises:
-        ArtifactError: an overlap that cannot be read.
     """
 
     def __init__(
@@ -134,11 +119,7 @@ class ForeignWays:
         self._bridges = {} if bridges is None else bridges
 
     def of(self, path: Path, rows: int) -> Way:
-        """The way of a draft model.
-
-        Args:
-            path: its folder.
-            rows: of its LM head.
+        """The way of a draft model, by its folder and the rows of its LM head.
 
         Raises:
             MismatchError: it cannot draft as was asked for.
@@ -200,11 +181,6 @@ class ForeignWays:
             role="draft model",
             option="--drafter-tokenizer",
         )
-        if rows - given.vocab_size > MOST_PADDING and rows > MOST_PADDED * given.vocab_size:
-            say(
-                f"Warning: {given.source} has {given.vocab_size:,} ids and the draft model {path} {rows:,} rows: "
-                "it may be the tokenizer of another model; expect a poor acceptance if it is."
-            )
         return given
 
     def _overlap_of(self, tokenizer: TextTokenizer) -> tuple[Path | None, Overlap | None]:
@@ -220,11 +196,7 @@ class ForeignWays:
         return None, None
 
     def check_used(self) -> None:
-        """Refuse what no draft model of the run had a use for.
-
-        Raises:
-            UsageError: an overlap, a tokenizer, or an option of slrs.
-        """
+        """Refuse an overlap, a tokenizer or an option of slrs that no draft model of the run had a use for."""
         own = own_options(self._draft, "slrs")
         if own and "slrs" not in (*self._named, *self._chosen):
             raise UsageError(
@@ -263,12 +235,7 @@ def turned(overlap: Overlap) -> Overlap:
 
 
 def restricted(bridge: Bridge, subset: VocabSubset, source: Path) -> Bridge:
-    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else.
-
-    Raises:
-        UsageError: the draft vocabulary has a schedule.
-        DataError: it holds no common token.
-    """
+    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else."""
     if subset.schedule:
         raise UsageError(
             "tli drafts with the same tokens at every step",

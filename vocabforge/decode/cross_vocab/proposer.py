@@ -40,17 +40,10 @@ SLACK = 1.25  # how many more target tokens than on average a drafted text may b
 
 
 class ForeignProposer:
-    """Drafts with a model of another vocabulary.
+    """Drafts with a model of another vocabulary: ``inner`` in the drafter's tokens, ``translate`` into the target's.
 
-    Args:
-        names: kind and label.
-        inner: drafts in the drafter's tokens.
-        bridge: between the vocabularies.
-        translate: from the drafter's trees to the target's.
-        plans: size in the target's tokens -> size in the drafter's, smallest first.
-
-    Attributes:
-        draft_tokens: of the longest text that a cycle drafts.
+    ``plans`` are the sizes in the target's tokens -> in the drafter's, smallest first; ``draft_tokens`` those of the
+    longest text that a cycle drafts.
     """
 
     reads: Literal["aux", "hidden", "none"] = "none"
@@ -80,16 +73,14 @@ class ForeignProposer:
         self._even = False
 
     def plans(self) -> list[Plan]:
-        """The sizes it can draft, in the target's tokens."""
         return list(self._plans)
 
     def wrap(self, wrap: Wrap) -> None:
-        """Make the drafter's passes faster."""
         self._even = True
         self._inner.wrap(wrap)
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        """Memory for B rows; a longer text than the drafter sees, twice over, loses its beginning there."""
+        # A longer text than the drafter sees, twice over, loses its beginning there.
         self._room = text_room(self._bridge, self._backend.drafter, positions)
         self._inner.allocate(rows, self._room, cache)
         self._texts = [DraftText(self._bridge, self._hold_space) for _ in range(rows)]
@@ -98,14 +89,12 @@ class ForeignProposer:
         self._drafted = None
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """A new request in a row."""
         self._texts[row].begin(prompt_ids)
         self._backend.begin(row, self._texts[row].ids)
         self._unread[row] = len(prompt_ids)
         self._held[row] = 0
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        """The last token behind the prompt is the first new one; the others are the prompt's own."""
         self._unread[row] -= len(following)
         if self._unread[row] == 0:
             self._texts[row].add([int(following[-1])])
@@ -165,12 +154,7 @@ def _expanded(path: Sequence[int], new: Sequence[int]) -> int:
 def build_tli(parts: ProposerParts) -> ForeignProposer:
     """Token-level intersection: the draft model drafts the tokens that both vocabularies have (Timor et al. 2025).
 
-    Its LM head is restricted to their rows, in a copy. Drawn drafts (``--draft-sampling``) have the law
-    q'(x) = q(x) / sum of q over the intersection, exactly.
-
-    Raises:
-        UsageError: no bridge, nothing that both have, options that do not fit.
-        MismatchError: the models are on different devices.
+    Its LM head is restricted to their rows, in a copy. Drawn drafts have q'(x) = q(x) / sum of q over the intersection.
     """
     bridge, drafter = check_parts(parts, "tli")
     if not len(bridge.pairs):
@@ -190,13 +174,7 @@ def build_tli(parts: ProposerParts) -> ForeignProposer:
 
 
 def build_slem(parts: ProposerParts) -> ForeignProposer:
-    """String-level exact match: what was drafted is spelled with the target's tokens (Timor et al. 2025).
-
-    Raises:
-        UsageError: no bridge, options that do not fit.
-        DataError: the draft model has no token that stands for text.
-        MismatchError: the models are on different devices.
-    """
+    """String-level exact match: what was drafted is spelled with the target's tokens (Timor et al. 2025)."""
     bridge, drafter = check_parts(parts, "slem")
     options = parts.options
     if options.draft_sampling:
@@ -237,7 +215,6 @@ def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
     Raises:
         UsageError: one of them is missing, or there is a draft head.
         DataError: the draft model has no token that stands for text.
-        MismatchError: the models are on different devices.
     """
     drafter = draft_model_of(parts)
     if parts.bridge is None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
 from ...core.console import say
-from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
@@ -26,14 +25,12 @@ from ..proposers.ngram import chain_trees, root_trees
 from ..proposers.registry import Lap, ProposerParts
 from ..request import SamplingParams
 from ..tree import DraftTree, LazyLaw
+from ..trees.policies import refuse_given
 from .proposer import check_parts, target_levels, text_room
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
 from .slrs_psi import ChainLaws, Streams
 from .slrs_trie import DraftWords, TargetTrie, target_ids
 from .text import DraftText
-
-if TYPE_CHECKING:
-    from ..build.spec import MethodSpec
 
 TARGET_TOKENS = 4  # of a drafted text by default, about
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default
@@ -49,14 +46,9 @@ Drafted = tuple[list[int], list[LazyLaw]]  # target tokens, and the laws of the 
 class SlrsProposer:
     """Draws texts with a draft model of another vocabulary, and names the law of the target tokens in them.
 
-    At temperature 0 the text is the draft model's best, and no law is needed.
-
-    Args:
-        drafter: lean model; it stays as it is.
-        bridge: between the vocabularies.
-        length: draft tokens of a text.
-        look_ahead: bytes that are read behind a target token in search of a longer one.
-        single: draft one target token, as in the paper, and stop as soon as it is known.
+    At temperature 0 the text is the draft model's best, and no law is needed. A text has ``length`` draft tokens, and
+    ``look_ahead`` bytes behind a target token are searched for a longer one; ``single`` drafts one target token, as in
+    the paper, and stops as soon as it is known.
     """
 
     kind, label = "slrs", "SLRS"
@@ -90,15 +82,14 @@ class SlrsProposer:
         self._wrap: Wrap | None = None
 
     def plans(self) -> list[Plan]:
-        """The sizes it can draft, in the target's tokens."""
         return list(self._lengths)
 
     def wrap(self, wrap: Wrap) -> None:
-        """Make drafting faster; compiled passes of the target know one size of trees: give them that."""
+        # Compiled passes of the target know one size of trees: give them that.
         self._even, self._wrap = True, wrap
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        """Memory for B rows; a longer text than the drafter sees, twice over, loses its beginning there."""
+        # A longer text than the drafter sees, twice over, loses its beginning there.
         self._room = text_room(self._bridge, self._drafter, positions)
         scratch = max(SCRATCH, *self._lengths.values())
         memory = self._drafter.new_cache(self._room + scratch, rows)
@@ -115,14 +106,12 @@ class SlrsProposer:
         self._since = [0] * rows  # contexts evaluated before the last drafting
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """A new request in a row."""
         self._texts[row].begin(prompt_ids)
         self._unread[row], self._busy[row] = len(prompt_ids), True
         self._drawn[row], self._laws[row], self._counts[row] = [], None, _no_counts()
         self._most[row], self._since[row] = self._first, 0
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        """The last token behind the prompt is the first new one; the others are the prompt's own."""
         self._unread[row] -= len(following)
         if self._unread[row] == 0:
             text = self._texts[row]
@@ -131,7 +120,7 @@ class SlrsProposer:
             self._contexts[row].begin(text.ids, SamplingParams())
 
     def commit(self, commit: Commit) -> None:
-        """Append what was accepted to the texts; a row without any is idle until it begins anew."""
+        # A row without any is idle until it begins anew.
         for row, tokens in enumerate(commit.tokens):
             self._busy[row] = self._busy[row] and len(tokens) > 0
             if self._busy[row]:
@@ -141,9 +130,8 @@ class SlrsProposer:
                 self._drawn[row] = []
                 if len(text.ids) > self._room:
                     text.forget(self._room // 2)
-                    self._contexts[row].restart(text.ids)
-                else:
-                    self._contexts[row].follow(text.ids, kept)
+                    kept = 0
+                self._contexts[row].restart(text.ids, kept=kept)
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         """Chains under the last committed tokens (B,), with the laws of rows above temperature 0."""
@@ -168,7 +156,8 @@ class SlrsProposer:
         length = min(self._lengths[plan], self._most[row])
         sampling = SamplingParams() if draw is None else draw.sampling
         if sampling != contexts.sampling:
-            contexts.restart(self._texts[row].ids, sampling)
+            text_ids = self._texts[row].ids
+            contexts.restart(text_ids, sampling, kept=len(text_ids))
         before = contexts.evaluated
         path, text, ended = Path(), b"", False
         while len(path) < length and self.trie.segment(text, plan.levels).settled < plan.levels:
@@ -192,28 +181,24 @@ class SlrsProposer:
         return tokens, list(laws.along(tokens))
 
     def _settle(self, row: int) -> None:
-        """Count what verification asked of the last drafting's laws."""
-        self._counts[row] = self.counts(row)
-        if self._laws[row] is not None:
-            self._bound(row)
-        self._laws[row] = None
-
-    def _bound(self, row: int) -> None:
-        """Let a row's next text be shorter where the laws of the last one took many contexts, longer where few.
+        """Count what verification asked of the last drafting's laws, and let the row's next text be shorter if that
+        took many contexts, longer if few.
 
         The number of ways to write a string grows with its draft tokens without bound. The length follows from cycles
         that are over, so that the law of what is drawn next is as it is.
         """
-        used, since = self._contexts[row].evaluated, self._since[row]
-        self._since[row] = used
-        if used - since > self._budget:
-            self._most[row] = max(self._most[row] // 2, 1)
-        elif used - since < self._budget // 8:
-            self._most[row] = min(self._most[row] + 1, max(self._lengths.values()))
+        self._counts[row] = self.counts(row)
+        if self._laws[row] is not None:
+            used = self._contexts[row].evaluated
+            fresh, self._since[row] = used - self._since[row], used
+            if fresh > self._budget:
+                self._most[row] = max(self._most[row] // 2, 1)
+            elif fresh < self._budget // 8:
+                self._most[row] = min(self._most[row] + 1, max(self._lengths.values()))
+        self._laws[row] = None
 
     def counts(self, row: int) -> dict[str, int]:
-        """Of the request in a row: probabilities ``psi`` evaluated, draft contexts computed for these alone
-        (``psi_contexts``) and for drawing (``draft_contexts``), and draft tokens ``drafted``."""
+        """Of a row's request: probabilities ``psi`` evaluated, ``drafted`` tokens, and draft contexts for either."""
         found, laws = dict(self._counts[row]), self._laws[row]
         found["psi"] += 0 if laws is None else laws.asked
         found["psi_contexts"] = self._contexts[row].evaluated - found["draft_contexts"]
@@ -239,16 +224,16 @@ def _plans(bridge: Bridge, length: int, single: bool) -> dict[Plan, int]:
 
 
 def build(parts: ProposerParts) -> SlrsProposer:
-    """SLRS with a draft model; its text is drawn whether or not ``--draft-sampling`` is given.
-
-    Raises:
-        UsageError: no bridge, options that do not fit.
-        DataError: the draft model has no token that stands for text.
-        MismatchError: the models are on different devices.
-    """
+    """SLRS with a draft model; its text is drawn whether or not ``--draft-sampling`` is given."""
     bridge, drafter = check_parts(parts, "slrs")
     options, mean = parts.options, bridge.drafter.mean_bytes
-    _check_options(options)
+    refuse_given(
+        options,
+        [*(["tree"] if options.tree != "chain" else []), "topk", "total_nodes", "tree_file"],
+        "slrs drafts one text a cycle, which is no tree",
+        expected="--tree chain, sized with --depth",
+        remedy="--proposer slem or tli drafts trees",
+    )
     if mean > LONG_WORDS:
         say(
             f"The draft model's tokens are {mean:.1f} bytes long on average: SLRS may need many of its contexts for "
@@ -262,20 +247,3 @@ def build(parts: ProposerParts) -> SlrsProposer:
         length = options.depth + 1
     look_ahead = LOOK_AHEAD if options.look_ahead is None else options.look_ahead
     return SlrsProposer(drafter, bridge, length, look_ahead, options.single_token)
-
-
-def _check_options(options: MethodSpec) -> None:
-    useless = {
-        f"--tree {options.tree}": options.tree not in (None, "chain"),
-        "--topk": options.topk is not None,
-        "--total-nodes": options.total_nodes is not None,
-        "--tree-file": options.tree_file is not None,
-    }
-    given = [name for name, there in useless.items() if there]
-    if given:
-        raise UsageError(
-            "slrs drafts one text a cycle, which is no tree",
-            got=", ".join(given),
-            expected="--tree chain, sized with --depth",
-            remedy="--proposer slem or tli drafts trees",
-        )

@@ -32,13 +32,8 @@ Path = tuple[int, ...]  # draft tokens behind the committed text
 
 @dataclass(frozen=True)
 class StreamLaw:
-    """The law of the next draft token.
-
-    Attributes:
-        heights: (C + 1,) cumulative from 0 to 1, over the drafter's tokens in the order of their bytes, then its
-            end tokens. Fractions where the transform's weights are.
-        words: how many of them stand for bytes.
-    """
+    """The law of the next draft token: ``heights`` (C + 1,) are cumulative from 0 to 1, over the drafter's tokens in
+    the order of their bytes, ``words`` of them, then its end tokens. Fractions if the transform's weights are."""
 
     heights: Weights
     words: int
@@ -65,12 +60,7 @@ def stream_law(weights: Weights, words: int) -> StreamLaw:
 
 
 class ContextModel:
-    """A draft model as a source of laws: its LM head's rows are copied in the order of the tokens' bytes.
-
-    Args:
-        drafter: lean model.
-        words: its tokens.
-    """
+    """A draft model as a source of laws: its LM head's rows are copied in the order of the tokens' bytes."""
 
     def __init__(self, drafter: LeanModel, words: DraftWords) -> None:
         self.drafter, self.words = drafter, words
@@ -90,22 +80,16 @@ class ContextModel:
 class RowContexts:
     """The contexts of one text.
 
-    Args:
-        model: the draft model.
-        cache: of one row: the text's slots and, behind whatever it uses of them, ``scratch`` for nodes.
-        scratch: draft nodes whose keys are kept; at least as many as a path has tokens.
-        wrap: makes the pass of a single token faster.
-
-    Attributes:
-        sampling: the transform of the laws.
-        evaluated: laws computed since :meth:`begin`.
+    ``cache`` is of one row: the text's slots and, behind whatever it uses of them, ``scratch`` for nodes, at least as
+    many as a path has tokens. ``wrap`` makes the pass of a single token faster. ``sampling`` is the transform of the
+    laws, ``evaluated`` counts the laws computed since :meth:`begin`.
     """
 
     def __init__(self, model: ContextModel, cache: KVCache, scratch: int, wrap: Wrap | None = None) -> None:
         self._model, self._cache, self._scratch = model, cache, scratch
         self._single = self._run if wrap is None else wrap("drafter", self._run)
         self._slots = torch.arange(cache.capacity, device=model.drafter.device)
-        self.sampling, self.evaluated = SamplingParams(), 0
+        self.sampling, self.evaluated, self._read = SamplingParams(), 0, 0
         self.restart(())
 
     def begin(self, ids: Sequence[int], sampling: SamplingParams) -> None:
@@ -113,40 +97,12 @@ class RowContexts:
         self.evaluated = 0
         self.restart(ids, sampling)
 
-    def restart(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
-        """The text is ``ids`` now, and none of it is read; with ``sampling`` the transform is another one, too."""
+    def restart(self, ids: Sequence[int], sampling: SamplingParams | None = None, kept: int = 0) -> None:
+        """The text is ``ids`` now, the first ``kept`` of which are as they were."""
         self.sampling = sampling or self.sampling
-        self._ids, self._read = list(ids), 0
+        self._ids, self._read = list(ids), min(self._read, kept)
         self._laws: dict[Path, StreamLaw] = {}
         self._nodes: dict[Path, int] = {}  # path -> place among the nodes' slots
-
-    def follow(self, ids: Sequence[int], kept: int) -> None:
-        """The text is ``ids`` now, the first ``kept`` of which are as they were.
-
-        What was computed for paths that the text now goes along stays.
-        """
-        before = len(self._ids)
-        if kept < before:
-            self._laws = {}
-            self._read = min(self._read, kept)
-        else:
-            new = tuple(ids[before:])
-            size = len(new)
-            if self._read == before:
-                self._keep_keys(new)
-            self._laws = {path[size:]: law for path, law in self._laws.items() if path[:size] == new}
-        self._nodes = {}
-        self._ids[kept:] = ids[kept:]
-
-    def _keep_keys(self, new: Path) -> None:
-        """Move the keys of the nodes that became text to their positions."""
-        before, places = len(self._ids), list[int]()
-        while len(places) < len(new) and new[: len(places) + 1] in self._nodes:
-            places.append(before + self._nodes[new[: len(places) + 1]])
-        if places:
-            source = torch.tensor(places, device=self._slots.device)
-            self._cache.move(source, self._slots[before : before + len(places)])
-        self._read = before + len(places)
 
     def known(self, path: Path) -> StreamLaw | None:
         """The law behind a path, if it was computed."""
@@ -159,7 +115,7 @@ class RowContexts:
 
     @torch.inference_mode()
     def evaluate(self, paths: Iterable[Path]) -> None:
-        """Compute the laws behind paths, those of one length in one pass."""
+        """Compute the laws behind paths, in one pass as long as their keys find room."""
         missing = sorted({path for path in paths if path not in self._laws})
         if not missing:
             return
@@ -169,10 +125,10 @@ class RowContexts:
             above = [path[:size] for size in range(1, len(path) + 1)]
             fresh = [node for node in above if node not in self._nodes and node not in wanted]
             if len(self._nodes) + len(wanted) + len(fresh) > self._scratch:
-                self._run_nodes(wanted)
+                self._run_nodes(list(wanted))
                 self._nodes, wanted, fresh = {}, {}, above
             wanted.update(dict.fromkeys(fresh))
-        self._run_nodes(wanted)
+        self._run_nodes(list(wanted))
 
     def _read_text(self) -> None:
         """Compute the keys of the text's tokens that have none, and the law behind the last."""
@@ -190,31 +146,25 @@ class RowContexts:
             if stop == end:
                 self._note([()], hidden[-1:])
 
-    def _run_nodes(self, wanted: Iterable[Path]) -> None:
-        """Compute the keys of nodes, whose ancestors have theirs or are among them, and the laws behind them."""
-        levels: dict[int, list[Path]] = {}
-        for path in wanted:
-            levels.setdefault(len(path), []).append(path)
-        for depth in sorted(levels):
-            self._run_level(levels[depth], depth)
-
-    def _run_level(self, paths: Sequence[Path], depth: int) -> None:
-        text = len(self._ids)
+    def _run_nodes(self, paths: Sequence[Path]) -> None:
+        """Compute the keys of nodes, whose ancestors have theirs or come before them, and the laws behind them."""
+        if not paths:
+            return
+        text, device = len(self._ids), self._slots.device
         for path in paths:
             self._nodes[path] = len(self._nodes)
         view = view_length(text + len(self._nodes), self._cache.capacity)
+        depths = np.array([len(path) for path in paths])
         # How far behind its own position a node sees each slot; beyond all reach where it does not see it.
-        unseen = text + depth + self._model.reach
-        distance = np.full((len(paths), view), unseen)
-        distance[:, :text] = text + depth - 1 - np.arange(text)
+        distance = np.full((len(paths), view), text + depths.max() + self._model.reach)
+        distance[:, :text] = text + depths[:, None] - 1 - np.arange(text)
         for row, path in enumerate(paths):
-            for size in range(1, depth + 1):
-                distance[row, text + self._nodes[path[:size]]] = depth - size
-        device = self._slots.device
+            for size in range(1, len(path) + 1):
+                distance[row, text + self._nodes[path[:size]]] = len(path) - size
         apart = torch.from_numpy(distance).to(device)
         ids = torch.tensor([path[-1] for path in paths], device=device)
         places = torch.tensor([text + self._nodes[path] for path in paths], device=device)
-        positions = torch.full_like(ids, text + depth - 1)
+        positions = torch.from_numpy(text + depths - 1).to(device)
         self._note(paths, self._forward(ids, positions, places, apart < self._model.reach, apart))
 
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, apart: Tensor) -> Tensor:

@@ -28,10 +28,7 @@ class Contexts(Protocol):
 class Streams:
     """Probabilities of what a draft text of n tokens, fewer where it ends, begins with.
 
-    Args:
-        words: the drafter's tokens.
-        contexts: their laws, evaluated as they are needed, together for all that is asked at once.
-        length: n.
+    ``contexts`` are evaluated as they are needed, together for all that is asked at once.
     """
 
     def __init__(self, words: DraftWords, contexts: Contexts, length: int) -> None:
@@ -139,12 +136,8 @@ class Streams:
 
 
 class Chain(NamedTuple):
-    """Target tokens that a draft text was cut into, as far as they matter to what follows.
-
-    Attributes:
-        written: their bytes.
-        forbidden: bytes that may not follow, as they would make one of the tokens longer; none begins another.
-    """
+    """Target tokens that a draft text was cut into, as far as they matter to what follows: their bytes, and bytes that
+    may not follow, as they would make one of the tokens longer; none of these begins another."""
 
     written: bytes = b""
     forbidden: tuple[bytes, ...] = ()
@@ -165,15 +158,9 @@ def lengthen(trie: TargetTrie, chain: Chain, form: bytes) -> Chain | None:
 
 
 class ChainLaws:
-    """Laws of the target tokens that one drafting gives.
+    """Laws of the target tokens that one drafting gives; ``asked`` counts the probabilities, each once.
 
-    Args:
-        trie: the target's tokens.
-        streams: the draft texts' probabilities.
-        eos: the target's end token that a drafter's end stands for; None where there is none.
-
-    Attributes:
-        asked: probabilities evaluated, each once.
+    ``eos`` is the target's end token that a drafter's end stands for; None if there is none.
     """
 
     def __init__(self, trie: TargetTrie, streams: Streams, eos: int | None) -> None:
@@ -212,7 +199,7 @@ class TokenLaw:
         self._known: dict[int, Any] = {}
 
     def probability(self, token: int) -> Any:
-        """psi(token); 0 for those that no draft text is cut into."""
+        """0 for tokens that no draft text is cut into."""
         if token not in self._known:
             self._laws.asked += 1
             self._known[token] = self._evaluate(token)

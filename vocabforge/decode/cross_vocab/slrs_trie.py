@@ -8,17 +8,10 @@ from typing import NamedTuple
 
 from ...vocab.overlap.bridge import Bridge
 
-MOST_RANGES = 1 << 16  # look-ups remembered
-
 
 class Segments(NamedTuple):
-    """A text cut into target tokens, the longest match at each place.
-
-    Attributes:
-        tokens: target ids.
-        settled: how many of them no further bytes can change.
-        written: bytes that the tokens cover; the text goes on behind them where no token fits.
-    """
+    """A text cut into target tokens, the longest match at each place; no further bytes can change the first ``settled``
+    of them, and they cover the first ``written`` bytes."""
 
     tokens: list[int]
     settled: int
@@ -26,18 +19,11 @@ class Segments(NamedTuple):
 
 
 class TargetTrie:
-    """The target's tokens by their bytes, without those that are far from the next shorter one.
+    """The target's tokens by their bytes (one id each), without those that are far from the next shorter one.
 
-    A token stays if no token is a proper prefix of it, or if the longest kept one that is ends at most
-    ``look_ahead`` bytes before it does. Over what is kept the rule is the longest match, and how far it has to read
-    on behind a token is bounded.
-
-    Args:
-        ids: bytes -> the one id that stands for them.
-        look_ahead: bytes.
-
-    Attributes:
-        forms: id -> bytes of the tokens that are kept.
+    A token stays if no token is a proper prefix of it, or if the longest kept one that is ends at most ``look_ahead``
+    bytes before it. So how far the longest match has to read on behind a token is bounded. ``forms`` are the kept ones
+    by id.
     """
 
     def __init__(self, ids: Mapping[bytes, int], look_ahead: int) -> None:
@@ -97,17 +83,8 @@ class TargetTrie:
 
 
 class DraftWords:
-    """The drafter's tokens that stand for bytes, sorted by them, and its end tokens.
-
-    Args:
-        forms: bytes of every id; None or empty where it stands for none.
-        eos: end tokens; they stand for the end, whatever their bytes are.
-
-    Attributes:
-        ids: the tokens in order; ``eos`` follows them where both have a place in one array.
-        eos: the end tokens.
-        longest: bytes of the longest token.
-    """
+    """The drafter's tokens that stand for bytes, sorted by them (``ids``), and its end tokens, which stand for the end
+    whatever their bytes are. In one array the end tokens come last; ``longest`` is in bytes."""
 
     def __init__(self, forms: Sequence[bytes | None], eos: Sequence[int]) -> None:
         named = sorted((form, token) for token, form in enumerate(forms) if form and token not in set(eos))
@@ -118,13 +95,11 @@ class DraftWords:
         self._same: dict[bytes, tuple[int, int]] = {}
         for place, form in enumerate(self._forms):
             self._same[form] = self._same.get(form, (place,))[0], place + 1
-        self._ranges: dict[bytes, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def form(self, place: int) -> bytes:
-        """Bytes of the token at a place."""
         return self._forms[place]
 
     def same(self, form: bytes) -> tuple[int, int]:
@@ -135,13 +110,11 @@ class DraftWords:
         """The places of the tokens that begin with these bytes, which lie side by side."""
         if len(start) > self.longest:
             return 0, 0
-        if start not in self._ranges:
-            if len(self._ranges) == MOST_RANGES:
-                self._ranges.clear()
-            end = _behind(start)
-            last = len(self._forms) if end is None else bisect_left(self._forms, end)
-            self._ranges[start] = bisect_left(self._forms, start), last
-        return self._ranges[start]
+        if len(start) > self.longest:
+            return 0, 0
+        end = _behind(start)
+        last = len(self._forms) if end is None else bisect_left(self._forms, end)
+        return bisect_left(self._forms, start), last
 
 
 def _behind(start: bytes) -> bytes | None:

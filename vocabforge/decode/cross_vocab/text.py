@@ -20,16 +20,9 @@ Pairs = list[tuple[int, int]]  # (token, where its bytes end in the text that wa
 
 
 class DraftText:
-    """One text, as the drafter reads it.
-
-    Args:
-        bridge: the two vocabularies.
-        hold_space: hold back a space at the end, too: the drafter writes it with the word that follows.
-
-    Attributes:
-        ids: the drafter's tokens, its start token first.
-        held: the text's last bytes, which no token of ``ids`` covers: a character that is not complete yet.
-    """
+    """One text, as the drafter reads it: ``ids``, its start token first, and the last bytes ``held``, which no token
+    covers: a character that is not complete yet, and with ``hold_space`` a space, which the drafter writes with the
+    word that follows."""
 
     def __init__(self, bridge: Bridge, hold_space: bool = False) -> None:
         self._bridge, self._hold_space = bridge, hold_space
@@ -58,15 +51,10 @@ class DraftText:
         return forms[token] if token < len(forms) else None
 
     def add(self, tokens: Sequence[int], drafted: Iterable[Sequence[int]] = ()) -> int:
-        """Append tokens of the target.
+        """Append tokens of the target; returns how many of the leading ids are as they were.
 
-        Args:
-            tokens: target ids.
-            drafted: paths of drafter's tokens that may continue ``ids``; what agrees with the text of the one
-                that agrees furthest is taken over, but for a last word that goes on in another way.
-
-        Returns:
-            How many of the leading ids are as they were.
+        Of ``drafted``, paths of drafter's tokens that may continue ``ids``, what agrees with the text of the one that
+        agrees furthest is taken over.
         """
         kept = len(self.ids)
         for piece in self._pieces(tokens):

@@ -22,13 +22,9 @@ Paths = list[list[int]]  # drafter's tokens from below the root to each leaf
 
 @dataclass(frozen=True)
 class Drafted:
-    """One drafting of B rows.
+    """One drafting of B rows: the tree in the drafter's tokens, the paths of each row, and the texts they continue.
 
-    Attributes:
-        tree: in the drafter's tokens.
-        paths: of each row.
-        texts: that they continue.
-        even: the target's trees shall have the plan's size, whatever was drafted: compiled passes know one size.
+    With ``even`` the target's trees shall have the plan's size, whatever was drafted: compiled passes know one size.
     """
 
     tree: DraftTree
@@ -52,12 +48,7 @@ def paths_of(tree: DraftTree) -> list[Paths]:
 
 
 class TokenMap:
-    """TLI's translation: node by node.
-
-    Args:
-        pairs: (n, 2) ids of target and drafter, one to one.
-        rows: ids of the drafter.
-    """
+    """TLI's translation, node by node: ``pairs`` (n, 2) ids of target and drafter, one to one."""
 
     def __init__(self, pairs: np.ndarray, rows: int, device: torch.device) -> None:
         self._host = np.full(rows, NO_TOKEN, dtype=np.int64)
@@ -89,11 +80,7 @@ class TokenMap:
 
 
 class Respelling:
-    """SLEM's translation: every path becomes text, and the text the target's tokens.
-
-    Args:
-        bridge: between the vocabularies.
-    """
+    """SLEM's translation: every path becomes text, and the text the target's tokens."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge

@@ -12,13 +12,8 @@ from torch import Tensor
 class ContextTokens:
     """For B rows, the ``size`` distinct tokens of prompt and output that were met last.
 
-    A ring: a new token takes the place of the one that was met longest ago, and all others keep theirs, so that
-    a cycle writes a few places of one tensor whose address never changes.
-
-    Args:
-        rows: B.
-        size: C, tokens kept of a row; at least 1.
-        device: of :attr:`tensor`.
+    A ring: a new token takes the place of the one that was met longest ago, so that a cycle writes a few places of one
+    tensor whose address never changes.
     """
 
     def __init__(self, rows: int, size: int, device: torch.device | str) -> None:
@@ -29,7 +24,6 @@ class ContextTokens:
             self._tensor = torch.full((rows, size), -1, dtype=torch.int64, device=device)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """A new request in a row: forget its last one, and read the prompt."""
         places = self._places[row]
         for place in places.values():
             self._changed[row, place] = -1
@@ -42,7 +36,6 @@ class ContextTokens:
         self.add(row, list(reversed(latest)))
 
     def add(self, row: int, tokens: Sequence[int]) -> None:
-        """Tokens that follow in a row, in order."""
         places = self._places[row]
         for token in tokens:
             if token in places:

@@ -34,9 +34,7 @@ CATCH_UP = 256  # most tokens of a catch-up pass
 class DraftModelBackend:
     """Draft states of a language model.
 
-    Args:
-        drafter: lean model.
-        target_vocab: rows of the target's LM head; ids that the drafter has no embedding for are read as its last.
+    Ids below ``target_vocab`` that the drafter has no embedding for are read as its last.
     """
 
     kind, label = "draft-model", "draft model"
@@ -80,7 +78,6 @@ class DraftModelBackend:
         self.passes.line(tokens, slots, self.passes.view(end), self.passes.cache.row(row))
 
     def commit(self, commit: Commit) -> None:
-        """Note the text; keys of an accepted path move to their positions."""
         counts = [len(tokens) for tokens in commit.tokens]
         if commit.path is not None:
             self.advance(commit.following, None, commit.counts)
@@ -105,7 +102,6 @@ class DraftModelBackend:
         return (self.passes.committed,)
 
     def _write(self, following: Tensor) -> None:
-        """Tokens (B, L) behind the roots."""
         passes = self.passes
         places = (passes.committed[:, None] + 1) + passes.slots[: following.shape[1]]
         # Padding of a row may reach beyond the text; what it writes there is never read.
@@ -180,12 +176,7 @@ class DraftModelBackend:
 
 
 def build(parts: ProposerParts) -> ModelProposer:
-    """A draft model (``parts.drafter``, a lean model) that drafts a chain, or the tree of the options.
-
-    Raises:
-        UsageError: no lean model to draft with, or a tree that it cannot fill.
-        MismatchError: the models are on different devices.
-    """
+    """A draft model (``parts.drafter``, a lean model) that drafts a chain, or the tree of the options."""
     drafter = draft_model_of(parts)
     backend = DraftModelBackend(drafter, parts.target.config.vocab_size)
     head = parts.head or FullHead(head_base(parts.target, drafter).weight)
@@ -193,12 +184,7 @@ def build(parts: ProposerParts) -> ModelProposer:
 
 
 def draft_model_of(parts: ProposerParts) -> LeanModel:
-    """The draft model among a proposer's parts.
-
-    Raises:
-        UsageError: there is none.
-        MismatchError: it is on another device than the target.
-    """
+    """The draft model among a proposer's parts, checked."""
     drafter = parts.drafter
     if not isinstance(drafter, LeanModel):
         raise UsageError(
@@ -228,15 +214,8 @@ def check_same_tokenizer(
 ) -> None:
     """Refuse a draft model whose token ids mean other texts than the target's.
 
-    Padded LM heads may differ in size where the tokenizer is the same.
-
-    Args:
-        drafter: None where no tokenizer lies beside the draft model; its size must then be the target's.
-        sizes: rows of the LM head of target and draft model.
-        source: the draft model's folder.
-
-    Raises:
-        MismatchError: another tokenizer, or other sizes without one to compare.
+    Without a tokenizer beside it the rows of its LM head must be the target's (``sizes`` of both); padded heads of one
+    tokenizer may differ.
     """
     if drafter is None and sizes[0] != sizes[1]:
         raise MismatchError(

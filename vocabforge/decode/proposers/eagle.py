@@ -10,7 +10,7 @@ read the target's last hidden states. EAGLE-3 (Li et al. 2025) reads three layer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,18 +38,14 @@ class _Carry(NamedTuple):
 
 
 class EagleBackend:
-    """Draft states of an EAGLE drafter.
-
-    Args:
-        drafter: any kind whose next state is a function of its path.
-        kind, label: of the proposer that it serves.
-    """
+    """Draft states of an EAGLE drafter of any kind whose next state is a function of its path."""
 
     most_levels: int | None = None
 
     def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
         self.drafter, self.kind, self.label = drafter, kind, label
-        self.reads, self.aux_layers = drafter.reads, tuple(drafter.config.aux_layers)
+        self.reads: Literal["aux", "hidden", "none"] = drafter.reads
+        self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
         self._bits = False  # what a pass sees is told by lengths and bits, not by masks
@@ -96,7 +92,6 @@ class EagleBackend:
         self.lengths[row] += count
 
     def commit(self, commit: Commit) -> None:
-        """One pass over the committed positions with the target's own states."""
         assert commit.states is not None
         self.advance(commit.following, commit.states, commit.counts)
         self.note([len(tokens) for tokens in commit.tokens])

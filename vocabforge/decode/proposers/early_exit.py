@@ -29,12 +29,7 @@ from .registry import ProposerParts
 
 
 class EarlyExitBackend:
-    """Draft states after the target's first layers and its final norm.
-
-    Args:
-        target: lean model.
-        layers: how many of its layers draft; 1 to all.
-    """
+    """Draft states after the target's first layers (1 to all) and its final norm."""
 
     kind, label = "early-exit", "early exit"
     reads: Literal["aux", "hidden", "none"] = "none"
@@ -46,14 +41,12 @@ class EarlyExitBackend:
         self.passes = NodePasses(target, range(layers))
 
     def share(self, cache: KVCache) -> None:
-        """Draft in the target's cache."""
         self._cache = cache
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         self.passes.allocate(self._cache, rows, positions, scratch)
 
     def wrap(self, wrap: Wrap) -> None:
-        """There is no pass beside the drafting itself."""
         self.passes.bits = isinstance(wrap, GraphCapture)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
@@ -63,7 +56,6 @@ class EarlyExitBackend:
         self.passes.set_length(row, self.passes.lengths[row] + len(following))
 
     def commit(self, commit: Commit) -> None:
-        """Count: the keys are in the target's cache."""
         self.advance(commit.following, None, commit.counts)
         self.note([len(tokens) for tokens in commit.tokens])
 
@@ -92,13 +84,8 @@ class EarlyExitBackend:
         return DraftStep(states.hidden, frontier.tokens, states.fed, carry)
 
 
-def default_layers(layers: int) -> int:
-    """A third of the target's layers, at least one."""
-    return max(1, layers // 3)
-
-
 def build(parts: ProposerParts) -> ModelProposer:
-    """The target's first layers draft a chain, or the tree of the options.
+    """The target's first layers (by default a third) draft a chain, or the tree of the options.
 
     Raises:
         UsageError: the target has fewer layers, or a tree that cannot be filled.
@@ -111,7 +98,7 @@ def build(parts: ProposerParts) -> ModelProposer:
             remedy="draft with n-gram, a draft model or a trained drafter",
         )
     count = parts.target.config.num_layers
-    layers = default_layers(count) if parts.options.exit_layers is None else parts.options.exit_layers
+    layers = max(1, count // 3) if parts.options.exit_layers is None else parts.options.exit_layers
     if not 1 <= layers <= count:
         raise UsageError(
             "the early exit does not lie within the target",

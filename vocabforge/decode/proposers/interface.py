@@ -24,12 +24,7 @@ Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much one cycle drafts.
-
-    Attributes:
-        levels: levels below the root; 0 drafts nothing (plain decoding).
-        nodes: nodes verified, root included: 1 where levels is 0.
-    """
+    """How much one cycle drafts: levels below the root (0: plain decoding), and nodes verified, root included."""
 
     levels: int
     nodes: int
@@ -54,23 +49,15 @@ class Draw:
 
 @dataclass(frozen=True)
 class Commit:
-    """What one cycle commits in B rows, padded to L positions a row.
+    """What one cycle commits in B rows, padded to L positions a row."""
 
-    Attributes:
-        following: (B, L) int64 token after each committed position; the first is that after the root.
-        states: (B, L, .) the target's states of those positions, as the proposer reads them; None where it
-            reads none.
-        counts: (B,) int64 real positions of each row (0 for an idle row); the rest is padding.
-        path: (B, L) int64 nodes of the last proposed tree behind those positions, the root first; None where no
-            tree was proposed (plain decoding).
-        tokens: the same tokens as ``following``, real ones only, on the host.
-    """
-
-    following: Tensor
-    states: Tensor | None
-    counts: Tensor
-    path: Tensor | None
-    tokens: Sequence[Sequence[int]]
+    following: Tensor  # (B, L) int64 token after each committed position; the first is that after the root
+    states: Tensor | None  # (B, L, .) the target's states of those positions, if the proposer reads any
+    counts: Tensor  # (B,) int64 real positions of each row (0 for an idle row); the rest is padding
+    path: (
+        Tensor | None
+    )  # (B, L) int64 nodes of the last proposed tree, the root first; None: none was proposed
+    tokens: Sequence[Sequence[int]]  # the real ones of ``following``, on the host
 
 
 class Frontier(NamedTuple):
@@ -81,62 +68,40 @@ class Frontier(NamedTuple):
 
 
 class DraftStep(NamedTuple):
-    """States of one frontier.
+    """States of one frontier."""
 
-    ``hidden`` (B, W, H) is what the head reads; ``tokens`` (B, W) and ``previous`` (B, W, H) what was fed;
-    ``carry`` whatever the backend needs to expand it.
-    """
-
-    hidden: Tensor
-    tokens: Tensor
-    previous: Tensor
-    carry: Any
+    hidden: Tensor  # (B, W, H) that the head reads
+    tokens: Tensor  # (B, W) that were fed,
+    previous: Tensor  # (B, W, H) with these states
+    carry: Any  # whatever the backend needs to expand it
 
 
 class DraftBackend(Protocol):
-    """Computes draft states level by level, for B rows at once.
+    """Computes draft states level by level, for B rows at once."""
 
-    Attributes:
-        reads: which states of the target it takes: ``aux`` layer outputs, final ``hidden`` states, or ``none``.
-        aux_layers: 0-based layers behind ``aux``.
-        most_levels: deepest tree it can draft; None where there is no bound.
-        kind, label: its proposer's name, and as people write it.
-    """
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def reads(self) -> Literal["aux", "hidden", "none"]: ...
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-    @property
-    def most_levels(self) -> int | None: ...
+    kind: str  # its proposer's name,
+    label: str  # and as people write it
+    reads: Literal["aux", "hidden", "none"]  # states of the target that it takes: of layers, or the last
+    aux_layers: tuple[int, ...]  # 0-based layers behind ``aux``
+    most_levels: int | None  # deepest tree it can draft
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         """Memory for B rows of that many positions and ``scratch`` draft nodes; forgets everything."""
-        ...
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         """A new request in a row: forget its last one."""
-        ...
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         """The next T prompt positions of a row: the tokens (T,) after them and the target's states (T, .)."""
-        ...
 
     def commit(self, commit: Commit) -> None:
         """Keep what was accepted."""
-        ...
 
     def start(self, roots: Tensor) -> DraftStep:
         """States at the last committed tokens (B,): a frontier of one node a row."""
-        ...
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         """States of the nodes of ``frontier``, children of ``step``'s; ``level`` 1 is below the root."""
-        ...
 
 
 @runtime_checkable
@@ -145,7 +110,6 @@ class SharesCache(Protocol):
 
     def share(self, cache: KVCache) -> None:
         """The target's cache, B rows; called before ``allocate``."""
-        ...
 
 
 @runtime_checkable
@@ -154,15 +118,12 @@ class PureBackend(Protocol):
 
     def view(self) -> Tensor:
         """(S',) slots that drafting looks at now."""
-        ...
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         """``start``, looking at these slots."""
-        ...
 
     def wrap(self, wrap: Wrap) -> None:
         """Make its other passes faster."""
-        ...
 
 
 @runtime_checkable
@@ -174,15 +135,12 @@ class DeviceBackend(PureBackend, Protocol):
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         """The device's half: changes its tensors in place; see :class:`Commit`."""
-        ...
 
     def note(self, counts: Sequence[int]) -> None:
         """The host's half: committed positions of each row."""
-        ...
 
     def device_state(self) -> Sequence[Tensor]:
         """Tensors that ``advance`` reads and changes, beside key caches."""
-        ...
 
 
 @runtime_checkable
@@ -191,7 +149,6 @@ class FeedsAhead(Protocol):
 
     def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
         """``previous`` (B, W, H) of the step that expands ``frontier``, children of ``step``'s."""
-        ...
 
 
 @runtime_checkable
@@ -206,39 +163,22 @@ class Growth(Protocol):
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
         """Children of the last frontier from its states (B, W, H); None when nothing further is to be expanded."""
-        ...
 
     def finish(self, roots: Tensor) -> DraftTree:
         """The trees under the last committed tokens (B,)."""
-        ...
 
 
 class DraftPolicy(Protocol):
-    """Which tree is drafted.
+    """Which tree is drafted."""
 
-    Attributes:
-        plan: its full size.
-        scratch: draft nodes that backends must have room for (all expanded nodes of a drafting).
-        width: most children of a node.
-        broadest: most nodes that are expanded at once.
-        samples: children are drawn from the head's distribution (verification B); else they are its best.
-    """
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def scratch(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def broadest(self) -> int: ...
-    @property
-    def samples(self) -> bool: ...
+    plan: Plan  # its full size
+    scratch: int  # draft nodes that backends must have room for (all expanded nodes of a drafting)
+    width: int  # most children of a node
+    broadest: int  # most nodes that are expanded at once
+    samples: bool  # children are drawn from the head's distribution; else they are its best
 
     def plans(self) -> list[Plan]:
         """The sizes it can draft, smallest first, ``plan`` last."""
-        ...
 
     def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
         """Begin a drafting of B rows; ``draws`` one a row, where it samples."""
-        ...

@@ -24,12 +24,7 @@ Answer = tuple[Tensor, Tensor]
 
 
 class MedusaBackend:
-    """Draft states of Medusa heads: those of a level are the same for all its nodes.
-
-    Args:
-        drafter: the trained heads.
-        levels: heads that the tree has levels for; None takes all.
-    """
+    """Draft states of Medusa heads: those of a level are the same for all its nodes; None takes all ``levels``."""
 
     kind, label = "medusa", "Medusa"
     reads: Literal["aux", "hidden", "none"] = "hidden"
@@ -41,7 +36,6 @@ class MedusaBackend:
         self.levels = min(levels or self.most_levels, self.most_levels)
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
-        """One hidden state a row; there is no cache."""
         weight = self.drafter.head_weight
         size = self.drafter.config.hidden_size
         self._h = torch.zeros(rows, size, dtype=weight.dtype, device=weight.device)
@@ -54,7 +48,6 @@ class MedusaBackend:
         self._h[row] = states[-1]
 
     def commit(self, commit: Commit) -> None:
-        """Keep the target's state of each row's last committed position."""
         states, counts = commit.states, commit.counts
         assert states is not None
         last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
@@ -77,13 +70,8 @@ class MedusaBackend:
 
 
 class MedusaHead:
-    """A draft head asked once for all levels, or once a level where its answer depends on the step.
-
-    Args:
-        head: scores states.
-        backend: has all levels' states from the drafting's start.
-        width: most tokens asked for.
-    """
+    """A draft head asked once for all levels, or once a level if its answer depends on the step, for ``width`` tokens
+    at most; ``backend`` has all levels' states from the drafting's start."""
 
     def __init__(self, head: DraftHead, backend: MedusaBackend, width: int) -> None:
         self._head, self._backend, self._width = head, backend, width
@@ -149,11 +137,7 @@ def _repeat(answer: Answer, width: int) -> Answer:
 
 
 def build(parts: ProposerParts) -> ModelProposer:
-    """Medusa heads; a fixed tree where none is asked for.
-
-    Raises:
-        UsageError: no Medusa drafter, options without meaning for it, a tree deeper than there are heads.
-    """
+    """Medusa heads; a fixed tree if none is asked for."""
     if not isinstance(parts.drafter, MedusaDrafter):
         raise UsageError(
             "the Medusa proposer needs a Medusa drafter",

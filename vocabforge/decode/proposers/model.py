@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,12 +38,7 @@ MOST_PENDING = 256  # positions committed without drafting that wait for the nex
 
 
 class ModelProposer:
-    """Drafts with a model, level by level.
-
-    Args:
-        backend: computes draft states.
-        head: scores them.
-        policy: which tree is drafted.
+    """Drafts with a model, level by level: a backend computes states, a head scores them, a policy grows the tree.
 
     Raises:
         UsageError: the tree is wider than the draft vocabulary or deeper than the backend can draft.
@@ -61,7 +57,7 @@ class ModelProposer:
         self._wrap: Wrap | None = None
         self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
         # The backend and the head, where they have these sides; to ask them in every cycle takes longer than a kernel.
-        self._device = backend if isinstance(backend, DeviceBackend) else None
+        self._device: Any = backend if isinstance(backend, DeviceBackend) else None
         self._feeds = backend if isinstance(backend, FeedsAhead) else None
         self._prepares = head if isinstance(head, PreparesSteps) else None
         self._captured: GraphCapture | None = None
@@ -71,7 +67,6 @@ class ModelProposer:
         return self.policy.plans()
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        """Memory for B rows of that many positions; ``cache`` is the target's."""
         if self._captured is not None:
             self.wrap(self._captured)  # what was captured reaches the old memory
         if isinstance(self.backend, SharesCache):
@@ -120,7 +115,6 @@ class ModelProposer:
         self._pending = []
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Trees under the last committed tokens (B,)."""
         self._flush()
         context = None if self._context is None else self._context.tensor
         whole = self._whole_pass(plan)
@@ -182,29 +176,24 @@ class ModelProposer:
         """Before a cycle on the device: what the host still holds goes there."""
         self._flush()
         self._told = None if self._context is None else self._context.tensor  # always the same tensor
-        assert self._device is not None
         self._view = self._device.view()
 
     def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
         """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
-        assert self._device is not None
         return self._draft(self._device.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
-        """Commit what was drafted, on the device; see ``draft.DeviceBackend``."""
-        assert self._device is not None
+        """Commit what was drafted, on the device; see ``DeviceBackend``."""
         self._device.advance(following, states, counts)
 
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
         """The same on the host: the committed tokens of each row."""
-        assert self._device is not None
         self._meet(tokens)
         self._device.note([len(found) for found in tokens])
 
     def device_state(self) -> Sequence[Tensor]:
-        """What :meth:`advance` changes beside key caches."""
-        assert self._device is not None
-        return self._device.device_state()
+        state: Sequence[Tensor] = self._device.device_state()
+        return state
 
     def wrap(self, wrap: Wrap) -> None:
         """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
@@ -235,11 +224,7 @@ def _no_lap(part: str) -> None:
 
 
 def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
-    """Refuse trees that cannot be filled.
-
-    Raises:
-        UsageError: wider than the draft vocabulary, or deeper than the backend can draft.
-    """
+    """Refuse trees that are wider than the draft vocabulary, or deeper than the backend can draft."""
     if policy.width > head.size:
         raise UsageError(
             "the draft tree is wider than the draft vocabulary",

@@ -16,6 +16,7 @@ from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ..tree import DraftTree, build_tree
+from ..trees.policies import refuse_given
 from ..trees.shapes import chain
 from .interface import Commit, Draw, Plan, shallower_plans
 from .registry import Lap, ProposerParts
@@ -30,11 +31,8 @@ def root_trees(roots: Tensor) -> DraftTree:
 def chain_trees(
     roots: Tensor, drafts: Sequence[Sequence[int]], length: int, *, masked: bool = False
 ) -> DraftTree:
-    """Chains of ``length`` draft tokens under roots (B,); of a shorter draft only its own nodes are alive.
-
-    Args:
-        masked: say so where all are alive, too: compiled passes know one form.
-    """
+    """Chains of ``length`` draft tokens under roots (B,); of a shorter draft only its own nodes are alive, which is
+    ``masked`` if all are, too: compiled passes know one form."""
     rows = len(roots)
     padded = [[*draft, *[0] * (length - len(draft))] for draft in drafts]
     tokens = torch.cat([roots[:, None], torch.tensor(padded, dtype=torch.int64, device=roots.device)], 1)
@@ -97,11 +95,8 @@ NO_PLACE = -1
 class NgramIndex:
     """Where each n-gram of one text ended before, kept up token by token.
 
-    An n-gram's places form a linked list, latest first, so that a token costs one look-up for every n and
-    finding the places of the text's own suffix costs none.
-
-    Args:
-        shortest, longest: n.
+    An n-gram (of ``shortest`` to ``longest`` tokens) has its places in a linked list, latest first: a token costs one
+    look-up for every n, and finding the places of the text's own suffix none.
     """
 
     def __init__(self, shortest: int, longest: int) -> None:
@@ -112,7 +107,6 @@ class NgramIndex:
         self._before: dict[int, list[int]] = {n: [] for n in self.lengths}
 
     def add(self, tokens: Iterable[int]) -> None:
-        """Append tokens to the text."""
         text, latest = self.text, self._latest
         for token in tokens:
             place = len(text)
@@ -149,10 +143,8 @@ class NgramProposer:
 
     A cycle's trees have the plan's size, or, where no row has a match, the root alone.
 
-    Args:
-        shortest, longest: suffixes looked up, in tokens.
-        plan: levels, and nodes with the root; a chain where nodes is levels + 1.
-        branches: most continuations of a tree; 1 is a chain.
+    Suffixes of ``shortest`` to ``longest`` tokens are looked up. A tree has at most ``branches`` continuations; 1 is a
+    chain.
     """
 
     kind, label = "n-gram", "n-gram"
@@ -167,37 +159,32 @@ class NgramProposer:
         self._index: list[NgramIndex] = []
 
     def plans(self) -> list[Plan]:
-        """Fewer levels, a tree's nodes in proportion."""
         return shallower_plans(self.plan)
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        """Empty texts for B rows."""
         self._device = cache.device
         self._index = [NgramIndex(self.shortest, self.longest) for _ in range(rows)]
         self._unread = [0] * rows  # prompt positions not read yet
         self._busy = [False] * rows
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """A new text in a row."""
         self._index[row] = NgramIndex(self.shortest, self.longest)
         self._index[row].add(prompt_ids)
         self._unread[row] = len(prompt_ids)
         self._busy[row] = True
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        """The token after the last prompt position is the first new one; the others are the prompt's own."""
         self._unread[row] -= len(following)
         if self._unread[row] == 0:
             self._index[row].add([int(following[-1])])
 
     def commit(self, commit: Commit) -> None:
-        """Append what was accepted to the texts; a row without any is idle until it begins anew."""
+        # A row without any tokens is idle until it begins anew.
         for row, tokens in enumerate(commit.tokens):
             self._index[row].add(tokens)
             self._busy[row] = self._busy[row] and len(tokens) > 0
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Trees under the last committed tokens (B,): of the plan's size, or the roots alone."""
         branches = [
             self._branches(index, plan) if busy else [] for index, busy in zip(self._index, self._busy)
         ]
@@ -208,7 +195,6 @@ class NgramProposer:
         return merged_trees(roots, branches, plan.levels, plan.nodes)
 
     def _branches(self, index: NgramIndex, plan: Plan) -> list[list[int]]:
-        """Continuations of a row, the most likely one first, no two alike."""
         found: list[list[int]] = []
         # Many places may go on alike: a bound keeps a cycle's work independent of the text's length.
         for _, place in zip(range(4 * self.branches), index.matches()):
@@ -225,28 +211,21 @@ def build(parts: ProposerParts) -> NgramProposer:
 
     ``tree``: ``chain`` (the default) drafts one continuation of depth + 1 tokens; ``dynamic`` merges up to topk
     different ones into a tree of at most ``total_nodes``.
-
-    Raises:
-        UsageError: options without meaning for it, or a tree that cannot be filled.
     """
     options = parts.options
-    useless = {
-        "--drafter": parts.drafter is not None,
-        "--head": parts.head is not None,
-        "--draft-sampling": options.draft_sampling,
-        "--exit-layers": options.exit_layers is not None,
-        "--tree-file": options.tree_file is not None,
-        "--tree static": options.tree == "static",
-        "--topk": options.topk is not None and options.tree != "dynamic",
-        "--total-nodes": options.total_nodes is not None and options.tree != "dynamic",
-    }
-    given = [name for name, there in useless.items() if there]
-    if given:
-        raise UsageError(
-            "n-gram drafting has no use for this",
-            got=", ".join(given),
-            expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
-        )
+    sizes = [] if options.tree == "dynamic" else ["topk", "total_nodes"]
+    refuse_given(
+        options,
+        [
+            "draft_sampling",
+            "exit_layers",
+            "tree_file",
+            *(["tree"] if options.tree == "static" else []),
+            *sizes,
+        ],
+        "n-gram drafting has no use for this",
+        expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
+    )
     shortest, longest = options.ngram or DEFAULT_NGRAM
     levels = chain(DEFAULT_LENGTH if options.depth is None else options.depth + 1).levels
     if options.tree != "dynamic":

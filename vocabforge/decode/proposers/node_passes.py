@@ -20,14 +20,9 @@ from .interface import Frontier
 
 
 class NodeCarry(NamedTuple):
-    """The nodes of one drafting so far.
-
-    Attributes:
-        view: slots looked at.
-        used: nodes, over all levels.
-        above: bool (B, W, S) the nodes that each of the last level sees, itself included; None in a line.
-        line: tokens (B, 1) of the levels at the top that have one node each.
-    """
+    """The nodes of one drafting so far: the slots looked at, ``used`` nodes over all levels, what each node of the last
+    level sees, itself included (``above`` bool (B, W, S); None in a line), and the tokens (B, 1) of the levels at the
+    top that have one node each (``line``)."""
 
     view: Tensor
     used: int = 0
@@ -45,10 +40,7 @@ class NodeStates(NamedTuple):
 class NodePasses:
     """A model, the cache it drafts in, and the committed length of every row.
 
-    Args:
-        model: lean model.
-        layers: those that draft; None for all.
-        reach: most positions that a layer sees, the token itself included; None for all.
+    ``layers`` draft (None: all); ``reach`` is the most positions that a layer sees, the token itself included.
     """
 
     def __init__(self, model: LeanModel, layers: range | None = None, reach: int | None = None) -> None:
@@ -104,11 +96,7 @@ class NodePasses:
         return self.slots[: view_length(used, self.cache.capacity)]
 
     def line(self, tokens: Tensor, slots: Tensor, view: Tensor, cache: KVCache | None = None) -> NodeStates:
-        """Run tokens (B, T) at slots (B, T) that are their positions.
-
-        Args:
-            cache: instead of the whole cache, a part of its rows.
-        """
+        """Run tokens (B, T) at slots (B, T) that are their positions, in ``cache`` if that is a part of the rows."""
         # A part of a prompt is too long for bits.
         masks = self._line_masks(slots, view, self.bits and cache is None and slots.shape[1] <= WORD)
         return self._run(tokens, slots, slots, masks, cache)
@@ -160,10 +148,8 @@ class NodePasses:
     def compact(self, following: Tensor) -> None:
         """Move the keys of the accepted path's nodes to their positions; those of a line are there.
 
-        The path is known by its tokens, as the children of a node differ.
-
-        Args:
-            following: (B, L) tokens behind the root, L above the depth of every expanded node.
+        The path is known by its tokens ``following`` (B, L), as the children of a node differ; L is above the depth of
+        every expanded node.
         """
         if not self._trees:
             return

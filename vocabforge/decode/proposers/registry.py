@@ -59,12 +59,8 @@ Lap = Callable[[str], object]  # called at the end of a part of the work: "head"
 class ProposerParts:
     """What a proposer is made of.
 
-    Attributes:
-        target: what is decoded.
-        drafter: a trained drafter, or a lean draft model; None for proposers without one.
-        head: scores its states; None takes the one it brings.
-        options: how it drafts.
-        bridge: between the vocabularies of target and draft model, where they differ.
+    ``drafter`` is a trained drafter or a lean draft model; without a ``head`` it takes the one that it brings; the
+    ``bridge`` lies between vocabularies of target and draft model that differ.
     """
 
     target: Target
@@ -75,64 +71,41 @@ class ProposerParts:
 
 
 class Proposer(Protocol):
-    """Drafts a tree under the last committed token of each of B rows.
+    """Drafts a tree under the last committed token of each of B rows."""
 
-    Attributes:
-        kind, label: its name in the table, and as people write it.
-        reads, aux_layers: which states of the target it takes; see ``draft.DraftBackend``.
-        plan: its full size; ``plans`` all sizes it can draft.
-        samples: its trees carry the laws that their nodes were drawn from.
-        head: None where it has none (n-gram).
-        scratch: slots behind the committed ones of the target's cache that drafting itself writes.
-    """
+    kind: str  # its name in the table,
+    label: str  # and as people write it
+    reads: Literal["aux", "hidden", "none"]  # states of the target that it takes; see ``DraftBackend``
+    aux_layers: tuple[int, ...]
+    plan: Plan  # its full size; ``plans`` all sizes it can draft
+    samples: bool  # its trees carry the distributions that their nodes were drawn from
+    scratch: int  # slots behind the committed ones of the target's cache that drafting itself writes
 
     @property
-    def kind(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def reads(self) -> Literal["aux", "hidden", "none"]: ...
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def samples(self) -> bool: ...
-    @property
-    def head(self) -> DraftHead | None: ...
-    @property
-    def scratch(self) -> int: ...
-
+    def head(self) -> DraftHead | None: ...  # None for n-gram
     def plans(self) -> list[Plan]: ...
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Memory for B rows of that many positions; ``cache`` is the target's. Forgets everything."""
-        ...
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         """A new request in a row."""
-        ...
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         """The next prompt positions of a row: tokens (T,) after them, the target's states (T, .)."""
-        ...
 
     def commit(self, commit: Commit) -> None:
         """Keep what was accepted."""
-        ...
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         """Trees under the last committed tokens (B,), of at most the plan's size."""
-        ...
 
 
 @runtime_checkable
 class Counts(Protocol):
-    """A proposer that counts what drafting costs it beside passes of the target."""
+    """A proposer that counts what drafting a row's request costs it beside passes of the target."""
 
-    def counts(self, row: int) -> dict[str, int]:
-        """Figures of the request in a row, since it began."""
-        ...
+    def counts(self, row: int) -> dict[str, int]: ...
 
 
 def make_proposer(name: str, parts: ProposerParts) -> Proposer:
@@ -146,11 +119,7 @@ def make_proposer(name: str, parts: ProposerParts) -> Proposer:
 
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
-    """A trained drafter's own proposer with a dynamic tree.
-
-    Raises:
-        UsageError: a tree that the drafter or the head cannot fill.
-    """
+    """A trained drafter's own proposer with a dynamic tree."""
     from ..build.spec import MethodSpec
 
     options = MethodSpec(

@@ -19,11 +19,7 @@ from ..tree import DraftTree, TreeSettings
 
 
 class DynamicPolicy:
-    """Trees that grow where the drafter is sure.
-
-    Args:
-        settings: width, depth and number of nodes.
-    """
+    """Trees that grow where the drafter is sure."""
 
     samples = False
 

@@ -24,23 +24,14 @@ MISSING = 0  # token of a node without one: a valid id, never accepted
 
 @dataclass(frozen=True)
 class _Level:
-    """One expansion: the frontier's nodes, W of them, get their children.
+    """One expansion: the frontier's nodes, W of them, get their children."""
 
-    Attributes:
-        nodes: W places in the tree.
-        children: their children, (W, at most k) places in the tree.
-        k: children asked of the head, the highest rank + 1.
-        picks: (n,) places of the n children in the head's (W * k) answers; None where all are taken in order.
-        fresh: (W',) places of the next frontier among the n children; None where they are all of them.
-        parents: (1, W') places of the next frontier's parents in this one.
-    """
-
-    nodes: tuple[int, ...]
-    children: tuple[tuple[int, ...], ...]
-    k: int
-    picks: Tensor | None
-    fresh: Tensor | None
-    parents: Tensor
+    nodes: tuple[int, ...]  # W places in the tree
+    children: tuple[tuple[int, ...], ...]  # theirs, (W, at most k)
+    k: int  # children asked of the head, the highest rank + 1
+    picks: Tensor | None  # (n,) places of the n children in the head's (W * k) answers; None: all, in order
+    fresh: Tensor | None  # (W',) places of the next frontier among the n children; None: all of them
+    parents: Tensor  # (1, W') places of the next frontier's parents in this one
 
 
 @dataclass(frozen=True)
@@ -55,12 +46,10 @@ class _Layout:
 
 
 class ShapePolicy:
-    """Drafts trees of one shape.
+    """Drafts trees of one shape: which ranks are drafted below which node.
 
-    Args:
-        shape: which ranks are drafted below which node.
-        sample: draw a node's children from the head's distribution, without replacement, in place of its best.
-            Only the number of its children counts then. At temperature 0 the best are taken all the same.
+    With ``sample`` a node's children are drawn from the head's distribution, without replacement; only their number
+    counts then. At temperature 0 the best are taken all the same.
     """
 
     def __init__(self, shape: TreeShape, sample: bool = False) -> None:
@@ -74,11 +63,9 @@ class ShapePolicy:
         self._layouts: dict[tuple[Plan, torch.device], _Layout] = {}
 
     def plans(self) -> list[Plan]:
-        """The shape cut after each of its levels."""
         return self.shape.plans()
 
     def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
-        """Begin a drafting of B rows; ``draws`` one a row, read where it samples."""
         if self.samples and draws is not None and not all(draw.sampling.greedy for draw in draws):
             return SampledGrowth(self, plan, draws)
         return BestGrowth(self, plan)
@@ -100,7 +87,6 @@ class BestGrowth:
         self._tokens: list[Tensor] = []  # of each level, (B, n)
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
-        """Children of the frontier whose states are ``hidden`` (B, W, H)."""
         self._layout = self._policy.layout(self._plan, hidden.device)
         level = self._layout.levels[len(self._tokens)]
         ids = head.topk(hidden.flatten(0, 1), level.k, state)[1]  # (B * W, k)
@@ -111,7 +97,6 @@ class BestGrowth:
         return _next(self._layout, len(self._tokens), tokens)
 
     def finish(self, roots: Tensor) -> DraftTree:
-        """The trees under the last committed tokens (B,)."""
         return _tree(self._layout, torch.cat([roots[:, None], *self._tokens], 1))
 
 
@@ -166,7 +151,6 @@ class SampledGrowth:
         return found + [MISSING] * (len(children) - len(found))
 
     def finish(self, roots: Tensor) -> DraftTree:
-        """The trees under the last committed tokens (B,)."""
         tokens = torch.cat([roots[:, None], *self._tokens], 1)
         alive: Tensor | None = None
         if any(self._dead):

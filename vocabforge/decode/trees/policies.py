@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import UsageError
 from ..proposers.interface import DraftPolicy
@@ -18,12 +19,7 @@ DEFAULT_CHAIN = 5  # draft tokens of a chain
 
 
 def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | None) -> DraftPolicy:
-    """The policy that the options ask for.
-
-    Args:
-        options: what the user gave; None takes a default.
-        default_tree: the proposer's own: ``dynamic``, ``static`` or ``chain``.
-        most_levels: levels that the drafter can fill; None where there is no bound.
+    """The policy that the options ask for; ``most_levels`` the drafter can fill.
 
     Raises:
         UsageError: options that do not fit each other.
@@ -49,36 +45,40 @@ def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | Non
 
 def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape:
     if tree == "chain":
-        useless = {"topk": options.topk, "total-nodes": options.total_nodes}
-        given = [f"--{name} {value}" for name, value in useless.items() if value is not None]
-        if given:
-            raise UsageError("a chain has one child a node", got=", ".join(given), remedy="give --depth")
+        refuse_given(options, ("topk", "total_nodes"), "a chain has one child a node", remedy="give --depth")
         levels = DEFAULT_CHAIN if options.depth is None else options.depth + 1
         return chain(min(levels, most_levels or levels) if options.depth is None else levels)
     if options.tree_file is not None:
-        sizes = {"depth": options.depth, "topk": options.topk, "total-nodes": options.total_nodes}
-        given = [f"--{name} {value}" for name, value in sizes.items() if value is not None]
-        if given:
-            raise UsageError(
-                "the file of a static tree holds its whole shape",
-                got=", ".join(given),
-                expected="--tree-file without sizes",
-                source=options.tree_file,
-                remedy="leave them out",
-            )
+        refuse_given(
+            options,
+            ("depth", "topk", "total_nodes"),
+            "the file of a static tree holds its whole shape",
+            expected="--tree-file without sizes",
+            source=options.tree_file,
+            remedy="leave them out",
+        )
         return read_shape(options.tree_file, most_levels)
     settings = tree_settings(options.depth, options.topk, options.total_nodes, most_levels)
     return default_shape(settings.levels, settings.topk, settings.total_nodes)
 
 
+def refuse_given(options: MethodSpec, names: Iterable[str], message: str, **more: Any) -> None:
+    """Refuse those of some options that were given: they mean nothing here."""
+    given = [(name, value) for name in names if (value := getattr(options, name)) not in (None, False)]
+    if given:
+        told = [
+            f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}") for name, value in given
+        ]
+        raise UsageError(message, got=", ".join(told), **more)
+
+
 def tree_settings(
     depth: int | None, topk: int | None, total_nodes: int | None, max_levels: int | None = None
 ) -> TreeSettings:
-    """Tree settings with the defaults where nothing is given.
+    """Tree settings with the defaults if nothing is given.
 
-    Args:
-        max_levels: levels that the drafter can fill; the default depth stays within them and within the nodes
-            given, the default number of nodes within what depth and width allow.
+    The default depth stays within ``max_levels`` and the nodes given, the default number of nodes within what depth and
+    width allow.
     """
     default = TreeSettings()
     topk = default.topk if topk is None else topk

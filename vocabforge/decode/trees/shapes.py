@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +22,10 @@ FIRST_RIGHT = 0.6
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A tree without tokens, in level order: nodes of a level by the places of their parents, then by rank.
+    """A tree without tokens, in level order: nodes of a level by the places of their parents, then by rank."""
 
-    Attributes:
-        parents: place of every node's parent; the root's is 0.
-        ranks: which of its parent's children a node is, 0 the best; the root's is 0.
-    """
-
-    parents: tuple[int, ...]
-    ranks: tuple[int, ...]
+    parents: tuple[int, ...]  # place of every node's parent; the root's is 0
+    ranks: tuple[int, ...]  # which of its parent's children a node is, 0 the best; the root's is 0
 
     @property
     def nodes(self) -> int:
@@ -83,86 +78,44 @@ class TreeShape:
 
 
 def chain(length: int) -> TreeShape:
-    """One draft token after the other.
-
-    Raises:
-        UsageError: less than one.
-    """
+    """One draft token after the other."""
     if length < 1:
         raise UsageError("a chain has no draft tokens", got=f"{length}", expected="1 or more")
     return TreeShape((0, *range(length)), (0,) * (length + 1))
 
 
-def from_paths(
-    paths: Iterable[Sequence[int]], *, source: object = None, most_levels: int | None = None
-) -> TreeShape:
+def from_paths(paths: Iterable[Any], *, source: object = None, most_levels: int | None = None) -> TreeShape:
     """A shape from the rank paths of its nodes, in any order, the root left out.
 
-    Args:
-        paths: each the ranks from the root to a node.
-        source: named in errors.
-        most_levels: of the drafter; None where there is no bound.
-
     Raises:
-        DataError: no paths, a path that is no list of ranks, is there twice, lacks its prefix or is too deep.
+        DataError: no paths, or one that is no list of ranks, is there twice, lacks its prefix or is too deep.
     """
     found: set[RankPath] = set()
-    for path in paths:
-        one = _checked(path, source)
-        if one in found:
-            raise DataError(
-                "a path of the tree is there twice", got=list(one), source=source, expected="each path once"
-            )
-        if most_levels is not None and len(one) > most_levels:
-            raise DataError(
-                "a path of the tree is deeper than the drafter can draft",
-                got=f"{list(one)}, {len(one)} levels",
-                expected=f"at most {most_levels}",
-                source=source,
-            )
-        found.add(one)
+    given = list(paths)
+    for path in given:
+        if not isinstance(path, (list, tuple)) or not path or any(type(r) is not int or r < 0 for r in path):
+            raise _no_tree(path, "each path a list of ranks from the root, 0 or more, such as [0, 2]", source)
+        if most_levels is not None and len(path) > most_levels:
+            raise _no_tree(path, f"at most {most_levels} levels, which the drafter can draft", source)
+        if tuple(path) in found:
+            raise _no_tree(path, "each path once", source)
+        found.add(tuple(path))
     if not found:
-        raise DataError(
-            "a tree needs at least one path",
-            got="none",
-            expected="a list such as [[0], [1], [0, 0]]",
-            source=source,
-        )
+        raise _no_tree([], "at least one path, as in [[0], [1], [0, 0]]", source)
     for one in found:
         if one[:-1] and one[:-1] not in found:
-            raise DataError(
-                "a node of the tree has no parent",
-                got=list(one),
-                expected=f"the path {list(one[:-1])} beside it",
-                source=source,
-            )
-    return _ordered(found)
-
-
-def _checked(path: Any, source: object) -> RankPath:
-    fine = isinstance(path, (list, tuple)) and len(path) > 0
-    if not fine or any(isinstance(rank, bool) or not isinstance(rank, int) or rank < 0 for rank in path):
-        raise DataError(
-            "a path of the tree cannot be read",
-            got=path,
-            expected="a list of ranks from the root, each 0 or more, such as [0, 2]",
-            source=source,
-        )
-    return tuple(path)
-
-
-def _ordered(paths: set[RankPath]) -> TreeShape:
-    order = sorted(paths, key=lambda path: (len(path), path))
+            raise _no_tree(list(one), f"the path {list(one[:-1])} of its parent, too", source)
+    order = sorted(found, key=lambda path: (len(path), path))
     place = {(): 0} | {path: node for node, path in enumerate(order, 1)}
     return TreeShape((0, *(place[path[:-1]] for path in order)), (0, *(path[-1] for path in order)))
 
 
-def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
-    """A shape from JSON: a list of paths, each a list of ranks from the root, as Medusa's trees are published.
+def _no_tree(path: object, expected: str, source: object) -> DataError:
+    return DataError("the paths are no tree", got=path, expected=expected, source=source)
 
-    Raises:
-        DataError: the file cannot be read, or its paths are no tree; see :func:`from_paths`.
-    """
+
+def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
+    """A shape from JSON: a list of paths, each a list of ranks from the root, as Medusa's trees are published."""
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -170,12 +123,7 @@ def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
             "the tree file cannot be read", got=error, source=file, expected="JSON such as [[0], [1], [0, 0]]"
         ) from error
     if not isinstance(values, list):
-        raise DataError(
-            "the tree file holds no list of paths",
-            got=type(values).__name__,
-            expected="a list such as [[0], [1], [0, 0]]",
-            source=file,
-        )
+        raise _no_tree(values, "a list of paths, such as [[0], [1], [0, 0]]", file)
     return from_paths(values, source=file, most_levels=most_levels)
 
 
@@ -183,55 +131,30 @@ def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
     """The shape with the longest expected accepted length under the geometric assumption of :data:`FIRST_RIGHT`.
 
     Medusa's construction (Cai et al. 2024, section 2.3.3): a node is on the accepted path with the product of the
-    accuracies along its own path, taken as independent, and the expected accepted length is the sum over nodes.
-    A node's product never exceeds its parent's, so taking the largest one whose parent is taken, again and
-    again, is optimal. Ties go to the upper level, then to the lower ranks.
-
-    Args:
-        levels: below the root; the path of best children reaches the last one.
-        topk: most children of a node.
-        nodes: root included.
-
-    Raises:
-        UsageError: no such tree.
+    accuracies along its own path, taken as independent. A node's product never exceeds its parent's, so taking the
+    largest one whose parent is taken, again and again, is optimal. Ties go to the upper level, then to the lower ranks.
+    The path of best children reaches the last of ``levels``; ``nodes`` counts the root.
     """
-    if not 1 <= levels < nodes or topk < 1:
-        raise UsageError(
-            "the draft tree has no shape",
-            got=f"{levels} levels, topk {topk}, {nodes} nodes",
-            expected="at least 1 level, topk 1 or more, and a node for the root and every level",
-        )
     row = [FIRST_RIGHT * (1 - FIRST_RIGHT) ** rank for rank in range(topk)]
-    spine = [(0,) * length for length in range(1, levels + 1)]
-    return _ordered(set(_greedy([row] * levels, nodes, spine)))
-
-
-def _greedy(
-    accuracies: Sequence[Sequence[float]], nodes: int, given: Sequence[RankPath]
-) -> Iterable[RankPath]:
-    """Paths of the ``nodes - 1`` best nodes, those ``given`` among them (each behind its prefix)."""
-    taken: set[RankPath] = set()
+    taken: dict[RankPath, float] = {}  # path -> product
     waiting: list[tuple[float, int, RankPath]] = []  # best first: (-product, level, path)
 
     def take(path: RankPath, product: float) -> None:
-        taken.add(path)
-        if len(path) < len(accuracies):
-            for rank, accuracy in enumerate(accuracies[len(path)]):
+        taken[path] = product
+        if len(path) < levels:
+            for rank, accuracy in enumerate(row):
                 heapq.heappush(waiting, (-product * accuracy, len(path) + 1, (*path, rank)))
 
-    take((), 1.0)
-    product = 1.0
-    for path in given:
-        product *= accuracies[len(path) - 1][path[-1]]
-        take(path, product)
+    for length in range(levels + 1):
+        take((0,) * length, row[0] ** length if topk > 0 else 0.0)
     while len(taken) < nodes and waiting:
         negative, _, path = heapq.heappop(waiting)
         if path not in taken:
             take(path, -negative)
-    if len(taken) < nodes:
+    if not 1 <= levels < nodes == len(taken):
         raise UsageError(
-            "there are not as many nodes in a tree of this width and depth",
-            got=f"{nodes} nodes",
-            expected=f"at most {len(taken)}",
+            "the draft tree has no shape",
+            got=f"{levels} levels, topk {topk}, {nodes} nodes",
+            expected="a level or more, and nodes for the root, every level and no more than the width allows",
         )
-    return taken - {()}
+    return from_paths(path for path in taken if path)

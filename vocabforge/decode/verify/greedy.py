@@ -26,13 +26,9 @@ class GreedyVerdicts(NamedTuple):
 def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> GreedyVerdicts:
     """Longest root path of tokens that are the target's argmax at their parents; then its next argmax.
 
-    Every row is verified, idle ones too. Everything runs on the device in fixed shapes, and one copy to the host
-    gives the outcome. Of equal maxima the first counts, of equally long paths the first.
-
-    Args:
-        tree: B trees of N nodes.
-        logits: (B, N, V) of the target at each node.
-        levels: levels below the root, which fixes the path's length.
+    Every row is verified, idle ones too, on the device in fixed shapes; one copy to the host gives the outcome. Of
+    equal maxima the first counts, of equally long paths the first. ``logits`` (B, N, V) are the target's at each node;
+    ``levels`` below the root fix the path's length.
     """
     return read_greedy(*decide_greedy(tree, logits, levels))
 

@@ -19,13 +19,8 @@ LAZY_DRAWS = 1000  # draws from the residual before it is computed as a whole
 def choose_lazy(row: RowTree, node: int, weights: Weights, law: LazyLaw) -> tuple[int | None, int]:
     """One step: the accepted child and its token, or None and a token of the residual.
 
-    A node without a child is one where nothing was drawn: that takes the residual, too.
-
-    Args:
-        row: the tree.
-        node: has at most one child.
-        weights: (V,) the target's law at the node, up to a factor.
-        law: what the child was drawn from.
+    A node without a child is one where nothing was drawn: that takes the residual, too. ``weights`` (V,) are the
+    target's at the node, up to a factor.
 
     Raises:
         MismatchError: the child cannot have been drawn from the law.
@@ -47,13 +42,7 @@ def choose_lazy(row: RowTree, node: int, weights: Weights, law: LazyLaw) -> tupl
 
 
 def draw_residual(p: Weights, law: LazyLaw, chance: Chance) -> int:
-    """A token drawn from max(p - psi, 0), up to its factor.
-
-    Args:
-        p: (V,) of sum 1.
-        law: psi.
-        chance: decides.
-    """
+    """A token drawn from max(p - psi, 0), up to its factor; p (V,) has sum 1, ``law`` is psi."""
     tokens = np.flatnonzero(p)
     heights = p[tokens]  # at or above the residual, and equal to it where psi is known
     unknown = set(range(len(tokens)))

@@ -24,10 +24,8 @@ def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None
 def choose_point_mass(row: RowTree, node: int, weights: Weights) -> tuple[int | None, int]:
     """One step: the accepted child and its token, or None and a token drawn from what remains.
 
-    Args:
-        row: the tree.
-        node: whose children are tried, in order, a fresh uniform number for each.
-        weights: (V,) the target's law at the node, up to a factor; changed in place.
+    The node's children are tried in order, a fresh uniform number for each; ``weights`` (V,), the target's up to a
+    factor, are changed in place.
     """
     for child in row.children[node]:
         token = row.tokens[child]

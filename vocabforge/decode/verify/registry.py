@@ -25,14 +25,7 @@ VERIFIERS: dict[str, str] = {
 
 
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
-    """The verifier that a user asked for, where it has a part in the run.
-
-    Args:
-        sampled: the temperature is above 0.
-
-    Raises:
-        UsageError: no such verifier, or one that would never be asked at this temperature.
-    """
+    """The verifier that a user asked for; one that would never be asked at this temperature is refused."""
     check_known(name, VERIFIERS, "verifier", source="--verifier")
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if found.samples and not sampled:
@@ -60,13 +53,8 @@ def no_draws(name: str, temperature: float | None = None) -> UsageError:
 
 @dataclass
 class RowVerification:
-    """What verification knows of the request in a row.
-
-    Attributes:
-        sampling: how its tokens are chosen.
-        chance: its random stream.
-        history: its prompt and committed output, the tree's root included.
-    """
+    """What verification knows of the request in a row: how its tokens are chosen, its random stream, and its prompt and
+    committed output, the tree's root included."""
 
     sampling: SamplingParams
     chance: Chance
@@ -75,18 +63,11 @@ class RowVerification:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Outcome of one verification of B rows.
+    """Outcome of one verification of B rows."""
 
-    Attributes:
-        path: (B, levels + 1) int64 nodes from the root to the last accepted one, which is repeated up to the end;
-            an idle row has some nodes of its tree.
-        accepted: accepted draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row.
-        tokens: the accepted draft tokens and, last, the target's own: accepted + 1 of them; none for an idle row.
-    """
-
-    path: Tensor
-    accepted: list[int]
-    tokens: list[list[int]]
+    path: Tensor  # (B, levels + 1) int64 nodes from the root to the last accepted one, repeated up to the end
+    accepted: list[int]  # draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row
+    tokens: list[list[int]]  # those and, last, the target's own; none for an idle row
 
 
 def verify(
@@ -99,16 +80,15 @@ def verify(
     """Which path of each row's tree the target accepts, and the token that follows it.
 
     Args:
-        tree: B trees of N nodes.
         logits: (B, N, V) of the target at each node.
-        rows: the requests; None where a row is idle.
-        levels: levels below the root, which fixes the paths' length.
-        verifier: a name of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` where the
-            tree has laws, else ``match``. Rows at temperature 0 are always verified greedily.
+        rows: the requests; None if a row is idle.
+        levels: below the root, which fixes the paths' length.
+        verifier: of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` if the tree has laws,
+            else ``match``. Rows at temperature 0 are always verified greedily.
 
     Raises:
         UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
-        DataError: the target gives logits that are no law.
+        DataError: the target's logits hold no largest number.
     """
     together = [row is not None and by_argmax(row.sampling) for row in rows]
     tokens: list[list[int]] = [[] for _ in rows]
@@ -134,11 +114,7 @@ def verify(
 
 
 def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
-    """Of rows that all take the argmax, from what ``verify.decide_greedy`` made on the device.
-
-    Raises:
-        DataError: the target gives logits that are no law.
-    """
+    """Of rows that all take the argmax, from what ``decide_greedy`` made on the device."""
     greedy = read_greedy(path, numbers)
     tokens = [[] if row is None else _checked(greedy, number, row.history) for number, row in enumerate(rows)]
     return Verdicts(path, [len(found) - 1 for found in tokens], tokens)

@@ -41,11 +41,8 @@ def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None
 def choose_drawn(row: RowTree, node: int, weights: Weights, law: DraftLaw) -> tuple[int | None, int]:
     """One step: the accepted child and its token, or None and a token drawn from the last residual.
 
-    Args:
-        row: the tree.
-        node: whose children are tried in the order in which they were drawn.
-        weights: (V,) the target's law at the node, up to a factor.
-        law: of the first child; zero outside its ids. The residual spans all of V.
+    The children are tried in the order in which they were drawn. ``weights`` (V,) are the target's, up to a factor;
+    ``law`` is that of the first child, zero outside its ids. The residual spans all of V.
 
     Raises:
         MismatchError: a child cannot have been drawn from the law.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import RowBatch
+from ...capture.online import RowBatch, to_tensors
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError, MismatchError
 from ...core.journal import MetricsLog
@@ -27,7 +27,6 @@ from ...models.target.documents import document_mask
 from ...train import checkpoint as checkpoints
 from ...train.checkpoint import restore_state, state_of
 from ...train.config import OptimConfig
-from ...train.data import to_tensors
 from ...train.machine import stop_requested
 from ...train.optim import learning_rate, make_optimizer, set_learning_rate
 from .config import TinyTargetConfig
@@ -252,11 +251,11 @@ def train_model(
             mean, last = sum(recent) / len(recent), done == optim.steps
             if last or done % _LOG_EVERY == 0:
                 log.write(kind="train", step=done, lr=rate, loss=mean, grad_norm=float(norm))
-            if last or stop or done % config.checkpoint_every == 0:
+            if last or stop.is_set() or done % config.checkpoint_every == 0:
                 state = state_of(model, optimizer, {"first": first, "recent": recent})
                 checkpoints.save_checkpoint(work.steps, done, state, identity, _KEEP)
             bar.update(tokens, note=f"loss {mean:.3f}")
-            if stop and not last:
+            if stop.is_set() and not last:
                 say(f"Stopped at step {done}; the same command resumes from there.")
                 raise KeyboardInterrupt
     return first, sum(recent) / len(recent)

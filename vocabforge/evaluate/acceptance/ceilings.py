@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core.console import ProgressBar
-from ...core.errors import DataError, MismatchError
+from ...core.errors import DataError
 from ...corpus.sources.sources import SourceOptions, iter_documents
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.target.interface import Target
@@ -62,44 +62,25 @@ def measure_ceilings(
 ) -> dict[str, Any]:
     """Run the target over token windows and average the ceilings of all its next-token distributions.
 
-    Memory stays bounded: a few windows go through the layers together, and their logits are made in slices of
-    :data:`ROW_BUDGET` numbers.
+    Memory stays bounded: logits are made in slices of :data:`ROW_BUDGET` numbers.
 
     Args:
         windows: token ids; each window is a context of its own.
         rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
         sizes: ks of the curves.
-        on_tokens: called with each number of positions done.
 
     Returns:
         ``positions``; ``oracle``: size -> top-k mass; ``static`` and ``greedy``: ranking -> size -> mass of its first
         k ids, and share of positions whose argmax is among them.
-
-    Raises:
-        MismatchError: an id that the target does not have, or a window longer than its context.
     """
     rows = model.config.vocab_size
-    for window in windows:
-        if len(window) and not 0 <= min(window) <= max(window) < rows:
-            raise MismatchError(
-                "the text holds token ids that the target does not have",
-                got=f"ids {min(window)} to {max(window)}",
-                expected=f"0 to {rows - 1}",
-                remedy="use the target's own tokenizer",
-            )
     longest = max((len(window) for window in windows), default=0)
-    if longest > model.config.max_positions:
-        raise MismatchError(
-            "a window of text is longer than the target's context",
-            got=f"{longest:,} tokens",
-            expected=f"at most {model.config.max_positions:,}",
-        )
     ks = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=model.device)
     placed = {name: ranked.to(model.device) for name, ranked in rankings.items()}
     totals: dict[tuple[str, str], Tensor] = {}
     positions, batch = 0, max(1, _BATCH_TOKENS // max(longest, 1))
     for start in range(0, len(windows), batch):
-        hidden = _hidden(model, windows[start : start + batch])  # (N, H)
+        hidden = final_states(model, windows[start : start + batch])  # (N, H)
         for part in hidden.split(max(1, ROW_BUDGET // rows)):
             p = torch.softmax(model.logits(part).float(), dim=-1)
             found = {("oracle", ""): oracle_mass(p, ks)}
@@ -126,7 +107,8 @@ def measure_ceilings(
     }
 
 
-def _hidden(model: Target, windows: Sequence[Sequence[int]]) -> Tensor:
+@torch.inference_mode()
+def final_states(model: Target, windows: Sequence[Sequence[int]]) -> Tensor:
     """(N, H) final hidden states of all tokens of a few windows, padding left out."""
     longest = max(len(window) for window in windows)
     ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), padded at the end with id 0
@@ -155,15 +137,11 @@ def measure_target(
 
     Args:
         texts: domain -> files.
-        rankings: (V,) all ids in rank order, and draft vocabularies by name.
-        sizes: ks of the curves; the draft vocabularies' own sizes are added.
-        tokens: about so many positions a domain.
-        context: longest window; at most what the target allows.
-        seed: of the choice of windows.
+        rankings: (V,) all ids in rank order, and draft vocabularies by name; their own sizes are added to ``sizes``.
+        tokens, context: about so many positions a domain; longest window, at most what the target allows.
 
     Raises:
         DataError: a domain without text.
-        MismatchError: see :func:`~vocabforge.evaluate.acceptance.ceilings.measure_ceilings`.
     """
     ranked, vocabs = rankings
     rows = model.config.vocab_size
@@ -197,21 +175,16 @@ def measure_target(
 def _facts(
     found: Mapping[str, Any], sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
 ) -> dict[str, Any]:
-    def curve(values: Mapping[int, float]) -> list[float | None]:
-        return [values.get(size) for size in sorted(set(sizes))]
+    def of(kind: str, name: str, size: int) -> float | None:
+        values = found[kind] if kind == "oracle" else found[kind][name]
+        return values.get(size)
 
+    kinds, ladder = ("oracle", "static", "greedy"), sorted(set(sizes))
     return {
         "positions": found["positions"],
-        "oracle": curve(found["oracle"]),
-        "static": curve(found["static"]["counted"]),
-        "greedy": curve(found["greedy"]["counted"]),
+        **{kind: [of(kind, "counted", size) for size in ladder] for kind in kinds},
         "vocabularies": {
-            name: {
-                "size": len(subset),
-                "static": found["static"][str(at)][len(subset)],
-                "oracle": found["oracle"][len(subset)],
-                "greedy": found["greedy"][str(at)][len(subset)],
-            }
+            name: {"size": len(subset)} | {kind: of(kind, str(at), len(subset)) for kind in kinds}
             for at, (name, subset) in enumerate(vocabs.items())
         },
     }
@@ -223,7 +196,7 @@ def sample_windows(
     """About ``tokens`` tokens in windows of at most ``context``, each with the tokenizer's prefix (BOS).
 
     Windows are drawn without repetition from the beginning of the files (16 times as many as are needed), in the
-    order in which they stand there. Conversations are read as their contents, one under the other.
+    order of the files; documents are kept apart. Conversations are read as their contents, one under the other.
 
     Raises:
         DataError: the files hold no text.

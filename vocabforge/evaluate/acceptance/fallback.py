@@ -1,7 +1,7 @@
 """A static draft vocabulary in place of a dynamic draft head, for servers that only read static maps.
 
-On half of the prompts the dynamic head drafts: the vocabulary's first tokens are those of the target's answers, then
-those that the head proposed. The other half measures how much accepted length the static head keeps.
+Half of the prompts are counted: the vocabulary's first tokens are those of the target's answers. The other half
+measures how much accepted length the static head keeps.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...core.console import ProgressBar
 from ...core.errors import UsageError
 from ...decode.build.heads import NamedHead, describe
-from ...decode.proposers.interface import Draw, Plan
-from ...decode.proposers.registry import Lap, Proposer, tree_proposer
-from ...decode.tree import DraftTree, TreeSettings
+from ...decode.proposers.registry import tree_proposer
+from ...decode.tree import TreeSettings
 from ...decode.trees.policies import tree_settings
 from ...models.drafters.interface import Drafter
 from ...models.heads.core import rows_of
-from ...models.heads.interface import DraftHead, HeadBase, ScoresSome
+from ...models.heads.interface import HeadBase
 from ...models.heads.registry import StaticHead, base_of
-from ...models.heads.scorer import LowRankScorer
 from ...models.target.interface import Target
 from ...models.target.load import dtype_name
 from ...vocab.subset.select import Ids
@@ -35,7 +32,6 @@ from .meter import AcceptanceMeter, length_ratio
 from .prompts import LivePrompts
 
 FEWEST = 4  # prompts
-ROWS_STEP = 8  # a default size is a multiple of it
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class FallbackRequest:
 
     Attributes:
         head: the dynamic head.
-        size: R; None: as many rows as the dynamic head reads weights for one hidden row.
+        size: R; None: a quarter of the rows of the drafter's own head, as FR-Spec's 32k of 128k.
         filler: ids in rank order that follow the counted ones; without it the lowest ids do.
         forced: ids that are always inside.
         tokens: V of the tokenizer; rows of the head beyond it are padding.
@@ -64,15 +60,10 @@ class FallbackRequest:
 def choose_fallback(
     model: Target, drafter: Drafter, prompts: LivePrompts, request: FallbackRequest
 ) -> tuple[VocabSubset, dict[str, Any]]:
-    """Choose a static vocabulary and measure it.
-
-    Args:
-        model: the target. drafter: with its own head, on the target's device. prompts: held-out ones.
+    """Choose a static vocabulary on held-out prompts and measure it; the drafter has its own head.
 
     Returns:
-        the vocabulary, and for manifest and card: ``size``, ``own_rows``, ``forced`` (ids), ``head`` (in words),
-        ``prompts`` (``counted``, ``measured``), ``new_tokens``, ``dtype``, ``tree``, ``accepted_length`` of
-        ``dynamic`` and ``static``, ``of_dynamic`` (their ratio, paired by prompt: ``value``, ``low``, ``high``).
+        the vocabulary, and facts for manifest and card (docs/formats.md, "Static fallback").
 
     Raises:
         UsageError: too few prompts; a size that is no restriction, or too small for the forced ids.
@@ -80,27 +71,24 @@ def choose_fallback(
     halves = split_prompts(prompts)
     base = base_of(drafter)
     dynamic = request.head.over(base)
-    size = _size(request, dynamic, base)
+    size = _size(request, base)
     tree = tree_settings(None, min(TreeSettings().topk, size), None, drafter.max_steps)
-
-    def proposer(head: DraftHead) -> Proposer:
-        return tree_proposer(model, drafter, head, tree)
-
-    passes = 2 * len(halves[0].prompts) + 3 * len(halves[1].prompts)
+    rows = len(base.embedding)
+    allowed = np.zeros(rows, dtype=np.bool_)
+    allowed[base.target_ids.cpu().numpy()] = True
+    allowed[request.tokens :] = False
+    passes = len(halves[0].prompts) + 3 * len(halves[1].prompts)
     with ProgressBar("choose a static head", passes, "answers") as bar:
         counting, judging = (
             AcceptanceMeter(model, half, request.new, partial(bar.update, 1)) for half in halves
         )
-        counted: Any = CountingProposer(proposer(dynamic), len(base.embedding))
-        counting.measure(counted)
-        ranking = ranked_by(counting.plain_counts(len(base.embedding)), counted.proposed, request.filler)
-        allowed = np.zeros(len(base.embedding), dtype=np.bool_)
-        allowed[base.target_ids.cpu().numpy()] = True
-        allowed[request.tokens :] = False
-        ranked = first_ids(ranking, size, request.forced, allowed)
-        rows, _ = rows_of(base, np.sort(ranked).tolist())
-        static = judging.measure(proposer(StaticHead(base.weight[rows], base.target_ids[rows])))
-        moving = judging.measure(proposer(dynamic))
+        counts = counting.plain_counts(rows)
+        ranked = choose_ids(counts, request.filler, request.forced, allowed, size)
+        kept_rows, _ = rows_of(base, np.sort(ranked).tolist())
+        head = StaticHead(base.weight[kept_rows], base.target_ids[kept_rows])
+        static, moving = (
+            judging.measure(tree_proposer(model, drafter, one, tree)) for one in (head, dynamic)
+        )
     subset = VocabSubset.from_ranked(
         ranked, vocab_size=request.tokens, fingerprint=request.fingerprint, forced=request.forced
     )
@@ -136,77 +124,28 @@ def split_prompts(prompts: LivePrompts) -> list[LivePrompts]:
     return [LivePrompts(different[place::2], prompts.stop_ids) for place in range(2)]
 
 
-class CountingProposer:
-    """A proposer that counts the nodes of its trees, by target id, in ``proposed`` (V,)."""
-
-    def __init__(self, inner: Proposer, vocab_size: int) -> None:
-        self._inner = inner
-        self.proposed = np.zeros(vocab_size, dtype=np.int64)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        tree = self._inner.propose(roots, plan, draws, lap)
-        drafted = tree.tokens[:, 1:] if tree.alive is None else tree.tokens[:, 1:][tree.alive[:, 1:]]
-        np.add.at(self.proposed, drafted.flatten().cpu().numpy(), 1)
-        return tree
-
-
-def ranked_by(answers: Ids, proposed: Ids, filler: Ids | None) -> Ids:
-    """All ids, best first: by count in the target's answers (V,), then by proposals (V,); uncounted ones last.
-
-    Args:
-        filler: the order of uncounted ids; those that it lacks, and all without it, by id.
-    """
-    order = np.lexsort((np.arange(len(answers)), -proposed, -answers))
-    counted = order[(answers[order] > 0) | (proposed[order] > 0)]
-    joined = np.concatenate([counted, *([] if filler is None else [filler]), np.arange(len(answers))])
+def choose_ids(
+    counts: Ids, filler: Ids | None, forced: Sequence[int], allowed: NDArray[np.bool_], size: int
+) -> Ids:
+    """The first ``size`` allowed ids, best first: forced ones, by count (V,), the filler's, then the others by id."""
+    order = np.argsort(-counts, kind="stable")
+    rest = [] if filler is None else [filler]
+    joined = np.concatenate(
+        [np.asarray(forced, np.int64), order[counts[order] > 0], *rest, np.arange(len(counts))]
+    )
     _, first = np.unique(joined, return_index=True)
     ranked: Ids = joined[np.sort(first)].astype(np.int64)
-    return ranked
+    return ranked[allowed[ranked]][:size]
 
 
-def first_ids(ranking: Ids, size: int, forced: Sequence[int], allowed: NDArray[np.bool_]) -> Ids:
-    """The first ``size`` ids of a ranking of all ids, forced ones first, in rank order.
-
-    Args:
-        forced: ids that are always inside, all of them allowed.
-        allowed: (V,) ids that the drafter's head scores and that are tokens.
-    """
-    is_forced = np.isin(ranking, np.asarray(forced, dtype=np.int64))
-    return np.concatenate([ranking[is_forced], ranking[allowed[ranking] & ~is_forced]])[:size]
-
-
-def weights_read(head: DraftHead, module: Any, hidden_size: int) -> float:
-    """Weights that a dynamic head reads for one hidden row, in rows of H of an LM head.
-
-    A scorer of rank d' over R tokens reads d'(H + R) weights, a router all of its parameters; a ranker and a router
-    then read the rows of their shortlist.
-
-    Args:
-        module: its trained part.
-    """
-    if isinstance(module, LowRankScorer):
-        own = module.rank * (hidden_size + head.size)
-    else:
-        own = sum(parameter.numel() for parameter in module.parameters())
-    return own / hidden_size + (head.scored(0) if isinstance(head, ScoresSome) else 0)
-
-
-def _size(request: FallbackRequest, dynamic: DraftHead, base: HeadBase) -> int:
-    rows, width = base.weight.shape
-    fewest = len(request.forced) + 1
-    size = request.size
-    if size is None:
-        read = int(weights_read(dynamic, request.head.loaded.module, width))
-        size = max(read // ROWS_STEP * ROWS_STEP or read, fewest)
+def _size(request: FallbackRequest, base: HeadBase) -> int:
+    fewest, rows = len(request.forced) + 1, len(base.weight)
+    size = max(rows // 4, fewest) if request.size is None else request.size
     most = int((base.target_ids < request.tokens).sum()) - 1
     if not fewest <= size <= most:
         raise UsageError(
             "this is no size for a static fallback",
-            got=f"{size:,} rows"
-            + ("" if request.size else ", as many as the dynamic head reads weights for one hidden row"),
+            got=f"{size:,} rows",
             expected=f"{fewest:,} to {most:,}: room beside {len(request.forced):,} forced ids, and fewer than the "
             f"drafter's own head of {rows:,}",
             source="--fallback-size",
@@ -234,8 +173,8 @@ def card_section(facts: Mapping[str, Any]) -> str:
 ## Draft vocabulary in place of a dynamic head
 
 The dynamic head of this drafter ({facts["head"]}) cannot run in servers with static maps. A static draft vocabulary \
-of {facts["size"]:,} tokens replaces it: those of the target's answers to {facts["prompts"]["counted"]} prompts, then \
-those that the dynamic head proposed most; {len(facts["forced"])} end and control tokens are always inside.
+of {facts["size"]:,} tokens replaces it: first those of the target's answers to {facts["prompts"]["counted"]} prompts; \
+{len(facts["forced"])} end and control tokens are always inside.
 
 {verdict(facts)} Greedy, {facts["dtype"]}, {facts["new_tokens"]} tokens a prompt, dynamic tree of depth \
 {tree["depth"]}, width {tree["topk"]} and {tree["total_nodes"]} nodes.

@@ -46,15 +46,14 @@ def live_acceptance(
     shortlists: Mapping[str, int] | None = None,
     folder: Path | None = None,
 ) -> LiveAcceptance | None:
-    """Live acceptance for a run, or None where it is off; why it cannot be on is said once.
+    """Live acceptance for a run, or None if it is off; why it cannot be on is said once.
 
     Args:
-        target: the training process's target, whose weights are shared; or a lean one. Beside a capture cache
-            there is its head only: ``config.load_target`` then decides whether the rest is loaded too.
+        target: the training process's target, whose weights are shared; or a lean one. With a capture cache it is
+            the head only: ``config.load_target`` then decides whether the rest is loaded from ``folder``.
         prompts_file: held-out prompts in Spec-Bench format.
         chain_steps: K of the training-time test.
         shortlists: candidates of a ranker, by name of the head.
-        folder: the target's folder, to load it from.
     """
     if rank() != 0 or not config.prompts:
         return None
@@ -90,9 +89,6 @@ class LiveAcceptance:
     random number.
 
     Args:
-        model: the target.
-        prompts: what is decoded.
-        config: lengths, and the shape of the draft tree.
         chain_steps: drafts of the chain that is decoded beside the tree; 0 for none.
         shortlists: candidates of a ranker, by name of the head.
     """
@@ -125,29 +121,28 @@ class LiveAcceptance:
         Returns:
             figures of the tree (see :func:`pooled`), ``chain_accepted_length``, and ``heads``: the same by name
             with ``share_of_full``, their accepted length as a share of the exact head's. Empty, with one
-            message, where the drafter cannot decode in this process.
+            message, if the drafter cannot decode in this process.
         """
-        problem = divided(drafter, heads or {})
-        if problem is not None:
-            self._tell("off", f"Live acceptance is off: {problem}.")
+        if divided(drafter, heads or {}):
+            self._tell("off", "Live acceptance is off: the drafter's weights are divided over processes.")
             return {}
         where = "" if step is None else f"step {step}: "
-        device = self.model.device.type
-        with torch.autocast(device, enabled=False):
-            copied = for_decoding(drafter, self.model.dtype)
+        with torch.autocast(self.model.device.type, enabled=False):
+            copied: Any = for_decoding(drafter, self.model.dtype)
             exact = exact_head(copied)
             figures = self._measure(copied, exact, self._tree(copied, exact), where + "the draft tree")
             if self._chain_steps:
-                chain = self._measure(copied, exact, self._chain(copied), where + "the draft chain")
+                depth = _depth(copied, self._chain_steps - 1)
+                settings = TreeSettings(1, depth, depth + 2)
+                chain = self._measure(copied, exact, settings, where + "the draft chain")
                 figures["chain_accepted_length"] = chain["accepted_length"]
                 figures["chain_by_position"] = chain["conditional_by_position"]
             by_head = {}
             for name, module in (heads or {}).items():
                 head = self._head(copied, name, module)
                 found = self._measure(copied, head, self._tree(copied, head), f"{where}the head {name}")
-                by_head[name] = found | {
-                    "share_of_full": share_of(found["accepted_length"], figures["accepted_length"])
-                }
+                share = share_of(found["accepted_length"], figures["accepted_length"])
+                by_head[name] = found | {"share_of_full": share}
         return figures | ({"heads": by_head} if by_head else {})
 
     def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
@@ -157,16 +152,12 @@ class LiveAcceptance:
 
     def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
         """The configured tree, as far as the drafter's steps and the draft vocabulary can fill it."""
-        topk = min(self.config.topk, head.size)
-        return _fitted(topk, _depth(drafter, self.config.depth), self.config.total)
-
-    def _chain(self, drafter: Any) -> TreeSettings:
-        depth = _depth(drafter, self._chain_steps - 1)
-        return TreeSettings(1, depth, depth + 2)
+        topk, depth = min(self.config.topk, head.size), _depth(drafter, self.config.depth)
+        return TreeSettings(topk, depth, max(depth + 2, min(self.config.total, topk + depth * topk**2 + 1)))
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
         made = self.meter.decode(tree_proposer(self.model, drafter, head, settings))
-        pairs = list(zip(made, self.meter.plain(), strict=True))
+        pairs = zip(made, self.meter.plain(), strict=True)
         places = {
             index: place
             for index, (one, plain) in enumerate(pairs)
@@ -181,25 +172,21 @@ class LiveAcceptance:
             self._report(text, index, place, made[index].token_ids)
         return pooled(made) | {"identical": len(made) - len(places)}
 
+    @torch.inference_mode()
     def _report(self, text: str, index: int, place: int, got: Sequence[int]) -> None:
-        """Tell what differs first, and whether two logits of the target lie so close that rounding decides."""
+        """Tell what differs first, and whether two logits of the target are so close that rounding decides."""
         plain = self.meter.plain()[index].token_ids
         if place == min(len(plain), len(got)):
             self._tell("loss", text + ": it ends elsewhere. Decoding is NOT lossless here: please report it.")
             return
-        gap, largest = self._gap([*self.prompts.prompts[index], *plain[:place]], plain[place], got[place])
-        if gap <= _NEAR_TIE * largest:
+        logits = next_logits(self.model, [*self.prompts.prompts[index], *plain[:place]]).float()
+        gap = float((logits[plain[place]] - logits[got[place]]).abs())
+        if gap <= _NEAR_TIE * float(logits.abs().max()):
             self._tell("tie", f"{text}. There two logits lie {gap:.2g} apart: rounding decides between them.")
         else:
             self._tell(
                 "loss", f"{text}, by {gap:.3g} of a logit. Decoding is NOT lossless here: please report it."
             )
-
-    @torch.inference_mode()
-    def _gap(self, ids: Sequence[int], first: int, second: int) -> tuple[float, float]:
-        """How far the target's logits of two tokens lie apart behind ``ids``, and the largest magnitude."""
-        logits = next_logits(self.model, ids).float()
-        return float((logits[first] - logits[second]).abs()), float(logits.abs().max())
 
     def _tell(self, what: str, message: str) -> None:
         """Each kind of message once."""
@@ -211,11 +198,6 @@ class LiveAcceptance:
 def _depth(drafter: Any, depth: int) -> int:
     """At most what the drafter can fill (Medusa: its heads)."""
     return depth if drafter.max_steps is None else min(depth, drafter.max_steps - 1)
-
-
-def _fitted(topk: int, depth: int, total: int) -> TreeSettings:
-    most = topk + depth * topk**2 + 1
-    return TreeSettings(topk, depth, max(depth + 2, min(total, most)))
 
 
 def for_decoding(module: Any, dtype: torch.dtype) -> Any:
@@ -239,11 +221,9 @@ def for_decoding(module: Any, dtype: torch.dtype) -> Any:
     return copied.eval()
 
 
-def divided(drafter: Any, heads: Mapping[str, nn.Module]) -> str | None:
-    """Why these modules cannot decode in this process alone; None where they can."""
+def divided(drafter: Any, heads: Mapping[str, nn.Module]) -> bool:
+    """Whether weights of these modules are divided over processes."""
     from torch.distributed.tensor import DTensor
 
     tensors = [*drafter.parameters(), *(p for head in heads.values() for p in head.parameters())]
-    if any(isinstance(tensor, DTensor) or tensor.numel() == 0 for tensor in tensors):
-        return "the drafter's weights are divided over processes"
-    return None
+    return any(isinstance(tensor, DTensor) or tensor.numel() == 0 for tensor in tensors)

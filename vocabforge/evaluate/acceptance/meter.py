@@ -28,8 +28,7 @@ class Accepted:
     Attributes:
         length: mean tokens that a cycle commits, the target's own included, with its interval over prompts.
         committed, cycles: of each prompt, in order; ``length`` is the ratio of their sums.
-        identical: prompts whose output is plain decoding's, of ``prompts``.
-        made: the generations themselves: times by part, accepted drafts by depth.
+        identical: prompts whose output is plain decoding's.
     """
 
     length: Figure
@@ -45,14 +44,7 @@ class Accepted:
 
 
 class AcceptanceMeter:
-    """Decodes the same prompts again and again.
-
-    Args:
-        model: the target.
-        prompts: what is decoded.
-        new: tokens a prompt.
-        each: called behind every prompt that was decoded, for progress.
-    """
+    """Decodes the same prompts again and again, each to ``new`` tokens; ``each`` is called after every prompt."""
 
     def __init__(
         self, model: Target, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None

@@ -48,11 +48,7 @@ class ProbedText:
 
 
 def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-    """Prompts to look at where none are given.
-
-    Args:
-        encode: a text -> ids.
-    """
+    """Prompts for when none are given."""
     return [ids for text in _PROMPTS if (ids := list(encode(text)))]
 
 
@@ -60,11 +56,7 @@ def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
 def probe(
     model: Target, prompts: Sequence[Sequence[int]], new: int, layers: Sequence[int]
 ) -> list[ProbedText]:
-    """Continue every prompt greedily and run the whole once more for its states.
-
-    Args:
-        new: tokens a prompt. layers: whose outputs are kept.
-    """
+    """Continue every prompt greedily by ``new`` tokens and run the whole once more for the states of ``layers``."""
     wanted = tuple(sorted(set(layers)))
     return [_text(model, list(prompt), new, wanted) for prompt in prompts]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
 from ...core.console import say
-from ...core.errors import DataError, UsageError, VocabForgeError
+from ...core.errors import DataError, UsageError
 from ...core.files import atomic_write
 from .types import BenchmarkRow, Source
 
@@ -17,42 +15,21 @@ DATA_VARIABLE = "VOCABFORGE_DATA"
 CACHE_VARIABLE = "VOCABFORGE_CACHE"
 HUB_OFFLINE = "HF_HUB_OFFLINE"
 _TRUE = ("1", "ON", "YES", "TRUE")
+_TIMEOUT_S = 30.0
 
 
 def cache_folder() -> Path:
-    """Where fetched question files are kept, the same for every project of a user.
-
-    Raises:
-        UsageError: neither a cache nor a home folder is known.
-    """
-    if own := os.environ.get(CACHE_VARIABLE):
-        return Path(own) / "benchmarks"
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # the standard says to ignore others
-        return Path(shared) / "vocabforge" / "benchmarks"
-    try:
-        return Path.home() / ".cache" / "vocabforge" / "benchmarks"
-    except RuntimeError as error:
-        raise UsageError(
-            "there is no folder to keep benchmarks in",
-            got=error,
-            expected=f"{CACHE_VARIABLE}, XDG_CACHE_HOME or HOME",
-            remedy=f"set {CACHE_VARIABLE}",
-        ) from error
+    """Where fetched question files are kept, the same for every project of a user."""
+    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get(CACHE_VARIABLE) or Path(shared) / "vocabforge") / "benchmarks"
 
 
 def folders(data: Path | None) -> list[Path]:
-    """Data folders in the order in which they are searched, the cache last.
-
-    Raises:
-        UsageError: ``data`` is no folder.
-    """
+    """Data folders in the order in which they are searched, the cache last; UsageError if ``data`` is no folder."""
     if data is not None and not os.path.isdir(data):
         raise UsageError("the data folder is missing", expected=data, source="--data")
     named = os.environ.get(DATA_VARIABLE)
-    wanted = [data, Path(named) if named else None, Path("data")]
-    with contextlib.suppress(UsageError):  # whoever has the file needs no cache
-        wanted.append(cache_folder())
+    wanted = [data, Path(named) if named else None, Path("data"), cache_folder()]
     return list(dict.fromkeys(folder for folder in wanted if folder is not None))
 
 
@@ -63,17 +40,13 @@ def look_up(row: BenchmarkRow, data: Path | None) -> Path | None:
 
 
 def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline: bool = False) -> Path:
-    """The benchmark's file; fetched into the cache where it is nowhere.
+    """The benchmark's file; fetched into the cache if it is nowhere.
 
-    Args:
-        name: of the benchmark.
-        row: what is known about it.
-        data: folder to search before all others.
-        offline: nothing is fetched; ``HF_HUB_OFFLINE=1`` has the same effect.
+    Nothing is fetched with ``offline`` or ``HF_HUB_OFFLINE=1``.
 
     Raises:
         DataError: it is nowhere and could not, or must not, be fetched.
-        UsageError: ``data`` is no folder.
+        UsageError: ``data``, the folder to search first, is none.
     """
     found = look_up(row, data)
     if found is not None:
@@ -88,8 +61,6 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
             fetch(source, place)
         except NotFetched as error:
             failures.append(f"{source.url}: {error}")
-        except VocabForgeError as error:
-            raise _absent(name, row, data, error.render()) from error
         else:
             return place
     raise _absent(name, row, data, "; ".join(failures))
@@ -125,62 +96,31 @@ def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataEr
     )
 
 
-MAX_BYTES = 64 << 20
-"""More than any question file; what is longer is something else."""
-_CONNECT_S, _READ_S = 10.0, 30.0
-
-
 class NotFetched(Exception):
     """The file did not come; the message says why."""
 
 
-def fetch(source: Source, path: Path, *, most: int = MAX_BYTES) -> None:
+def fetch(source: Source, path: Path) -> None:
     """Fetch a published file to ``path``, which is written in one step, and only with the published bytes.
 
-    Args:
-        source: address and hash.
-        path: its folder is made if it is missing.
-        most: bytes after which the rest is not read.
-
     Raises:
-        NotFetched: no connection, no answer, another status than 200, cut short, too long, or of another hash.
+        NotFetched: no connection, no answer, an error status, cut short, or of another hash.
         VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
     """
     from ...corpus.regenerate.server import http_library
 
     library = http_library()
+    # The stored bytes are wanted, packed ones as they are.
+    how = {"follow_redirects": True, "timeout": _TIMEOUT_S, "headers": {"Accept-Encoding": "identity"}}
     try:
-        client = library.Client(
-            follow_redirects=True,
-            verify=source.url.startswith("https:"),  # loading certificates takes a quarter of a second
-            timeout=library.Timeout(_READ_S, connect=_CONNECT_S),
-            headers={"Accept-Encoding": "identity"},  # the stored bytes are wanted, packed ones as they are
-        )
-    except (OSError, ValueError) as error:  # certificates or a proxy named wrongly in the environment
+        with library.stream("GET", source.url, **how) as reply:
+            reply.raise_for_status()
+            data = b"".join(reply.iter_raw())
+    except (OSError, ValueError, library.HTTPError, library.InvalidURL) as error:
         raise NotFetched(f"{type(error).__name__}: {error}") from error
-    with client:
-        try:
-            data = _receive(client, source.url, most)
-        except library.TimeoutException as error:
-            raise NotFetched(f"no answer in time ({type(error).__name__})") from error
-        except (library.HTTPError, library.InvalidURL) as error:
-            raise NotFetched(f"{type(error).__name__}: {error}") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != source.sha256:
         raise NotFetched(
             f"another file came ({len(data):,} bytes, sha256 {digest}; published: {source.sha256})"
         )
     atomic_write(path, data)
-
-
-def _receive(client: Any, url: str, most: int) -> bytes:
-    data = bytearray()
-    with client.stream("GET", url) as reply:
-        if reply.status_code != 200:
-            reason = "".join(letter for letter in reply.reason_phrase if letter.isprintable())
-            raise NotFetched(f"status {reply.status_code} {reason}".rstrip())
-        for block in reply.iter_raw():
-            data += block
-            if len(data) > most:
-                raise NotFetched(f"more than {most:,} bytes came")
-    return bytes(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +11,10 @@ from typing import TypeVar
 from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
-from ...corpus.sources.bytes import ByteSpan
+from ...core.registry import check_known
 from ...corpus.sources.inputs import split_suffix
 from .find import cache_folder, file_of, find_file, look_up
-from .registry import BENCHMARKS, FORMATS, check_format, detect_format, read_format
+from .registry import BENCHMARKS, FORMATS, detect_format, read_format
 from .types import Benchmark, BenchmarkRow, asked_sha256
 
 ItemT = TypeVar("ItemT")
@@ -45,7 +44,7 @@ def load_benchmark(
     if limit is not None and limit < 1:
         raise UsageError("the limit must be at least 1", got=limit, source="--limit", expected="1 or more")
     if format is not None:
-        check_format(format)
+        check_known(format, FORMATS, "format of question files", source="--benchmark-format")
     row = BENCHMARKS.get(name_or_path)
     if row is None:
         whole = _from_path(name_or_path, format)
@@ -81,7 +80,7 @@ def _from_row(
     path = find_file(name, row, data=data, offline=offline)
     questions = tuple(read_format(row.format, path))
     digest = sha256_file(path)
-    published = is_published(path, digest, row)
+    published = digest in {value for source in row.sources for value in (source.sha256, source.unpacked)}
     if not published:
         say(
             f"{path} is not the published file of {name} (sha256 {digest}): figures may not compare with others'"
@@ -89,19 +88,6 @@ def _from_row(
     return Benchmark(
         name, path, digest, row.max_new_tokens, questions, row.format, row.scorer, published=published
     )
-
-
-def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
-    """Whether a file, of that hash, holds the published bytes: as they are published, unpacked, or packed anew."""
-    known = {value for source in row.sources for value in (source.sha256, source.unpacked) if value}
-    if digest in known:
-        return True
-    if not split_suffix(path)[1]:
-        return False
-    content = hashlib.sha256()
-    for _, block in ByteSpan(path).blocks():
-        content.update(block)
-    return content.hexdigest() in known
 
 
 def _from_path(name: str, format: str | None) -> Benchmark:
@@ -130,11 +116,7 @@ def _stem(path: Path) -> str:
 
 
 def benchmark_place(name: str, data: Path | None = None) -> str:
-    """Where a named benchmark's file is, or from where to where it would be fetched; nothing is fetched or read.
-
-    Raises:
-        UsageError: ``data`` is no folder.
-    """
+    """Where a named benchmark's file is, or from where to where it would be fetched; nothing is fetched or read."""
     row = BENCHMARKS[name]
     path = look_up(row, data)
     if path is not None or not row.sources:

@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.console import say
 from ...core.errors import DataError
 from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
@@ -53,11 +52,7 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def question_of(row: Row, source: str) -> Question:
-    """One row of Spec-Bench.
-
-    Raises:
-        DataError: a missing or mistyped key.
-    """
+    """One row of Spec-Bench; DataError for a missing or mistyped key."""
     number, turns = value_of(row, "question_id", source), value_of(row, "turns", source)
     require(isinstance(number, int) and not isinstance(number, bool), "question_id", number, "int", source)
     require(-(2**63) <= number < 2**63, "question_id", number, "a number from -2^63 to 2^63 - 1", source)
@@ -160,29 +155,20 @@ def read_chats(path: Path) -> list[Question]:
         VocabForgeError: a package is missing that this kind of file needs.
     """
 
-    questions: list[Question] = []
     from ...corpus.sources.bytes import Problems
     from ...corpus.sources.document import SourceOptions
     from ...corpus.sources.sources import iter_documents
 
     problems = Problems()
-    with_tools = 0
-    for number, document in enumerate(iter_documents([path], SourceOptions(), problems=problems)):
-        question = _conversation(number, document, problems)
-        if question is not None:
-            questions.append(question)
-            with_tools += _uses_tools(document)
+    documents = iter_documents([path], SourceOptions(), problems=problems)
+    found = (_conversation(number, document, problems) for number, document in enumerate(documents))
+    questions = [question for question in found if question is not None]
     if not questions:
         raise DataError(
             "the question file holds no conversation with a question",
             got=problems.summary(),
             expected='rows of {"conversations": [...]} or {"messages": [...]}',
             source=path,
-        )
-    if with_tools:
-        say(
-            f"{with_tools:,} of {len(questions):,} conversations of {path.name} use tools: "
-            "only the user's turns are asked"
         )
     return questions
 
@@ -203,9 +189,3 @@ def _system(messages: list[Message]) -> str | None:
     first = next(at for at, message in enumerate(messages) if message["role"] == "user")
     texts = [str(message["content"]) for message in messages[:first] if message["role"] in _SYSTEM_ROLES]
     return "\n\n".join(text for text in texts if text.strip()) or None
-
-
-def _uses_tools(document: Document) -> bool:
-    messages = document.messages or []
-    called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
-    return called or document.tools not in (None, "", "[]", [])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...core.errors import DataError, UsageError, did_you_mean
-from ...core.registry import resolve
-from .rows import first_row, no_question
+from ...core.errors import DataError
+from .readers import read_chats, read_gsm8k, read_human_eval, read_questions
+from .rows import iter_rows, no_question
 from .types import BenchmarkRow, Question, Scorer, Source
 
 # The two-turn categories that Spec-Bench takes over from MT-bench and also reports as one task.
@@ -99,18 +98,10 @@ BENCHMARKS: dict[str, BenchmarkRow] = {
 }
 
 
-@dataclass(frozen=True)
-class Format:
-    """What is known about a format.
+class Format(NamedTuple):
+    """How a file's rows (with these ``keys``) are read, asked with this limit for one turn, and scored."""
 
-    Attributes:
-        reader: ``module:attr`` of ``(path) -> list of questions``.
-        keys: what each of its rows holds.
-        max_new_tokens: limit for one turn of a file that is no named benchmark.
-        scorer: what scores its answers.
-    """
-
-    reader: str
+    reader: Callable[[Path], list[Question]]
     keys: tuple[str, ...]
     max_new_tokens: int
     scorer: Scorer | None
@@ -118,52 +109,16 @@ class Format:
 
 # name -> format; the first whose keys a file's first row holds is taken.
 FORMATS: dict[str, Format] = {
-    "spec-bench": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_questions",
-        ("question_id", "category", "turns"),
-        1024,
-        None,
-    ),
-    "human-eval": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_human_eval",
-        ("task_id", "prompt", "entry_point", "test"),
-        512,
-        "human-eval",
-    ),
-    "gsm8k": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_gsm8k", ("question", "answer"), 512, "gsm8k"
-    ),
-    "chat": Format(
-        "vocabforge.evaluate.benchmarks.readers:read_chats", ("conversations or messages",), 1024, None
-    ),
+    "spec-bench": Format(read_questions, ("question_id", "category", "turns"), 1024, None),
+    "human-eval": Format(read_human_eval, ("task_id", "prompt", "entry_point", "test"), 512, "human-eval"),
+    "gsm8k": Format(read_gsm8k, ("question", "answer"), 512, "gsm8k"),
+    "chat": Format(read_chats, ("conversations or messages",), 1024, None),
 }
 
 
 def read_format(name: str, path: Path) -> list[Question]:
-    """The questions of a file in a named format.
-
-    Raises:
-        UsageError: no such format.
-        DataError: see its reader.
-    """
-    reader = resolve({key: row.reader for key, row in FORMATS.items()}, name, "format of question files")
-    return reader(path)
-
-
-def check_format(name: str) -> None:
-    """Refuse a format that there is not.
-
-    Raises:
-        UsageError: naming those that there are.
-    """
-    if name not in FORMATS:
-        raise UsageError(
-            "there is no format of question files of this name",
-            got=name,
-            expected=", ".join(FORMATS),
-            source="--benchmark-format",
-            remedy=did_you_mean(name, FORMATS),
-        )
+    """The questions of a file in a named format; errors are those of its reader."""
+    return FORMATS[name].reader(path)
 
 
 def detect_format(path: Path) -> str:
@@ -172,7 +127,7 @@ def detect_format(path: Path) -> str:
     Raises:
         DataError: unreadable, empty, no JSON object, or a row of none of the formats.
     """
-    row = first_row(path)
+    _, row = next(iter_rows(path), ("", None))
     if row is None:
         no_question(path)
     for name in FORMATS:

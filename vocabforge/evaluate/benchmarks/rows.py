@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ...core.errors import DataError
 from ...core.files import parse_json
-from ...corpus.sources.bytes import DOCUMENT_LIMIT, ByteSpan
+from ...corpus.sources.bytes import ByteSpan
 from ...corpus.sources.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
 
 Row = Mapping[str, Any]
@@ -50,62 +48,14 @@ def _content(path: Path) -> bytes:
         blocks.append(block)
         size += len(block)
         if size > MAX_BYTES:
-            raise _too_large(path)
+            raise DataError(
+                "the question file is too large",
+                got=f"more than {MAX_BYTES >> 20} MiB of content",
+                expected="questions, not a corpus",
+                source=path,
+                remedy="keep the rows that are to be asked in a file of their own",
+            )
     return b"".join(blocks)
-
-
-def _too_large(path: Path) -> DataError:
-    return DataError(
-        "the question file is too large",
-        got=f"more than {MAX_BYTES >> 20} MiB of content",
-        expected="questions, not a corpus",
-        source=path,
-        remedy="keep the rows that are to be asked in a file of their own",
-    )
-
-
-def first_row(path: Path) -> Row | None:
-    """The first row, without reading the file to its end; None where there is none.
-
-    Raises:
-        DataError: unreadable, damaged, not JSON, or no object.
-    """
-    if split_suffix(path)[0] in PARQUET_SUFFIXES:
-        return next(_table_rows(path), None)
-    held, seen, again_at = b"", 0, 0
-    for _, block in chain(ByteSpan(path).blocks(), [(0, b"")]):  # at the end, what was put off is tried
-        held = held + block if held else block.lstrip()
-        seen += len(block)
-        last = not block or seen > DOCUMENT_LIMIT
-        if last or len(held) >= again_at:  # each try reads all that is held, so it doubles in between
-            again_at = 2 * len(held)
-            found, value = _first_value(held)
-            if found:
-                return None if value is None else _object(value, f"{path}:1")
-        if last:
-            break
-    if not held:
-        return None
-    raise DataError(
-        "the first row of the question file is not valid JSON",
-        got=repr(held.lstrip()[:60].decode("utf-8", "replace")),
-        expected="questions or conversations as JSON, JSON lines or Parquet",
-        source=path,
-        remedy="plain text holds no questions; a JSON file may be truncated: fetch or make it again",
-    )
-
-
-def _first_value(held: bytes) -> tuple[bool, Any]:
-    """Whether the bytes hold a whole first value, and that value; of an empty list it is None."""
-    text = held.decode("utf-8", "replace").lstrip()
-    if text.startswith("["):
-        text = text[1:].lstrip()
-        if text.startswith("]"):
-            return True, None
-    try:
-        return True, json.JSONDecoder().raw_decode(text)[0]
-    except (ValueError, RecursionError):
-        return False, None
 
 
 def _parsed(content: bytes, source: str) -> Any:
@@ -115,16 +65,13 @@ def _parsed(content: bytes, source: str) -> Any:
         ValueError,
         RecursionError,
     ) as error:  # also numbers of thousands of digits, thousands of brackets
-        what, got = "a question cannot be parsed", str(error)
-        if isinstance(error, UnicodeDecodeError):
-            what = "a question is not UTF-8 text"
-        elif isinstance(error, json.JSONDecodeError):
-            what, got = (
-                "a question is not valid JSON",
-                f"{error.msg} at line {error.lineno}, column {error.colno}",
-            )
+        utf8 = isinstance(error, UnicodeDecodeError)
         raise DataError(
-            what, got=got, source=source, remedy="the file may be truncated; fetch or make it again"
+            "a question is not UTF-8 text" if utf8 else "a question is not valid JSON",
+            got=error,
+            expected="questions or conversations as JSON, JSON lines or Parquet",
+            source=source,
+            remedy="the file may be truncated; fetch or make it again",
         ) from error
 
 
@@ -141,29 +88,13 @@ def _object(value: Any, source: str) -> Row:
 
 def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet file, a few held at a time."""
-    from ...corpus.sources.parquet import row_groups
-
-    if sum(row_groups(path).rows) > MAX_BYTES >> 8:  # an empty row's objects take as much memory
-        raise _too_large(path)
     parquet = import_extra("pyarrow.parquet", "reading Parquet", path)
     arrow = import_extra("pyarrow", "reading Parquet", path)
-    size = 0
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
-                for row in batch.to_pylist():
-                    size += _text_bytes(row)
-                    if size > MAX_BYTES:  # of a dictionary's few values a file can make any number of rows
-                        raise _too_large(path)
-                    yield row
-    except UnicodeDecodeError as error:  # Arrow does not check texts when it reads them
-        raise DataError(
-            "a question is not UTF-8 text",
-            got=error,
-            source=path,
-            remedy="write the table again with texts in UTF-8",
-        ) from error
-    except (arrow.ArrowException, OSError) as error:
+                yield from batch.to_pylist()
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # Arrow does not check texts
         raise DataError(
             "the Parquet file is damaged or not Parquet",
             got=" ".join(str(error).split())[:300],
@@ -172,42 +103,22 @@ def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
         ) from error
 
 
-def _text_bytes(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(map(_text_bytes, value.values()))
-    if isinstance(value, list):
-        return sum(map(_text_bytes, value))
-    return len(value) if isinstance(value, str | bytes) else 8
-
-
 def value_of(row: Row, key: str, source: str) -> Any:
-    """A value of a row.
-
-    Raises:
-        DataError: the key is absent.
-    """
+    """A value of a row; DataError if the key is absent."""
     if key not in row:
         raise DataError("a question lacks a key", got=sorted(map(str, row)), expected=key, source=source)
     return row[key]
 
 
 def text_of(row: Row, key: str, source: str) -> str:
-    """A text of a row that is not empty.
-
-    Raises:
-        DataError: the key is absent, or holds something else, or half a character.
-    """
+    """A text of a row that is not empty; DataError if it is absent, something else, or holds half a character."""
     value = value_of(row, key, source)
     require(isinstance(value, str) and value != "", key, value, "a non-empty text", source)
     return whole(value, key, source)
 
 
 def require(fits: bool, key: str, value: Any, expected: str, source: str) -> None:
-    """Check a value of a row.
-
-    Raises:
-        DataError: it does not fit.
-    """
+    """Raise DataError unless a value of a row fits."""
     if not fits:
         raise DataError(f"{key} is not valid", got=_short(value), expected=expected, source=source)
 
@@ -217,11 +128,7 @@ def _short(value: Any) -> str:
 
 
 def whole(text: str, key: str, source: str) -> str:
-    """The text, checked for half characters (lone surrogates), which JSON can write and UTF-8 cannot.
-
-    Raises:
-        DataError: it holds one.
-    """
+    """The text; DataError if it holds half a character (a lone surrogate), which JSON can write and UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -235,11 +142,7 @@ def whole(text: str, key: str, source: str) -> str:
 
 
 def no_question(path: Path) -> NoReturn:
-    """Refuse a file without a row.
-
-    Raises:
-        DataError: always.
-    """
+    """Refuse a file without a row."""
     raise DataError(
         "the question file holds no question",
         source=path,
@@ -248,11 +151,7 @@ def no_question(path: Path) -> NoReturn:
 
 
 def add_id(seen: dict[int, str], question_id: int, source: str) -> None:
-    """Record a question id.
-
-    Raises:
-        DataError: it was given before.
-    """
+    """Record a question id; DataError if it was given before."""
     first = seen.setdefault(question_id, source)
     if first is not source:
         raise DataError(

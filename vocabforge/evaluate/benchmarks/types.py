@@ -15,13 +15,10 @@ Scorer = Literal["gsm8k", "human-eval"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a question file is published.
+    """Where a question file is published; ``about`` names repository and commit for messages.
 
     Attributes:
-        url: address of the file.
-        sha256: hash of what the address gives.
-        unpacked: hash of the same file unpacked; None where it comes unpacked.
-        about: repository and commit, for messages.
+        sha256, unpacked: hash of what the address gives, and of the same file unpacked (None if it comes unpacked).
     """
 
     url: str
@@ -35,15 +32,10 @@ class BenchmarkRow:
     """What is known about a named benchmark.
 
     Attributes:
-        files: names that its question file may have below a data folder; the first that is found is read. Empty
-            for one that is made here.
-        format: name of its reader.
-        sources: where it is published, in the order in which they are tried; the address ends with the name of
-            one of ``files``.
+        files: names that its question file may have below a data folder; the first that is found is read. Empty if
+            it is made here.
+        sources: tried in order; the address ends with the name of one of ``files``.
         max_new_tokens: its own limit for one turn.
-        scorer: what scores its answers.
-        about: one sentence.
-        questions: how many there are in the published file.
     """
 
     files: tuple[str, ...]
@@ -60,11 +52,8 @@ class Question:
     """One benchmark question.
 
     Attributes:
-        question_id: number, unique in its benchmark.
-        category: group that figures are also given for.
-        turns: the user's messages in order.
-        reference: reference answers by turn, where the benchmark has them.
-        task_id: the benchmark's own name of the question where that is a text (``HumanEval/0``).
+        turns: the user's messages in order. reference: reference answers by turn.
+        task_id: the benchmark's own name of the question if that is a text (``HumanEval/0``).
         system: system message of its conversation.
         check: what the scorer needs (``HumanEval``: prompt, entry_point, test; GSM8K: answer).
     """
@@ -88,15 +77,10 @@ class Benchmark:
     """Questions of one file and what identifies them.
 
     Attributes:
-        name: table name, or the file's name.
-        path: the file read; None where the questions are made in memory.
-        sha256: hash of that file, or of the questions.
+        path: None if the questions are made in memory. sha256: of that file, or of the questions.
         max_new_tokens: the benchmark's own limit for one turn.
-        questions: those that are asked, in file order.
-        format: name of the reader.
-        scorer: what scores the answers.
-        published: whether the file is the published one, byte for byte; None where none is known.
-        of: questions in the file, before any limit.
+        questions, of: those that are asked, in file order; how many the file has.
+        published: whether the file is the published one, byte for byte; None if none is known.
     """
 
     name: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
 from ..results.answers import MethodRows, read_method
-from ..results.schema import ARTIFACT_KIND, RESULTS, Results, read_results
+from ..results.schema import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
 
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"
@@ -19,25 +19,24 @@ TRAINING_LOG = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class EvaluationRun:
-    """One evaluation artefact under a label.
-
-    Attributes:
-        content_hash: of the artefact.
-    """
+    """One evaluation artefact under a label."""
 
     label: str
     folder: Path
     results: Results
     content_hash: str
 
-    def rows(self, method: str) -> list[MethodRows]:
+    def name_of(self, method: MethodResults) -> str:
+        """``RUN:METHOD``."""
+        return f"{self.label}{SEPARATOR}{method.name}"
+
+    def rows(self, method: MethodResults) -> list[MethodRows]:
         """The method's answer and detail rows, run by run.
 
         Raises:
             DataError: a row that cannot be read.
         """
-        found = next(one for one in self.results.methods if one.name == method)
-        return read_method(self.folder, found.answers, found.details)
+        return read_method(self.folder, method.answers, method.details)
 
 
 def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
@@ -48,12 +47,10 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
         UsageError: a label or a folder twice, or a label that cannot be one.
     """
     named = [_split(text) for text in given]
-    seen: dict[Path, Path] = {}
-    for _, path in named:
-        if (first := seen.setdefault(path.resolve(), path)) is not path:
-            raise UsageError(
-                "an evaluation is given twice", got=f"{first} and {path}", remedy="name each folder once"
-            )
+    folders = [path.resolve() for _, path in named]
+    if len(set(folders)) < len(folders):
+        twice = next(path for path in folders if folders.count(path) > 1)
+        raise UsageError("an evaluation is given twice", got=twice, remedy="name each folder once")
     runs = []
     for label, (_, path) in zip(_labels(named), named, strict=True):
         artifact = _open(path)
@@ -65,18 +62,13 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
 
 def _check(results: Results, artifact: Artifact) -> None:
     """Results name the rows of the same folder, as many for each method; nothing else is read."""
-    counts = {len(files) for method in results.methods for files in (method.answers, method.details)}
-    strange = [
-        file
-        for method in results.methods
-        for file in (*method.answers, *method.details)
-        if file not in artifact.manifest["files"]
-    ]
-    names = [method.name for method in results.methods]
-    if len(counts) != 1 or strange or len(set(names)) < len(names):
+    files = [(*method.answers, *method.details) for method in results.methods]
+    counts = {len(part) for method in results.methods for part in (method.answers, method.details)}
+    names = {method.name for method in results.methods}
+    known = all(file in artifact.manifest["files"] for some in files for file in some)
+    if len(counts) != 1 or not known or len(names) < len(results.methods):
         raise ArtifactError(
             "the results do not fit their evaluation",
-            got=strange[0] if strange else "rows of a method are missing, or a method is named twice",
             expected="for each method the same number of answer and detail files of this folder",
             source=artifact.path / RESULTS,
             remedy="evaluate again",
@@ -113,23 +105,18 @@ def _labels(named: Sequence[tuple[str | None, Path]]) -> list[str]:
 def _open(path: Path) -> Artifact:
     """A verified evaluation; says what else the folder is."""
     training = path if path.is_dir() else path.parent
-    if not (path / MANIFEST).is_file():
-        partial = path.with_name(f"{path.name}.partial")
-        if path.name == RESULTS and (path.parent / MANIFEST).is_file():
-            raise ArtifactError(
-                "this is a file of an evaluation", got=path, remedy=f"name its folder: {path.parent}"
-            )
-        if (training / TRAINING_LOG).is_file():
-            raise ArtifactError(
-                "this is a training run, not an evaluation",
-                got=path,
-                expected="the output folder of `vocabforge eval`",
-                remedy=f"for its own report: vocabforge report-training {training}",
-            )
-        if partial.is_dir() and not path.exists():
-            raise ArtifactError(
-                "this evaluation was interrupted and has no figures yet",
-                got=partial,
-                remedy="run its `vocabforge eval` command again: it resumes at the next question",
-            )
+    partial = path.with_name(f"{path.name}.partial")
+    if (training / TRAINING_LOG).is_file() and not (path / MANIFEST).is_file():
+        raise ArtifactError(
+            "this is a training run, not an evaluation",
+            got=path,
+            expected="the output folder of `vocabforge eval`",
+            remedy=f"for its own report: vocabforge report-training {training}",
+        )
+    if partial.is_dir() and not path.exists():
+        raise ArtifactError(
+            "this evaluation was interrupted and has no figures yet",
+            got=partial,
+            remedy="run its `vocabforge eval` command again: it resumes at the next question",
+        )
     return open_artifact(path, ARTIFACT_KIND)

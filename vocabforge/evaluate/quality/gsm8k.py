@@ -34,13 +34,7 @@ INTERVAL = "95% Wilson score interval over questions; further runs of a question
 
 @dataclass(frozen=True)
 class Score:
-    """One answer's verdict.
-
-    Attributes:
-        marked: the number in the benchmark's own form; None where there is none.
-        number: the number judged; None: the answer holds no number.
-        passed: it is the reference's. passed_marked: that in the benchmark's own form is.
-    """
+    """One answer's verdict: the ``number`` judged, and the ``marked`` one in the benchmark's own form (None: none)."""
 
     marked: Decimal | None
     number: Decimal | None
@@ -107,15 +101,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def rate(verdicts: Sequence[Sequence[bool]]) -> Figure:
-    """The share of right answers.
-
-    Args:
-        verdicts: (runs, questions), each run over the same questions.
-
-    Returns:
-        The mean over runs, the standard deviation over runs (ddof 1), the interval over questions (none of fewer than
-        two).
-    """
+    """Share of right answers in (runs, questions): mean and deviation over runs, interval over questions."""
     questions = len(verdicts[0]) if verdicts else 0
     if questions == 0:
         return Figure()

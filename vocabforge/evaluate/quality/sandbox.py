@@ -30,22 +30,14 @@ from ...core.errors import VocabForgeError
 PASSED, TIMED_OUT = "passed", "timed out"
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _REPORT_LIMIT = 1 << 16  # bytes that a program can write to one file, its report included
-_SIGNALS = {one.value: one.name for one in signal.Signals}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use.
-
-    Attributes:
-        wall_s: seconds, including the start of its interpreter.
-        memory_mib: address space.
-        open_files: file descriptors.
-    """
+    """What one program may use: seconds, including the start of its interpreter, and address space."""
 
     wall_s: float = 10.0
     memory_mib: int = 1024
-    open_files: int = 32
 
     def resources(self) -> dict[str, int]:
         """Names in the module ``resource`` and their values; the address space last, so that nothing else fails."""
@@ -53,7 +45,7 @@ class Limits:
             "RLIMIT_CORE": 0,
             "RLIMIT_FSIZE": _REPORT_LIMIT,
             "RLIMIT_NPROC": 0,  # no new processes or threads; root is exempt from it
-            "RLIMIT_NOFILE": self.open_files,
+            "RLIMIT_NOFILE": 32,
             "RLIMIT_STACK": 8 << 20,
             "RLIMIT_CPU": math.ceil(self.wall_s) + 1,
             "RLIMIT_AS": self.memory_mib << 20,
@@ -97,8 +89,6 @@ class Sandbox:
             "sandbox": "a process each, with resource limits and a temporary folder",
             "isolated": isolated,
             "limits": f"{self.limits.wall_s:g} s, {self.limits.memory_mib} MiB",
-            "verdict": "the tests' own, in the program's process; a program that means to deceive them can",
-            "python": f"{platform.python_version()}, standard library only",
         }
 
     def run_all(self, programs: Sequence[str], description: str) -> list[str]:
@@ -125,22 +115,14 @@ class Sandbox:
         """
         token = secrets.token_hex(16)
         job = {"token": token, "program": program, "limits": self.limits.resources()}
+        python = [os.path.realpath(sys.executable), "-s", "-S", "-B", "-X", "utf8"]
         with (
             tempfile.TemporaryDirectory(prefix="vocabforge-sandbox-", ignore_cleanup_errors=True) as folder,
             tempfile.TemporaryFile() as report,
         ):
             try:
                 process = subprocess.Popen(
-                    [
-                        *self._wrap,
-                        os.path.realpath(sys.executable),
-                        "-s",
-                        "-S",
-                        "-B",
-                        "-X",
-                        "utf8",
-                        str(_CHILD),
-                    ],
+                    [*self._wrap, *python, str(_CHILD)],
                     stdin=subprocess.PIPE,
                     stdout=report,
                     stderr=subprocess.DEVNULL,
@@ -150,12 +132,7 @@ class Sandbox:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise VocabForgeError(
-                    "cannot start a process",
-                    got=error,
-                    source=sys.executable,
-                    remedy="check the limits on processes and memory (ulimit -a)",
-                ) from error
+                raise VocabForgeError("cannot start a process", got=error, source=sys.executable) from error
             try:
                 process.communicate(json.dumps(job).encode(), timeout=self.limits.wall_s)
             except subprocess.TimeoutExpired:
@@ -186,5 +163,5 @@ def _verdict(report: str, token: str, code: int) -> str:
         # The program makes the message: nothing in it may steer a terminal.
         return "failed: " + "".join(letter if letter.isprintable() else " " for letter in message)
     if code < 0:
-        return f"failed: the process was ended by {_SIGNALS.get(-code, f'signal {-code}')}"
+        return f"failed: the process was ended by {signal.strsignal(-code)}"
     return f"failed: it left before its tests were over (exit code {code})"

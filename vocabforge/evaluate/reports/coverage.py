@@ -7,8 +7,8 @@ from typing import Any
 
 from ...core.console import DataCell, DataTable, FactList, percent
 from .coverage_data import HELD_OUT
-from .page import Block, CodeBlock, PageCard, PageChart, PageSection, ReportPage, render_report_page
-from .plots import METHOD_COLOURS, Trace, dot_chart, standalone, trace_lines
+from .page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
+from .plots import METHOD_COLOURS, Trace, standalone, trace_lines
 
 CoverageResults = Mapping[str, Any]
 _SIZE_AXIS = "size of the draft vocabulary"
@@ -17,7 +17,7 @@ _CEILINGS = ("static", "oracle", "greedy")
 
 def report_files(results: CoverageResults) -> dict[str, str]:
     """Path -> text: ``coverage.html``, which loads nothing from anywhere, and each chart as ``plots/NAME.svg``."""
-    charts, ceilings = coverage_charts(results), ceiling_charts(results)
+    chart, ceilings = coverage_chart(results), ceiling_charts(results)
     table, counted = results["table"], results["texts"][0]
     about = (
         "A weighted mixture of frequency tables"
@@ -26,49 +26,22 @@ def report_files(results: CoverageResults) -> dict[str, str]:
     )
     about += f", vocabulary of {results['vocab_size']:,} ids, {counted['ids']:,} of them with a count."
     vocabularies: list[Block] = [vocabulary_table(results)] if results["vocabularies"] else []
+    how: list[Block] = [FactList(results["facts"]), CodeBlock(results["command"], "Command")]
     page = ReportPage(
         "coverage",
         table["name"],
         [
-            PageSection(
-                "Coverage by size", [*charts, coverage_table(results), _share_table(results)], "coverage"
-            ),
+            PageSection("Coverage by size", [chart, coverage_table(results)], "coverage"),
             PageSection("Texts", [_text_table(results)], "texts"),
             PageSection("Draft vocabularies", vocabularies, "vocabularies"),
             PageSection("Ceilings of acceptance", _ceiling_blocks(results, ceilings), "ceilings"),
-            PageSection(
-                "How it was measured",
-                [FactList(results["facts"]), CodeBlock(results["command"], "Command")],
-                "how",
-            ),
+            PageSection("How it was measured", how, "how"),
         ],
+        lead=summary_lines(results)[0],
         about=about,
-        cards=_cards(results),
     )
-    files = {f"plots/{chart.key}.svg": chart.file for chart in [*charts, *ceilings]}
+    files = {f"plots/{one.key}.svg": one.file for one in (chart, *ceilings)}
     return {"coverage.html": render_report_page(page)} | files
-
-
-def _cards(results: CoverageResults) -> list[PageCard]:
-    counted = results["texts"][0]
-    carrying = next(row for row in counted["carrying"] if row["share"] == 0.95)
-    cards = [
-        PageCard(
-            "Carries 95% of tokens",
-            percent(carrying["of_vocabulary"], 1),
-            f"of the vocabulary: {carrying['size']:,} ids",
-        ),
-        PageCard("Ids with a count", percent(counted["ids"] / results["vocab_size"], 1), "of the vocabulary"),
-    ]
-    if counted["unseen_estimate"] is not None:
-        note = "of further tokens of this kind have an id without a count (Good–Turing)"
-        cards.append(PageCard("Expected unseen", percent(counted["unseen_estimate"], 3), note))
-    for text in results["texts"]:
-        if text["role"] == HELD_OUT and not text["domain"]:
-            note = "of the held-out tokens have an id without a count"
-            cards.append(PageCard(f"Unseen in {text['name']}", percent(text["without_count"], 3), note))
-            break
-    return cards
 
 
 def _heads(results: CoverageResults) -> list[str]:
@@ -95,25 +68,6 @@ def coverage_table(results: CoverageResults) -> DataTable:
         "number could hold of the text."
     )
     return DataTable("Tokens inside, %", ["size", "of V", *_heads(results)], rows, note)
-
-
-def _share_table(results: CoverageResults) -> DataTable:
-    def size(text: Mapping[str, Any], at: int) -> DataCell:
-        first, own = (text["size_for"][at][name] for name in ("size", "own_size"))
-        return DataCell("–" if first is None else f"{first:,}", "" if own is None else f"({own:,})")
-
-    rows = [
-        [
-            percent(row["share"], 1),
-            *(size(text, at) for text in results["texts"]),
-        ]
-        for at, row in enumerate(results["texts"][0]["size_for"])
-    ]
-    note = (
-        "The fewest first ids that hold at least this share. In brackets: with the text's own ranking. A dash: no size "
-        "does."
-    )
-    return DataTable("Size for a share", ["share", *_heads(results)], rows, note)
 
 
 def _text_table(results: CoverageResults) -> DataTable:
@@ -212,10 +166,8 @@ def summary_lines(results: CoverageResults) -> list[str]:
         for row in counted["carrying"]
     )
     lines = [f"The counted tokens are carried: {carrying}; the vocabulary has {results['vocab_size']:,}."]
-    if counted["unseen_estimate"] is not None:
-        lines.append(
-            f"Expected share of further tokens without a count (Good-Turing): {counted['unseen_estimate']:.4%}."
-        )
+    if (unseen := counted["unseen_estimate"]) is not None:
+        lines.append(f"Expected share of further tokens without a count (Good-Turing): {unseen:.4%}.")
     lines += [
         f"{text['name']} (held out): {text['without_count']:.4%} of its tokens have an id without a count."
         for text in results["texts"]
@@ -234,52 +186,18 @@ def _inside(value: float | None) -> str:
     return f"{100 * value:.2f}" if value < 0.99995 or value == 1.0 else ">99.99"
 
 
-def coverage_charts(results: CoverageResults) -> list[PageChart]:
-    """Coverage over sizes, the same as what is missed, and the draft vocabularies by text."""
-    texts, sizes = results["texts"], results["curve_sizes"]
+def coverage_chart(results: CoverageResults) -> PageChart:
+    """Share of each text inside, over sizes."""
+    sizes, traces = results["curve_sizes"], []
     first = max(16, sizes[-1] >> 10)
     kept = [index for index, size in enumerate(sizes) if size >= first] or list(range(len(sizes)))
-    inside, missed = [], []
-    for index, text in enumerate(texts):
+    for index, text in enumerate(results["texts"]):
         x, values = [sizes[at] for at in kept], [100 * text["curve"][at] for at in kept]
-        look = {"dashed": text["role"] == HELD_OUT, "marked": text_look(index) >= METHOD_COLOURS}
-        inside.append(Trace(text_look(index), x, values, text["name"], **look))
-        missed.append(Trace(text_look(index), x, [100 - value for value in values], text["name"], **look))
-    charts = [
-        _over_sizes(
-            "coverage",
-            "Coverage by size",
-            "Ranking made from all counted tokens; forced ids first",
-            inside,
-            "tokens inside, %",
-        ),
-        _over_sizes(
-            "missed",
-            "What is missed",
-            "The same curves from the other side, on a logarithmic axis",
-            missed,
-            "tokens outside, %",
-            log_y=True,
-        ),
-    ]
-    vocabs, rows = results["vocabularies"], [text["name"] for text in texts]
-    if vocabs:
-        shares = {
-            number: [None if (share := vocab["coverage"][row]) is None else 100 * share for row in rows]
-            for number, vocab in enumerate(vocabs, start=1)
-        }
-        names = {
-            number: f"{vocab['name']} ({vocab['size']:,})" for number, vocab in enumerate(vocabs, start=1)
-        }
-        svg = dot_chart("voc", "tokens inside, %", rows, shares)
-        file = standalone(dot_chart("voc-file", "tokens inside, %", rows, shares, names=names))
-        legend = list(names.items())
-        charts.append(
-            PageChart(
-                "Draft vocabularies", "Coverage of each text", svg, legend, key="vocabularies", file=file
-            )
-        )
-    return charts
+        look = text_look(index)
+        held = text["role"] == HELD_OUT
+        traces.append(Trace(look, x, values, text["name"], dashed=held, marked=look >= METHOD_COLOURS))
+    note = "Ranking made from all counted tokens; forced ids first"
+    return _over_sizes("coverage", "Coverage by size", note, traces, "tokens inside, %")
 
 
 def text_look(index: int) -> int:
@@ -293,14 +211,7 @@ def ceiling_charts(results: CoverageResults) -> list[PageChart]:
     ceilings, charts = results["ceilings"], []
     for number, (name, domain) in enumerate(ceilings["domains"].items() if ceilings else (), start=1):
         traces = [
-            Trace(
-                look,
-                ceilings["sizes"],
-                [None if value is None else 100 * value for value in domain[kind]],
-                text,
-                dashed=dashed,
-                marked=False,
-            )
+            Trace(look, ceilings["sizes"], _percent(domain[kind]), text, dashed=dashed, marked=False)
             for kind, look, text, dashed in (
                 ("oracle", 3, "oracle: best k ids at each position", False),
                 ("static", 1, "static: the counted ranking", False),
@@ -311,22 +222,19 @@ def ceiling_charts(results: CoverageResults) -> list[PageChart]:
             Trace(4 + at, [vocab["size"]], [100 * vocab["static"]], f"static: {label}")
             for at, (label, vocab) in enumerate(domain["vocabularies"].items())
         ]
-        charts.append(
-            _over_sizes(
-                f"ceiling-{number}", name, f"{domain['positions']:,} positions", traces, "best acceptance, %"
-            )
-        )
+        note = f"{domain['positions']:,} positions"
+        charts.append(_over_sizes(f"ceiling-{number}", name, note, traces, "best acceptance, %"))
     return charts
 
 
-def _over_sizes(
-    key: str, title: str, note: str, traces: Sequence[Trace], label: str, *, log_y: bool = False
-) -> PageChart:
-    bottom, top = (None, None) if log_y else (0.0, 101.0)
-    axes: dict[str, Any] = {"log_x": True, "log_y": log_y, "bottom": bottom, "top": top}
+def _percent(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else 100 * value for value in values]
+
+
+def _over_sizes(key: str, title: str, note: str, traces: Sequence[Trace], label: str) -> PageChart:
     svg, file = (
-        trace_lines(name, (_SIZE_AXIS, label), traces, legend=legend, **axes)
-        for name, legend in ((key, False), (f"{key}-file", True))
+        trace_lines(name, (_SIZE_AXIS, label), traces, log_x=True, bottom=0.0, top=101.0, legend=name != key)
+        for name in (key, f"{key}-file")
     )
     legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]
     return PageChart(title, note, svg, legend, key=key, file=standalone(file))

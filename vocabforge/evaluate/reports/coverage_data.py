@@ -18,7 +18,6 @@ from ...vocab.subset.coverage import (
     curve_sizes,
     rank_all,
     size_ladder,
-    smallest_size,
     unseen_mass,
     unseen_share,
 )
@@ -27,19 +26,15 @@ from ...vocab.subset.subset import VocabSubset
 
 RESULTS_VERSION = 1
 COUNTED, HELD_OUT = "counted", "held out"
-_SHARES = (0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Counts that coverage is measured over.
+    """Counts (V,) that coverage is measured over.
 
     Attributes:
-        name: shown.
         role: ``counted`` (the ranking was made from it, or from a table that holds it) or ``held out``.
-        part: it is a domain of a table, not a whole one.
-        counts: (V,).
-        mixed: the counts are a mixture's.
+        part: it is a domain of a table. mixed: the counts are a mixture's.
     """
 
     name: str
@@ -111,12 +106,7 @@ def measure_coverage(
 
 
 def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
-    """The counted table, its domains, and the same of each held-out table; empty domains are left out.
-
-    Raises:
-        UsageError: two held-out tables of one name.
-        DataError: a table without tokens.
-    """
+    """The counted table, its domains, and the same of each held-out table; empty domains are left out."""
     texts = []
     for part, role in [(counts, COUNTED), *((one, HELD_OUT) for one in heldout)]:
         if part.table.tokens == 0:
@@ -158,7 +148,6 @@ def _warn_of_leaks(counts: TablePart, heldout: Sequence[TablePart]) -> None:
 
 def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> dict[str, Any]:
     counts = text.counts
-    own = rank_all(counts)
     return {
         "name": text.name,
         "role": text.role,
@@ -166,17 +155,9 @@ def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> di
         "tokens": int(counts.sum()),
         "ids": int(np.count_nonzero(counts)),
         "coverage": coverage_at(ranked, counts, ladder),
-        "own_coverage": coverage_at(own, counts, ladder),
+        "own_coverage": coverage_at(rank_all(counts), counts, ladder),
         "curve": coverage_at(ranked, counts, curve_sizes(len(counts))),
         "carrying": [asdict(row) for row in carrying(counts)],
-        "size_for": [
-            {
-                "share": share,
-                "size": smallest_size(ranked, counts, share),
-                "own_size": smallest_size(own, counts, share),
-            }
-            for share in _SHARES
-        ],
         "unseen_estimate": None if text.mixed else unseen_mass(counts),
         "without_count": unseen_share(seen, counts),
     }

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...core.console import DataTable, FactList, percent
+from ...core.console import DataTable, FactList
 from .plots import LIGHT, MARKERS, METHOD_COLOURS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
-
-_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 @dataclass(frozen=True)
@@ -32,12 +30,10 @@ class PageCard:
 
 @dataclass(frozen=True)
 class PageChart:
-    """A chart with its words.
+    """A chart of ``plots.py`` with its words; ``legend`` has colour numbers and names.
 
     Attributes:
-        svg: of ``plots.py``.
-        legend: number of a colour and marker, and what it stands for; empty when names are in the chart.
-        key: name of the chart's own file, if it gets one; file: its SVG.
+        key, file: name of the chart's own file, if it gets one, and its SVG.
     """
 
     title: str
@@ -69,11 +65,7 @@ Block = PageChart | DataTable | FactList | CodeBlock | Folded | str
 
 @dataclass(frozen=True)
 class PageSection:
-    """A heading with its blocks; a text among them is a note.
-
-    Attributes:
-        key: target of the link in the contents; empty without one.
-    """
+    """A heading with its blocks (a text is a note); ``key`` is the target of its link in the contents."""
 
     title: str
     blocks: Sequence[Block]
@@ -86,8 +78,7 @@ class ReportPage:
 
     Attributes:
         kind: such as ``evaluation``.
-        lead: the result in a sentence.
-        about: what was measured, and how.
+        lead, about: the result in a sentence; what was measured, and how.
         alarms: what must be read first; the others are ``warnings``.
     """
 
@@ -103,22 +94,14 @@ class ReportPage:
 
 def render_report_page(page: ReportPage) -> str:
     """HTML text of a report; sections without blocks are left out."""
-    return render_page("page.html.j2", page=page, sections=[one for one in page.sections if one.blocks])
-
-
-def render_page(template: str, **values: Any) -> str:
-    """HTML text of a template of this package that extends ``page.html.j2``.
-
-    Filters: ``number(digits)``, ``percent(digits)`` (of a share), ``integer``; None is shown as a dash.
-    ``name``: a name that a narrow column breaks between its parts.
-    ``swatch(index)``: a method's colour and marker, as the charts draw it.
-    """
-    return _environment().get_template(template).render(colours=METHOD_COLOURS, light_colours=LIGHT, **values)
+    sections = [one for one in page.sections if one.blocks]
+    template = _environment().get_template("page.html.j2")
+    return template.render(page=page, sections=sections, colours=METHOD_COLOURS, light_colours=LIGHT)
 
 
 @functools.cache
 def _environment() -> Environment:
-    """One for all pages: it keeps the compiled templates."""
+    """One for all pages: it keeps the compiled template."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -128,18 +111,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        number=lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}",
-        integer=lambda value: "–" if value is None else f"{value:,}",
-        # + 0.0: what rounds to nothing is shown without a sign
-        percent=lambda value, digits=0: percent(value and round(value, digits + 2) + 0.0, digits),
-        swatch=_swatch,
-        name=_name,
-        # Lines of a few words, as a long heading would take the width from the figures.
-        heading=lambda text: "\n".join(textwrap.fill(line, 13, **_WHOLE_WORDS) for line in text.split("\n")),
-        groups=_groups,
-    )
+    environment.filters.update(swatch=_swatch, name=_name, heading=_heading, groups=_groups)
     return environment
+
+
+def _heading(text: str) -> str:
+    """In lines of a few words: a long heading would take the width from the figures."""
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.fill(line, 13, **whole) for line in text.split("\n"))
 
 
 def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:

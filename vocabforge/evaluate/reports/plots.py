@@ -68,13 +68,7 @@ def shortened(text: str, length: int = _LONGEST_NAME) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A method's value with its interval.
-
-    Attributes:
-        index: number of the method's colour and marker.
-        text: the value in words.
-        low, high: interval; None without one.
-    """
+    """A method's value (``text``: in words) with its interval; ``index`` is its colour and marker."""
 
     index: int
     name: str
@@ -86,15 +80,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Trace:
-    """A curve, or a single point with its interval.
+    """A curve, or a single point with its interval ``low`` to ``high``.
 
     Attributes:
         index: number of the colour, marker and line style.
         y: values; None without one.
         label: name in the legend of a file.
-        dashed: dashed whatever the index says.
-        marked: draw markers.
-        low, high: interval of a single point.
     """
 
     index: int
@@ -118,38 +109,30 @@ def trace_lines(
     traces: Sequence[Trace],
     *,
     log_x: bool = False,
-    log_y: bool = False,
     bottom: float | None = None,
     top: float | None = None,
     level: float | None = None,
     marks: Sequence[float] = (),
     legend: bool = False,
 ) -> str:
-    """Curves over steps, positions, runs or sizes.
+    """Curves over steps, positions or sizes.
 
     Args:
         name: prefix of the SVG's ids, different for each chart of a page.
-        labels: of both axes.
-        log_x: sizes, on a logarithmic axis of powers of two. log_y: values on a logarithmic axis, if one is above 0.
-        bottom, top: ends of the value axis; None leaves them to the values.
-        level: value marked by a horizontal line. marks: places marked by upright lines.
+        log_x: sizes, on a logarithmic axis of powers of two.
+        level, marks: a value and places marked by lines across the chart.
         legend: name the curves inside the chart (for a file that stands alone).
     """
-    log_y = log_y and any(y > 0 for trace in traces for y in trace.known()[1])
 
     def draw(axes: Axes) -> None:
         if log_x:
             axes.set_xscale("log", base=2)
-        if log_y:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.minorticks_off()
         if level is not None:
             axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
         for place in marks:
             axes.axvline(place, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
         for trace in traces:
-            _draw_trace(axes, trace, above_0=log_y)
+            _draw_trace(axes, trace)
         axes.margins(x=0.06 if max((len(trace.x) for trace in traces), default=0) < 20 else 0.02, y=0.1)
         axes.set_ylim(bottom, top)
         if log_x:
@@ -174,10 +157,8 @@ def trace_lines(
     return render_chart(name, 3.0, draw)
 
 
-def _draw_trace(axes: Axes, trace: Trace, *, above_0: bool) -> None:
+def _draw_trace(axes: Axes, trace: Trace) -> None:
     x, y = trace.known()
-    if above_0:
-        x, y = [place for place, value in zip(x, y) if value > 0], [value for value in y if value > 0]
     if trace.low is not None and trace.high is not None and y:
         reach = [[max(0.0, y[0] - trace.low)], [max(0.0, trace.high - y[0])]]
         axes.errorbar(x[:1], y[:1], yerr=reach, color=method_colour(trace.index), capsize=3.5, linewidth=1.6)
@@ -207,17 +188,13 @@ def dot_chart(
     series: Mapping[int, Sequence[float | None]],
     *,
     reference: float | None = None,
-    from_zero: bool = False,
     names: Mapping[int, str] | None = None,
 ) -> str:
-    """One line per row (category), one dot per method.
+    """One line per row (category), one dot per method; the first row is set apart by weight.
 
     Args:
-        label: of the value axis.
-        rows: row names, top to bottom; the first is set apart by weight.
         series: method index -> value per row; None without one.
         reference: value marked by an upright line.
-        from_zero: start the value axis at 0.
         names: method index -> name, for a legend inside the chart (for a file that stands alone).
     """
 
@@ -238,8 +215,6 @@ def dot_chart(
         axes.set_yticks(range(len(rows)), list(rows))
         axes.get_yticklabels()[0].set_fontweight("bold")
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        if from_zero:
-            axes.set_xlim(left=0)
         axes.set_xlabel(label)
 
     return render_chart(name, 0.85 + 0.3 * len(rows), draw)
@@ -299,12 +274,7 @@ def stacked_rows(
     rows: Sequence[tuple[str, str]],
     parts: Sequence[tuple[int, Sequence[float]]],
 ) -> str:
-    """One bar per row, divided into its parts; wide parts have their share written in.
-
-    Args:
-        rows: name and value in words.
-        parts: number of the colour and the value in each row, left to right.
-    """
+    """One bar per row (name, value in words), divided into parts (colour, values); wide parts show their share."""
     totals = [sum(values[row] for _, values in parts) for row in range(len(rows))]
     widest = max(totals, default=0.0) or 1.0
 

@@ -62,28 +62,12 @@ def deviation(figure: Figure, digits: int = 2) -> str:
     return f"±{number(figure.sd, digits if abs(figure.value or 0.0) < 1000 else 0)}"
 
 
-def figure_cell(
-    figure: Figure, digits: int = 2, unit: str = "", *, spread: bool = False, scale: float = 1.0
-) -> DataCell:
-    """A figure as a table cell: its interval below it, all in words as its tip.
-
-    Args:
-        unit: behind the value.
-        spread: show the deviation over runs, too.
-        scale: factor on all values, 100 for percent.
-    """
-    if figure.value is None:
-        return DataCell("–", tip="nothing to divide by")
-    if scale != 1.0:
-        known = {name: value for name, value in figure.model_dump().items() if value is not None}
-        figure = Figure(**{name: scale * value for name, value in known.items()})
-    told = [number(figure.value, digits + 1)]
-    if between := interval(figure, digits + 1):
-        told.append(f"95% interval {between}")
-    if figure.sd is not None:
-        told.append(f"standard deviation over runs {number(figure.sd, digits + 1)}")
+def figure_cell(figure: Figure, digits: int = 2, unit: str = "", *, spread: bool = False) -> DataCell:
+    """A figure with its interval below it; ``spread`` adds the deviation over runs."""
     under = [interval(figure, digits), deviation(figure, digits) if spread else ""]
-    return DataCell(number(figure.value, digits) + unit, " ".join(filter(None, under)), tip=", ".join(told))
+    return DataCell(
+        "–" if figure.value is None else number(figure.value, digits) + unit, " ".join(filter(None, under))
+    )
 
 
 def headline(results: Results) -> str:
@@ -163,11 +147,7 @@ def parts_of(results: Results) -> list[str]:
 
 
 def overview_table(results: Results, *, page: bool = False) -> DataTable:
-    """One line per method: overall figures, and whether the output is that of plain decoding.
-
-    Args:
-        page: also the draft vocabulary and the deviation over runs, for which a terminal is too narrow.
-    """
+    """One line per method; ``page`` adds the draft vocabulary and the deviation over runs."""
     rows, unit = [], "×" if page else ""
     for place, method in enumerate(results.methods):
         figures = method.summary.overall
@@ -217,12 +197,18 @@ def _vocabulary(method: MethodResults) -> DataCell:
 
 def category_table(results: Results) -> DataTable:
     """One line per task: accepted length and speed-up of every method but the baseline."""
-    rows = []
+    rows: list[list[object]] = []
     for name, (plain, *others) in figure_rows(results):
-        cells = [f"{number(one.accepted_length.value)}  {number(one.speedup.value)}x" for one in others]
+        cells = [
+            DataCell(
+                f"{number(one.accepted_length.value)}  {number(one.speedup.value)}×",
+                "  ".join(filter(None, (interval(one.accepted_length), interval(one.speedup)))),
+            )
+            for one in others
+        ]
         rows.append([name, plain.questions, *cells])
     names = [method.name for method in results.methods[1:]]
-    return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows)
+    return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows, strong=0)
 
 
 def quality_table(results: Results) -> DataTable | None:
@@ -236,13 +222,18 @@ def quality_table(results: Results) -> DataTable | None:
                 DataCell(method.name, look=place),
                 quality.passed,
                 quality.attempted,
-                figure_cell(quality.rate, 1, "%", scale=100.0),
+                figure_cell(_percent(quality.rate), 1, "%"),
                 percent(quality.strict, 1),
                 quality.same_as_baseline,
             ]
         )
     columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]
     return DataTable("right answers", columns, rows) if rows else None
+
+
+def _percent(figure: Figure) -> Figure:
+    known = figure.model_dump().items()
+    return Figure(**{name: None if value is None else 100 * value for name, value in known})
 
 
 def count_lines(results: Results) -> list[str]:

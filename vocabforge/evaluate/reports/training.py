@@ -41,10 +41,10 @@ def write_report(folder: Path) -> Path:
 
 def render_training(results: RunResults) -> str:
     """HTML text of ``read_run``'s results; loads nothing from anywhere."""
-    config = results["config"]
-    settings: list[Block] = (
-        [Folded("All settings, resolved", [CodeBlock(json.dumps(config, indent=2))])] if config else []
-    )
+    config, facts = results["config"], results["facts"]
+    about: list[Block] = [FactList(some, title) for title, some in facts.items()]
+    if config:
+        about.append(Folded("All settings, resolved", [CodeBlock(json.dumps(config, indent=2))]))
     return render_report_page(
         ReportPage(
             "training",
@@ -54,11 +54,7 @@ def render_training(results: RunResults) -> str:
                 PageSection("By draft step", _step_blocks(results), "steps"),
                 PageSection("Draft heads", _head_blocks(results), "heads"),
                 PageSection("Training", _training_charts(results), "training"),
-                PageSection(
-                    "About this run",
-                    [*(FactList(facts, title) for title, facts in results["facts"].items()), *settings],
-                    "about",
-                ),
+                PageSection("About this run", about, "about"),
             ],
             about=_about(results),
             cards=_cards(results),
@@ -68,46 +64,36 @@ def render_training(results: RunResults) -> str:
 
 def _about(results: RunResults) -> str:
     step, steps, run = results["step"], results["steps"], results["facts"]["Run"]
-    parts = [f"{run['drafter']} for {run['target']}: step {step:,}"]
-    parts[0] += (f" of {steps:,}" if steps else "") + (
-        ", finished." if results["state"] == "finished" else "."
-    )
+    of = f" of {steps:,}" if steps else ""
+    finished = ", finished" if results["state"] == "finished" else ""
+    parts = [f"{run['drafter']} for {run['target']}: step {step:,}{of}{finished}."]
     if results["resumed_at"]:
         where = ", ".join(f"{one:,}" for one in results["resumed_at"])
         parts.append(f"Resumed at step {where}: the dotted upright lines.")
     if not results["heldout"]["step"] and not results["live"]["step"]:
         first = results["config"].get("run", {}).get("eval_every")
         comes = f": the first comes at step {min(first, steps or first):,}" if first else ""
-        parts.append(
-            f"No evaluation yet{comes}. Accepted length and accuracy by draft step are shown from then on."
-        )
+        parts.append(f"No evaluation yet{comes}.")
     return " ".join([*parts, f"Written {results['created']}."])
 
 
 def _cards(results: RunResults) -> list[PageCard]:
-    heldout, live, found = results["heldout"], results["live"], []
-    lengths = [value for value in column(live, "accepted_length") if value is not None]
-    if lengths:
-        best = max(range(len(lengths)), key=lambda place: lengths[place])
+    found, heldout, live = [], last_row(results["heldout"]), last_row(results["live"])
+    if live.get("accepted_length") is not None:
         note = "tokens that the real decoder commits a cycle, on held-out prompts"
-        if lengths[best] > lengths[-1]:
-            note += f"; best {lengths[best]:.2f} at step {live['step'][best]:,}"
-        found.append(PageCard("Accepted length", f"{lengths[-1]:.2f}", note))
-    last, shown = last_row(heldout), last_row(live)
-    if last.get("chain_accepted_length") is not None:
+        found.append(PageCard("Accepted length", f"{live['accepted_length']:.2f}", note))
+    if heldout.get("chain_accepted_length") is not None:
         note = "predicted from held-out text for a greedy chain"
-        if last.get("sampled_accepted_length") is not None:
-            note += f"; {last['sampled_accepted_length']:.2f} at temperature 1"
-        found.append(PageCard("Simulated length", f"{last['chain_accepted_length']:.2f}", note))
-    if last.get("accuracy"):
+        found.append(PageCard("Simulated length", f"{heldout['chain_accepted_length']:.2f}", note))
+    if heldout.get("accuracy"):
         note = "of first draft tokens are the target's, over the whole vocabulary"
-        if last.get("out_of_vocabulary") and _reduced(results):
-            note += f"; {last['out_of_vocabulary'][0]:.1%} lie outside the draft vocabulary"
-        found.append(PageCard("Accuracy", f"{last['accuracy'][0]:.1%}", note))
-    if shown.get("prompts"):
-        tone = "good" if shown.get("identical") == shown["prompts"] else "bad"
+        if heldout.get("out_of_vocabulary") and _reduced(results):
+            note += f"; {heldout['out_of_vocabulary'][0]:.1%} are outside the draft vocabulary"
+        found.append(PageCard("Accuracy", f"{heldout['accuracy'][0]:.1%}", note))
+    if live.get("prompts"):
+        tone = "good" if live.get("identical") == live["prompts"] else "bad"
         note = "live outputs equal plain decoding, token by token"
-        found.append(PageCard("Lossless", f"{shown.get('identical')} of {shown['prompts']}", note, tone))
+        found.append(PageCard("Lossless", f"{live.get('identical')} of {live['prompts']}", note, tone))
     return found
 
 
@@ -169,74 +155,35 @@ def _length_charts(results: RunResults) -> list[PageChart]:
 
 
 def _cause_charts(results: RunResults) -> list[PageChart]:
-    """Where drafts are lost, at the last evaluation by draft step and over training."""
-    heldout = results["heldout"]
-    last = last_row(heldout)
+    """Where greedy drafts are lost at the last evaluation, by draft step."""
+    last = last_row(results["heldout"])
     if not last.get("drafter_wrong"):
         return []
     rows = [(f"draft step {step}", "") for step in range(1, len(last["accuracy"]) + 1)]
     legend = [(_RIGHT, "right"), (_WRONG, "drafter wrong")]
-    charts = []
-    if _reduced(results):  # with a whole vocabulary it would be the accuracy turned upside down
+    if _reduced(results):
         legend.append((_OUTSIDE, "outside the draft vocabulary"))
-        charts += _chart(
-            results,
-            "lost",
-            "What is missed",
-            "Why the first draft token is not the target's",
-            "rows missed, %",
-            [
-                Trace(colour, heldout["step"], _percent(column(heldout, name, 0)), text)
-                for (colour, text), name in zip(legend[1:], ("drafter_wrong", "out_of_vocabulary"))
-            ],
-            bottom=0.0,
-        )
-    at = f"step {heldout['step'][-1]:,}"
-    for key, title, note, names in (
-        (
-            "miss",
-            "Greedy drafts, by draft step",
-            f"Share of held-out rows at {at}",
-            ("accuracy", "drafter_wrong", "out_of_vocabulary"),
-        ),
-        (
-            "mass",
-            "At temperature 1, by draft step",
-            f"Expected acceptance at {at}, and what is lost",
-            ("acceptance", "lost_wrong", "lost_outside"),
-        ),
-    ):
-        if all(last.get(name) is not None for name in names):
-            colours = (_RIGHT, _WRONG, _OUTSIDE)
-            parts = [(colour, [100 * share for share in last[name]]) for colour, name in zip(colours, names)]
-            charts.append(PageChart(title, note, stacked_rows(key, "%", rows, parts), legend))
-    return charts
+    names = ("accuracy", "drafter_wrong", "out_of_vocabulary")
+    parts = [
+        (colour, [100 * share for share in last[name]])
+        for (colour, _), name in zip(legend, names)
+        if last.get(name) is not None
+    ]
+    note = f"Share of held-out rows at step {last['step']:,}"
+    svg = stacked_rows("miss", "%", rows, parts)
+    return [PageChart("Greedy drafts, by draft step", note, svg, legend)]
 
 
 def _step_blocks(results: RunResults) -> list[Block]:
-    """Accuracy and acceptance of every draft step over training, and the last evaluation as a table."""
+    """Accuracy of every draft step over training, and the last evaluation as a table."""
     heldout = results["heldout"]
-    charts: list[Block] = []
-    for key, name, title, note in (
-        ("acc", "accuracy", "Accuracy", "Held-out rows whose draft token is the target's"),
-        (
-            "cond",
-            "conditional_acceptance",
-            "Conditional acceptance",
-            "Given that all earlier draft tokens were accepted",
-        ),
-        ("one", "acceptance", "Acceptance at temperature 1", "Mean overlap of drafter and target"),
-    ):
-        steps = max((len(row) for row in heldout.get(name, []) if row), default=0)
-        traces = [
-            Trace(step, heldout["step"], _percent(column(heldout, name, step - 1)), f"draft step {step}")
-            for step in range(1, steps + 1)
-        ]
-        charts += _chart(results, key, title, note, "%", traces)
-    if not charts:
-        return []
-    note = "Over held-out rows. A token outside the draft vocabulary is a miss."
-    return [note, *charts, *_step_table(results)]
+    steps = max((len(row) for row in heldout.get("accuracy", []) if row), default=0)
+    traces = [
+        Trace(step, heldout["step"], _percent(column(heldout, "accuracy", step - 1)), f"draft step {step}")
+        for step in range(1, steps + 1)
+    ]
+    note = "Held-out rows whose draft token is the target's; a token outside the draft vocabulary is a miss"
+    return [*_chart(results, "acc", "Accuracy", note, "%", traces), *_step_table(results)]
 
 
 def _step_table(results: RunResults) -> list[DataTable]:
@@ -266,73 +213,41 @@ def _step_table(results: RunResults) -> list[DataTable]:
 
 
 def _head_blocks(results: RunResults) -> list[Block]:
-    """Share of the exact head's accepted length that each draft head keeps, its accuracy, and the last report."""
-    colours = {
-        name: colour
-        for colour, name in enumerate(
-            dict.fromkeys([*results["live_heads"], *results["train_heads"]]), start=3
-        )
-    }
-
-    def traces(heads: Mapping[str, Series], figure: str) -> list[Trace]:
-        return [
-            Trace(colours[name], one["step"], _percent(one[figure]), name.replace("_", "-"))
-            for name, one in heads.items()
-        ]
-
-    prompts = last_row(results["live"]).get("prompts")
-    over = f", over {prompts:,} prompt{'s' if prompts != 1 else ''}" if prompts else ""
-    blocks: list[Block] = [
-        *_chart(
-            results,
-            "kept",
-            "Accepted length kept",
-            "Decoded accepted length as a share of the exact head's" + over,
-            "% of the exact head",
-            traces(results["live_heads"], "share_of_full"),
-        ),
-        *_chart(
-            results,
-            "right",
-            "Accuracy of the scores",
-            "Training rows whose best score is the target's token, all draft steps" + _warm_up(results),
-            "%",
-            traces(results["train_heads"], "accuracy"),
-        ),
+    """Share of the exact head's accepted length that each draft head keeps, and the last report."""
+    traces = [
+        Trace(colour, one["step"], _percent(one["share_of_full"]), name.replace("_", "-"))
+        for colour, (name, one) in enumerate(results["live_heads"].items(), start=3)
     ]
-    if report := results["heads"]:
-        blocks.append(report_table(report))
-    return blocks
+    note = "Decoded accepted length as a share of the exact head's"
+    if prompts := last_row(results["live"]).get("prompts"):
+        note += f", over {prompts:,} prompt{'s' if prompts != 1 else ''}"
+    blocks: list[Block] = [
+        *_chart(results, "kept", "Accepted length kept", note, "% of the exact head", traces)
+    ]
+    return [*blocks, report_table(results["heads"])] if results["heads"] else blocks
 
 
 def _training_charts(results: RunResults) -> list[PageChart]:
-    """Losses, gradient norm, learning rate and speed."""
+    """Losses, gradient norm and speed."""
     train, heldout = results["train"], results["heldout"]
     steps = train["step"]
-    held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
     loss = Trace(0, steps, column(train, "loss"), "training", marked=False)
-    ttt = Trace(1, steps, column(train, "ttt_loss"), "training", marked=False)
-    minimised = "Weighted sum over draft steps: what is minimised" + _warm_up(results)
-    charts = [
-        *_chart(results, "loss", "Loss", "Soft cross-entropy at the first draft step", "nats", [loss, held]),
-        *_chart(results, "ttt", "TTT loss", minimised, "nats", [ttt]),
-    ]
-    for key, name, title, note, label, colour in (
-        ("norm", "grad_norm", "Gradient norm", "Before clipping", "norm", 6),
-        ("rate", "lr", "Learning rate", "As scheduled", "", 5),
-        ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 3),
-    ):
-        curve = [Trace(colour, steps, column(train, name), marked=False)]
-        charts += _chart(results, key, title, note, label, curve, bottom=0.0)
-    return charts
-
-
-def _warm_up(results: RunResults) -> str:
-    """Where curves over all draft steps jump: the end of the one-step warm-up."""
+    held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
+    charts = _chart(
+        results, "loss", "Loss", "Soft cross-entropy at the first draft step", "nats", [loss, held]
+    )
+    minimised = "Weighted sum over draft steps: what is minimised"
     share = results["config"].get("ttt", {}).get("warmup_fraction") or 0.0
-    if not share or not results["steps"]:
-        return ""
-    return f" (one step only up to step {round(share * results['steps']):,})"
+    if share and results["steps"]:
+        minimised += f" (one step only up to step {round(share * results['steps']):,})"
+    for key, name, title, note, label, bottom in (
+        ("ttt", "ttt_loss", "TTT loss", minimised, "nats", None),
+        ("norm", "grad_norm", "Gradient norm", "Before clipping", "norm", 0.0),
+        ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 0.0),
+    ):
+        curve = [Trace(1, steps, column(train, name), marked=False)]
+        charts += _chart(results, key, title, note, label, curve, bottom=bottom)
+    return charts
 
 
 def _percent(values: Sequence[float | None]) -> list[float | None]:

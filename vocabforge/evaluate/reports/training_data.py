@@ -25,9 +25,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Series and facts of a run folder, finished or not, as plain JSON values.
 
     Returns:
-        ``train`` and ``train_heads`` (means over at most 400 stretches of steps), ``heldout``, ``live`` and
-        ``live_heads`` as columns beside ``step``; ``heads``, the draft heads' report or None; ``resumed_at``,
-        ``config``, ``facts``.
+        ``train`` (means over at most 400 stretches of steps), ``heldout``, ``live`` and ``live_heads`` as columns
+        beside ``step``; ``heads``, the draft heads' report or None; ``resumed_at``, ``config``, ``facts``.
 
     Raises:
         DataError: no log there, a broken one, or one without a single figure.
@@ -68,9 +67,6 @@ def read_run(folder: Path) -> dict[str, Any]:
         "heldout": columns(kinds["heldout"]),
         "live": columns(kinds["live"], without=("heads",)),
         "live_heads": _by_head(kinds["live"], ("accepted_length", "share_of_full")),
-        "train_heads": {
-            name: thinned(series) for name, series in _by_head(kinds["train"], ("loss", "accuracy")).items()
-        },
         "heads": kinds["heads"][-1]["heads"] if kinds["heads"] else None,
         "config": config,
     }
@@ -153,8 +149,10 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
     kind = [str(drafter.get("kind", "–")), f"{drafter.get('head', 'target')} head"]
     kind += [f"draft vocabulary {_name(drafter['vocab'])}"] if drafter.get("vocab") else []
     kind += [f"from {_name(drafter['init'])}"] if drafter.get("init") else []
-    at = f"at step{'s' if len(resumed) > 1 else ''} " + ", ".join(f"{step:,}" for step in resumed)
-    facts = {
+    of = f" of {results['steps']:,}" if results["steps"] else ""
+    at = "at step " + ", ".join(f"{step:,}" for step in resumed)
+    told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
+    return {
         "Run": {
             "target": _name(config.get("target")),
             "drafter": ", ".join(kind) + (" (frozen)" if drafter.get("freeze") else ""),
@@ -162,15 +160,12 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
             "data": ", ".join(_name(path) for path in data.get("train") or []) or _name(data.get("prepared")),
         },
         "Training": {
-            "steps": f"{results['step']:,}" + (f" of {results['steps']:,}" if results["steps"] else ""),
+            "steps": f"{results['step']:,}{of}",
             "time": _duration(rows),
             "resumed": at if resumed else "never",
         },
+        **({"Machine and data": {str(name): str(value) for name, value in told[-1].items()}} if told else {}),
     }
-    told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
-    if told:
-        facts["Machine and data"] = {str(key): str(value) for key, value in told[-1].items()}
-    return facts
 
 
 def _name(path: Any) -> str:
@@ -178,16 +173,9 @@ def _name(path: Any) -> str:
 
 
 def _duration(rows: Rows) -> str:
-    """Time between each start and the last row before the next; without such rows, between the first and the last."""
-    timed = [row for row in rows if row.get("time") is not None]
-    spent, begin = 0.0, None
-    for row, following in zip(timed, [*timed[1:], {"kind": "start"}]):
-        if row.get("kind") == "start":
-            begin = row["time"]
-        if begin is not None and following.get("kind") == "start":
-            spent += row["time"] - begin
-            begin = None
-    spent = spent or (timed[-1]["time"] - timed[0]["time"] if timed else 0.0)
+    """Time between neighbouring rows, less what passed before each further start."""
+    timed = [(row["time"], row.get("kind") == "start") for row in rows if row.get("time") is not None]
+    spent = sum(now - before for (before, _), (now, start) in itertools.pairwise(timed) if not start)
     if not spent:
         return "–"
     hours, rest = divmod(round(spent), 3600)

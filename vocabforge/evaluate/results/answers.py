@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 ANSWER_KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")
 CHOICE_KEYS = ("index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths")
-# Readers of these rows expect the id to look like a "shortuuid": 22 characters of this alphabet.
-_ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_ID_LENGTH = 22
 
 Row = Mapping[str, Any]
 
@@ -99,15 +95,6 @@ class MethodRows:
     details: Sequence[Row]
 
 
-def new_answer_id() -> str:
-    """A random UUID in base 57 (22 characters)."""
-    number, digits = uuid.uuid4().int, ""
-    while number:
-        number, rest = divmod(number, len(_ID_ALPHABET))
-        digits = _ID_ALPHABET[rest] + digits
-    return digits.rjust(_ID_LENGTH, _ID_ALPHABET[0])
-
-
 def answer_row(
     question: Question, turns: Sequence[AnsweredTurn], *, model_id: str, answer_id: str, tstamp: float
 ) -> dict[str, Any]:
@@ -179,16 +166,11 @@ def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) ->
 
 
 def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
+    remedy = "the file may be damaged; evaluate again"
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            "cannot read the answer file",
-            got=error,
-            expected="JSON lines in UTF-8",
-            source=path,
-            remedy="check the path and its permissions",
-        ) from error
+        raise DataError("cannot read the answer file", got=error, source=path, remedy=remedy) from error
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line:
@@ -197,7 +179,7 @@ def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
             row = parse_json(line, finite=False)  # the model below names the value
             model.model_validate(row)
         except (ValueError, RecursionError) as error:
-            what, got = "an answer row cannot be read", str(error)
+            what, got = "an answer row is not valid JSON", str(error)
             if isinstance(error, ValidationError):
                 first = error.errors(include_url=False)[0]
                 place = ".".join(map(str, first["loc"])) or "the value"
@@ -205,10 +187,6 @@ def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
                     f"{place} of an answer row is not valid",
                     f"{first['input']!r:.80}: {first['msg']}",
                 )
-            elif isinstance(error, json.JSONDecodeError):
-                what, got = "an answer row is not valid JSON", error.msg
-            raise DataError(
-                what, got=got, source=f"{path}:{number}", remedy="the file may be damaged; evaluate again"
-            ) from error
+            raise DataError(what, got=got, source=f"{path}:{number}", remedy=remedy) from error
         rows.append(row)
     return rows

@@ -45,9 +45,7 @@ def build_results(
 
     Args:
         folder: with the run's ``answers/`` and ``details/``; gets the scorers' files of verdicts.
-        evaluation: what was run.
         failures: questions that are left out.
-        resumed: how often the run was interrupted and resumed.
         allow_code: run the programs that a model wrote, in a sandbox.
 
     Raises:
@@ -166,7 +164,7 @@ def _run_facts(evaluation: Evaluation) -> dict[str, str]:
     """Settings and hashes as texts for the report's list."""
     benchmark, settings, provenance = evaluation.benchmark, evaluation.settings, evaluation.provenance
     facts = {
-        "benchmark": f"{benchmark.name} ({benchmark.file}, sha256 {benchmark.sha256[:16]})",
+        "benchmark": f"{benchmark.name} ({benchmark.file})",
         "questions": str(len(benchmark.questions)),
         "prompt format": settings.prompt_format,
         **{
@@ -180,6 +178,4 @@ def _run_facts(evaluation: Evaluation) -> dict[str, str]:
     }
     if settings.system:
         facts["system message"] = settings.system
-    facts |= {name: str(value) for name, value in provenance.facts.items()}
-    facts |= {f"{role} hash": digest[:16] for role, digest in provenance.parents.items()}
-    return facts
+    return facts | {name: str(value) for name, value in provenance.facts.items()}

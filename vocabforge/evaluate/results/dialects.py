@@ -14,9 +14,6 @@ from ..run.settings import run_files
 from .answers import ANSWER_KEYS, CHOICE_KEYS, read_answers, read_details, write_rows
 
 if TYPE_CHECKING:
-    from ..benchmarks import Benchmark
-
-if TYPE_CHECKING:
     from ..benchmarks import Benchmark, Question
 
     Row = Mapping[str, Any]
@@ -35,10 +32,6 @@ def write_fr_spec(folder: Path, benchmark: Benchmark, methods: Sequence[str], ru
     GSM8K: neither ``question_id`` nor ``category``, in the order of the questions.
 
     Source: the evaluation code of FR-Spec (Zhao et al. 2025).
-
-    Args:
-        folder: the evaluation's folder.
-        methods: names; as many ``runs`` of each are there.
 
     Returns:
         The files written, relative to ``folder``.
@@ -121,13 +114,8 @@ def write_hf_bench(
 ) -> list[str]:
     """Write ``hf-bench.csv`` (several runs: ``hf-bench/run_i.csv``) from ``answers/`` and ``details/``.
 
-    An example of hf-bench is one prompt with one answer, so each turn is an example. Examples are numbered from 0
-    over all turns of the questions asked, answered or not. hf-bench wants positive figures, and each example of all
-    drafters or of none.
-
-    Args:
-        folder: the evaluation's folder.
-        methods: names, plain decoding first; as many ``runs`` of each are there.
+    Each turn is an example, numbered from 0 over all turns of the questions asked, answered or not. hf-bench wants
+    positive figures, and each example of all drafters or of none.
 
     Returns:
         The files written, relative to ``folder``.

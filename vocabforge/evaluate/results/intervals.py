@@ -28,9 +28,6 @@ RESAMPLES = 2000
 LEVEL = 0.95
 SEED = 20_240_801
 
-# Draws are made in blocks of at most so many counts (16 MiB), however many questions there are.
-_BLOCK = 1 << 21
-
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
 
@@ -54,12 +51,7 @@ def columns_of_mean(values: Array) -> Array:
 
 
 def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
-    """The figure of each run.
-
-    Args:
-        columns: (Q, R, C), what each question contributes in each run.
-        statistic: (..., C) sums over questions -> (...) figure.
-    """
+    """The figure of each run from (Q, R, C) columns; see :func:`estimate`."""
     return [_plain(value) for value in statistic(columns.sum(axis=0))]
 
 
@@ -111,19 +103,13 @@ def _figures(sums: Array, statistic: Statistic) -> Array:
 
 def resampled_sums(values: Array) -> Array:
     """Sums over questions drawn with replacement, the same draws on every call: (Q, C) -> (RESAMPLES, C)."""
-    questions = len(values)
-    block = max(1, min(RESAMPLES, _BLOCK // max(questions, 1)))
-    starts = range(0, RESAMPLES, block)
-    return np.concatenate(
-        [_draws(questions, start, min(block, RESAMPLES - start)) @ values for start in starts]
-    )
+    return _draws(len(values), RESAMPLES) @ values
 
 
 @lru_cache(maxsize=8)
-def _draws(questions: int, start: int, count: int) -> Array:
-    """(count, Q): how often each question is drawn in the resamples from ``start`` on."""
-    generator = np.random.default_rng([SEED, questions, start])
-    drawn = generator.integers(questions, size=(count, questions))
+def _draws(questions: int, count: int) -> Array:
+    """(count, Q): how often each question is drawn in each resample."""
+    drawn = np.random.default_rng([SEED, questions, 0]).integers(questions, size=(count, questions))
     drawn += questions * np.arange(count)[:, None]
     counts = np.bincount(drawn.reshape(-1), minlength=count * questions)
     return counts.reshape(count, questions).astype(np.float64)

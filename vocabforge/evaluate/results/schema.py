@@ -1,15 +1,7 @@
-"""``results.json``: every figure of an evaluation, with a schema and a version.
-
-``results.schema.json`` beside this file is the same schema in JSON, for readers that are not Python. After a change
-here, write it anew (a test holds the two equal):
-
-    python -c "from vocabforge.evaluate import results; print(results.schema_text(), end='')" \
-        > vocabforge/evaluate/results/results.schema.json
-"""
+"""``results.json``: every figure of an evaluation, with a schema and a version (docs/formats.md has the keys)."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,12 +26,12 @@ class Strict(BaseModel):
 
 
 class Figure(Strict):
-    """A figure, how it spreads over runs and how sure it is.
+    """A figure with its standard deviation over runs and its 95% interval over questions.
 
     Attributes:
-        value: None where there is nothing to divide by.
-        sd: standard deviation over runs (ddof 1); None with one run.
-        low, high: 95% bootstrap interval over questions; None with fewer than two questions.
+        value: None if there is nothing to divide by.
+        sd: ddof 1; None with one run.
+        low, high: bootstrap; None with fewer than two questions.
     """
 
     value: float | None = None
@@ -49,18 +41,15 @@ class Figure(Strict):
 
 
 class GroupFigures(Strict):
-    """One method over one group of questions, all runs.
+    """One method over one group of questions, all runs; ``new_tokens`` and ``wall_time_s`` are sums.
 
     Attributes:
-        questions: answered ones.
-        new_tokens, wall_time_s: sums over all runs.
         accepted_length: tokens per verification, pooled over all steps of all runs, the target's own included.
         tokens_per_s: mean over questions of sum(new_tokens) / sum(wall_time), then over runs.
         speedup: ratio to the baseline's, its recorded ``new_tokens`` counted.
         speedup_retokenised: the same with the baseline's text tokenised again, as the upstream scorer counts it.
         seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as FR-Spec's scorer prints.
-        forwards_per_token: passes of the target over new tokens; no machine's noise touches it, unless adaptive
-            control chose the drafts by measured time.
+        forwards_per_token: passes of the target over new tokens.
     """
 
     questions: int
@@ -94,8 +83,7 @@ class DepthFigures(Strict):
 
     Attributes:
         offered, accepted: verification steps that offered and that accepted a token of this depth.
-        reached: share of all steps that accepted one.
-        conditional: share of those that had accepted its parent.
+        reached, conditional: share of all steps that accepted one; of those that had accepted its parent.
     """
 
     depth: int
@@ -109,14 +97,12 @@ class DivergenceRow(Strict):
     """The first token at which an output differs from plain decoding, and why it may.
 
     Attributes:
-        run, question_id, turn, position: where; ``turn`` and ``position`` count from 0.
+        turn, position: from 0.
         expected, got: token ids of plain decoding and of the method; None: its output had ended.
-        expected_text, got_text: those tokens as text.
-        judgement: ``near-tied``: both tokens lie as near to the target's largest logit as its own rounding may move
-            logits; ``fault``: one does not, or an output ended or went on where it must not; ``not judged``: the target
+        judgement: ``near-tied``: both tokens are as near to the target's largest logit as its own rounding may move
+            logits; ``fault``: one is not, or an output ended or went on when it must not; ``not judged``: the target
             was not asked (see ``reason``).
-        gap: difference of the two logits. noise: how much rounding moved logits at this position.
-        reason: one sentence.
+        gap, noise: difference of the two logits; how much rounding moved logits at this position.
     """
 
     run: int
@@ -136,14 +122,9 @@ class DivergenceRow(Strict):
 
 
 class Outputs(Strict):
-    """Outputs compared with plain decoding by token id, run by run.
+    """Outputs (questions times runs) compared with plain decoding by token id; ``divergences`` has all that differ.
 
-    Attributes:
-        compared: pairs of outputs (questions times runs).
-        identical: of them, those whose turns all agree.
-        cut: of the identical ones, those compared only up to where one output met the end of the cache.
-        near_tied, faults, not_judged: of the others, by judgement of the first divergence.
-        divergences: all of them.
+    Of the identical ones, ``cut`` were compared only up to where one output met the end of the cache.
     """
 
     compared: int
@@ -156,16 +137,12 @@ class Outputs(Strict):
 
 
 class Quality(Strict):
-    """How many answers are right.
+    """How many answers of all runs are right.
 
     Attributes:
-        scorer: ``gsm8k`` or ``human-eval``.
-        attempted: answers scored, all runs. passed: right ones.
-        rate: passed / attempted, with spread and interval.
-        strict: share that is right in the benchmark's own form (GSM8K's ``#### n``); None where there is none.
+        strict: share that is right in the benchmark's own form (GSM8K's ``#### n``); None without one.
         same_as_baseline: answers whose verdict is that of plain decoding in the same run.
-        files: where the verdicts are, one a run.
-        facts: how it was scored.
+        files: of the verdicts, one a run.
     """
 
     scorer: Literal["gsm8k", "human-eval"]
@@ -179,12 +156,9 @@ class Quality(Strict):
 
 
 class VocabularyFacts(Strict):
-    """What a draft head scores.
+    """What a draft head scores: ``size`` tokens in a draft step ``of`` the target's LM head's rows.
 
-    Attributes:
-        kind: full, static, scheduled, hybrid, ranker, router, low-rank, ...
-        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
-        of: rows of the target's LM head.
+    ``kind``: full, static, scheduled, hybrid, ranker, router, low-rank, ...
     """
 
     kind: str
@@ -193,16 +167,7 @@ class VocabularyFacts(Strict):
 
 
 class Summary(Strict):
-    """All figures of one method.
-
-    Attributes:
-        tasks, categories: groups by name.
-        runs: the figures of each run.
-        accept_length_histogram: accepted length -> verification steps.
-        time_s: seconds by part, all runs; they sum to the wall time.
-        finish: how turns ended.
-        counts: what the proposer counted beside passes of the target.
-    """
+    """All figures of one method; ``time_s`` has the seconds of all runs by part, which sum to the wall time."""
 
     overall: GroupFigures
     tasks: dict[str, GroupFigures]
@@ -221,8 +186,8 @@ class MethodResults(Strict):
     """One way of decoding.
 
     Attributes:
-        verifier: that was asked for by name; None: by the drafts, and lossless.
-        lossless: whether its outputs have the law that the target alone would give them.
+        verifier: asked for by name; None: chosen by the drafts, and lossless.
+        lossless: whether its outputs have the target's distribution.
         answers, details: its files, one a run, relative to the folder.
     """
 
@@ -238,12 +203,7 @@ class MethodResults(Strict):
 
 
 class FailureRow(Strict):
-    """A question that one method could not answer; it is left out of every method's figures.
-
-    Attributes:
-        run: number of the run. turn: from 0.
-        kind: name of the error. reason: its message.
-    """
+    """A question that one method could not answer (``turn`` from 0); it is left out of every method's figures."""
 
     question_id: int
     category: str
@@ -255,7 +215,7 @@ class FailureRow(Strict):
 
 
 class Target(Strict):
-    """The model. ``fingerprint``: hash of its weights' files; ``tokenizer``: of its tokenizer and template."""
+    """The model; ``fingerprint`` is the hash of its weights' files, ``tokenizer`` that of tokenizer and template."""
 
     name: str
     fingerprint: str | None
@@ -264,12 +224,9 @@ class Target(Strict):
 
 
 class BenchmarkFacts(Strict):
-    """What was asked.
+    """What was asked: ``questions`` of the file's ``of``; ``published``: whether the file is the published one.
 
-    Attributes:
-        sha256: hash of the file. published: whether it is the published one.
-        asked: hash of the questions asked, in order (ids, system messages and turns).
-        questions: how many were asked. of: how many the file has.
+    ``asked`` is the hash of the questions asked, in order (ids, system messages and turns).
     """
 
     name: str
@@ -295,15 +252,12 @@ class Settings(Strict):
 
 
 class Results(Strict):
-    """The whole file.
+    """The whole file; ``methods`` has plain decoding first.
 
     Attributes:
         created: UTC, ISO 8601.
         answered: questions that every method answered in every run.
-        resumed: how often the run was interrupted and went on.
-        run_facts: settings in words. parents: hashes of what was measured, by role.
-        time_parts: the parts of ``time_s`` that some method has.
-        methods: plain decoding first.
+        parents: hashes of what was measured, by role.
     """
 
     schema_version: Literal[2, 3] = 3
@@ -338,12 +292,3 @@ def read_results(path: Path) -> Results:
         remedy="evaluate again, or read it with the version that wrote it",
         older=_OLDER,
     )
-
-
-def schema_text() -> str:
-    """The schema of ``results.json`` as the text of ``results.schema.json``."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Results.model_json_schema(mode="serialization"),
-    }
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,7 @@ def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], int]) -> dict[int, int]:
-    """Question id -> tokens of its answers as the upstream scorer counts the baseline's.
-
-    Args:
-        rows: the baseline's answer rows.
-        count_tokens: length of a text encoded as a prompt, BOS included where the tokenizer adds one.
-    """
+    """Question id -> tokens of the baseline's answers as the upstream scorer counts them: less one a turn."""
     return {
         row["question_id"]: sum(count_tokens(text) - 1 for text in row["choices"][0]["turns"]) for row in rows
     }
@@ -129,7 +125,7 @@ def summarise_runs(
             )
             for index, run in zip(range(len(runs)), settings_runs, strict=True)
         ],
-        accept_length_histogram=accept_length_histogram([row for run in runs for row in run.answers]),
+        accept_length_histogram=_histogram([row for run in runs for row in run.answers]),
         depths=acceptance_by_depth(details),
         time_s=_time_split(runs),
         finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
@@ -151,69 +147,56 @@ def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
         )
 
 
-def accept_length_histogram(rows: Sequence[Row]) -> dict[str, int]:
-    """Accepted length -> number of verification steps, ascending (keys are texts, as JSON has them)."""
-    counted: Counter[int] = Counter()
-    for row in rows:
-        counted.update(row["choices"][0]["accept_lengths"])
-    return {str(length): counted[length] for length in sorted(counted)}
+def _histogram(rows: Sequence[Row]) -> dict[str, int]:
+    counted = Counter(length for row in rows for length in row["choices"][0]["accept_lengths"])
+    return {str(length): count for length, count in sorted(counted.items())}
 
 
 def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
     """Acceptance at each draft depth, down to the deepest that was offered."""
-    offered: Counter[int] = Counter()
-    accepted: Counter[int] = Counter()
-    steps = 0
-    for row in details:
-        choice = row["choices"][0]
-        for by_depth, total in (("drafted_by_depth", offered), ("accepted_by_depth", accepted)):
-            for turn in choice[by_depth]:
-                for depth, count in enumerate(turn, start=1):
-                    total[depth] += count
-        steps += sum(len(lengths) for lengths in choice["accept_lengths"])
+    choices = [row["choices"][0] for row in details]
+    steps = sum(len(lengths) for choice in choices for lengths in choice["accept_lengths"])
+
+    def totals(key: str) -> list[int]:
+        turns = [turn for choice in choices for turn in choice[key]]
+        return [sum(counts) for counts in zip_longest(*turns, fillvalue=0)]
+
     rows: list[DepthFigures] = []
     parents = steps
-    for depth in range(1, max((d for d, count in offered.items() if count), default=0) + 1):
+    both = zip_longest(totals("drafted_by_depth"), totals("accepted_by_depth"), fillvalue=0)
+    for depth, (offered, accepted) in enumerate(both, start=1):
         rows.append(
             DepthFigures(
                 depth=depth,
-                offered=offered[depth],
-                accepted=accepted[depth],
-                reached=accepted[depth] / steps if steps else None,
-                conditional=accepted[depth] / parents if parents else None,
+                offered=offered,
+                accepted=accepted,
+                reached=accepted / steps if steps else None,
+                conditional=accepted / parents if parents else None,
             )
         )
-        parents = accepted[depth]
+        parents = accepted
+    while rows and not rows[-1].offered:
+        rows.pop()
     return rows
 
 
 def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
     """Seconds by part; what turns took outside of their parts is ``other``, so that all sum to the wall time."""
+    wall = sum(_wall(row["choices"][0]) for run in runs for row in run.answers)
     seconds: dict[str, float] = {}
-    wall = 0.0
-    for run in runs:
-        wall += sum(second for row in run.answers for second in row["choices"][0]["wall_time"])
-        for row in run.details:
-            for timings in row["choices"][0]["timings"]:
-                for part, value in timings.items():
-                    seconds[part] = seconds.get(part, 0.0) + value
+    for timings in (one for run in runs for row in run.details for one in row["choices"][0]["timings"]):
+        for part, value in timings.items():
+            seconds[part] = seconds.get(part, 0.0) + value
     rest = wall - sum(seconds.values())
-    if rest > 0:
-        seconds["other"] = seconds.get("other", 0.0) + rest
-    return seconds
+    return seconds | ({"other": seconds.get("other", 0.0) + rest} if rest > 0 else {})
 
 
 @dataclass(frozen=True)
 class QuestionTable:
     """Sums of one method over the turns of each question in each run, all (Q, R).
 
-    Attributes:
-        new_tokens, wall: tokens and seconds.
-        lengths, steps: sum and number of accepted lengths.
-        decoding_steps: the sum of that field of the answer rows.
-        forwards: passes of the target.
-        base_speed: tokens/s of the baseline; NaN where no time passed.
-        base_wall: seconds of the baseline.
+    ``lengths`` and ``steps`` are sum and number of accepted lengths, ``base_speed`` and ``base_wall`` the baseline's
+    tokens/s (NaN if no time passed) and seconds.
     """
 
     new_tokens: Array

@@ -30,16 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What was measured and on what, recorded beside the figures.
-
-    Attributes:
-        target: name of the target.
-        environment: ``describe_environment``'s facts.
-        fingerprint: hash of the target's files. tokenizer: hash of its tokenizer.
-        parents: hashes of target, drafters and vocabularies by role.
-        facts: further settings of the run for the record (tree sizes, paths).
-        command: the command line, as a list of words.
-    """
+    """What was measured, on what and how, recorded beside the figures; ``parents`` has hashes by role."""
 
     target: str
     environment: Mapping[str, Any]
@@ -55,8 +46,7 @@ class OutputOptions:
     """What becomes of the run beside its figures.
 
     Attributes:
-        overwrite: replace the artefact that is there.
-        fresh: begin anew where an interrupted run could go on.
+        fresh: begin anew instead of resuming an interrupted run.
         allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
         dialect: also write the answers as this row of ``DIALECTS`` does.
         synchronise: waits for the device; called before and after each timed call.
@@ -87,7 +77,7 @@ class Evaluation:
         return [method.name for method in self.methods]
 
     def identity(self) -> dict[str, Any]:
-        """What decides the figures beside what is run: an interrupted run goes on only where it is the same."""
+        """What decides the figures beside what is run: an interrupted run resumes only if it is the same."""
         return {
             "vocabforge": __version__,
             "revision": git_revision(),
@@ -106,16 +96,9 @@ class Evaluation:
 
 
 def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptions | None = None) -> Results:
-    """Run every method over the benchmark and write the evaluation artefact.
+    """Run every method over the benchmark and write the evaluation artefact (docs/formats.md has its files).
 
-    An interrupted run leaves ``OUTPUT.partial``; the same call goes on from there.
-
-    Args:
-        output: folder to make: ``answers/``, ``details/``, ``results.json``, ``report.html`` and what else
-            docs/formats.md names.
-
-    Returns:
-        The content of ``results.json``.
+    An interrupted run leaves ``OUTPUT.partial``; the same call resumes it.
 
     Raises:
         UsageError: ``output`` exists, two methods share a name, or another run's remains are in the way.

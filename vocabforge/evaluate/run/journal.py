@@ -35,8 +35,7 @@ class EvaluationJournal(RunJournal):
 
     Attributes:
         failures: ``FailureRow``'s fields by question id, in the order in which they occurred.
-        taken_over: answers of an earlier process.
-        resumed: how often the run was interrupted and resumed.
+        taken_over: answers of an earlier process. resumed: how often the run was resumed.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
@@ -55,20 +54,12 @@ class EvaluationJournal(RunJournal):
         return len(self.places) + len(self.failures)
 
     def get(self, key: Key) -> Kept:
-        """The rows of a key.
-
-        Raises:
-            KeyError: there are none.
-        """
+        """The rows of a key; KeyError if there are none."""
         row = self.row(key)
         return Kept(row["answer"], row["detail"])
 
     def add(self, key: Key, kept: Kept) -> None:
-        """Append the rows of a key.
-
-        Raises:
-            VocabForgeError: the disk is full or refuses to be written to.
-        """
+        """Append the rows of a key; VocabForgeError if the disk refuses."""
         self.put(key, _line({**key._asdict(), **kept._asdict()}))
 
     def fail(self, failure: Mapping[str, Any]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ...core.errors import DataError, UsageError, did_you_mean
+from ...core.errors import DataError, UsageError
+from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt
 
 if TYPE_CHECKING:
@@ -21,14 +22,7 @@ def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
     Raises:
         UsageError: an unknown format, or ``chat`` without a template.
     """
-    if wanted not in PROMPT_FORMATS:
-        raise UsageError(
-            "there is no prompt format of this name",
-            got=wanted,
-            expected=", ".join(PROMPT_FORMATS),
-            source="--prompt-format",
-            remedy=did_you_mean(wanted, PROMPT_FORMATS),
-        )
+    check_known(wanted, PROMPT_FORMATS, "prompt format", source="--prompt-format")
     if wanted == "chat" and tokenizer.chat_template is None:
         raise UsageError(
             "the tokenizer has no chat template",
@@ -43,11 +37,7 @@ def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
 
 
 def system_of(question: Question, given: str | None) -> str | None:
-    """The system message of a question's conversation.
-
-    Args:
-        given: the user's. The question's own goes before it; an empty text stands for none, not even that one.
-    """
+    """A conversation's system message: the question's own, else the user's ``given``; none if that is empty."""
     return None if given == "" else question.system or given
 
 
@@ -59,12 +49,10 @@ def check_system(
 ) -> None:
     """Refuse, before anything is loaded, a system message that no prompt would show.
 
-    Args:
-        prompt_format: in ``raw``, system messages of the questions are left out; the user's is refused.
-        given: the user's system message.
+    In ``raw``, system messages of the questions are left out; the user's ``given`` one is refused.
 
     Raises:
-        UsageError: the message cannot stand in a prompt, or the chat template refuses it or leaves it out.
+        UsageError: the message cannot be in a prompt, or the chat template refuses it or leaves it out.
     """
     if prompt_format == "raw":
         if given:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from ...core.errors import VocabForgeError
 from ..benchmarks import Question
@@ -17,29 +17,9 @@ from .settings import Run, RunSettings
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ...decode.build.methods import Method
-    from ...decode.request import Generator
 
 # A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
 _MOST_TRIES = 8
-
-
-@runtime_checkable
-class Reserves(Protocol):
-    """A generator whose memory can be made ready before it is asked."""
-
-    def reserve(self, positions: int) -> None:
-        """Make room for prompts and answers of this many positions together, or for as many as there can be."""
-        ...
-
-
-@runtime_checkable
-class Records(Protocol):
-    """A generator that captures its passes when it first meets their shapes."""
-
-    @property
-    def recordings(self) -> int:
-        """Passes captured so far."""
-        ...
 
 
 class TurnFailed(Exception):
@@ -80,10 +60,10 @@ class Asking:
         for index, text in enumerate(question.turns):
             try:
                 prompt = conversation.ask(text)
-                if isinstance(generator, Reserves):
-                    generator.reserve(len(prompt) + limit)
+                if (reserve := getattr(generator, "reserve", None)) is not None:
+                    reserve(len(prompt) + limit)
                 for _ in range(_MOST_TRIES):
-                    before = _recordings(generator)
+                    before = getattr(generator, "recordings", 0)
                     self.synchronise()
                     start = time.perf_counter()
                     generation = generator.generate(
@@ -94,7 +74,7 @@ class Asking:
                     )
                     self.synchronise()
                     wall_time = time.perf_counter() - start
-                    if _recordings(generator) == before:
+                    if getattr(generator, "recordings", 0) == before:
                         break
                 token_ids = until_stop(generation.token_ids, stop_ids)
                 said = self.tokenizer.decode(list(token_ids)).strip()
@@ -107,10 +87,6 @@ class Asking:
                 raise failed
             turns.append(AnsweredTurn(said, token_ids, len(prompt), wall_time, generation))
         return turns
-
-
-def _recordings(generator: Generator) -> int:
-    return generator.recordings if isinstance(generator, Records) else 0
 
 
 def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:

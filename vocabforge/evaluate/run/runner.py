@@ -12,26 +12,28 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError, VocabForgeError
 from ..benchmarks import Question
-from ..results.answers import AnsweredTurn, answer_row, detail_row, new_answer_id, write_rows
+from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
 from .journal import EvaluationJournal, Kept, Key
-from .prompts import PromptBuilder, check_system, longest_conversation, system_of
-from .request import Asking, Reserves, TurnFailed
+from .prompts import check_system, longest_conversation, system_of
+from .request import Asking, TurnFailed
 from .settings import Run, run_files
 
 if TYPE_CHECKING:
     from ...decode.build.methods import Method
 
 _NOTED_METHODS = 3
-_EARLY = 5  # questions after which a run in which nothing succeeds says so; as many are tried for the warm-up
+_WARMUP_QUESTIONS = 5  # tried by a method that cannot answer the first
 
 
 def run_methods(
@@ -45,9 +47,7 @@ def run_methods(
     """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
 
     Args:
-        questions: their ids differ.
         methods: the first is the baseline (plain decoding).
-        asking: how they are asked.
         kept: what is measured so far, of :func:`run_identity`.
         model_ids: ``model_id`` of the answer rows by method name.
 
@@ -71,8 +71,6 @@ def run_methods(
                 loop.warm_up()
             for index, question in enumerate(questions):
                 loop.answer(index, question, bar)
-                if index == _EARLY - 1:
-                    loop.warn_if_all_failed()
     except BaseException:
         if kept:
             say(f"The answers so far are in {kept.folder}: run the same command again to resume")
@@ -116,40 +114,11 @@ def run_identity(
         "tokenizer": tokenizer.fingerprint,
         "stop_ids": list(tokenizer.eos_ids),
         "chat_template_sha256": _digest(tokenizer.chat_template),
-        # A template may write the date into the prompt.
-        "first_prompt_sha256": _first_prompt(questions[0], asking),
     }
-
-
-def _first_prompt(question: Question, asking: Asking) -> str | None:
-    settings = asking.settings
-    system = system_of(question, settings.system)
-    try:
-        ids = PromptBuilder(asking.tokenizer, settings.prompt_format, system).ask(question.turns[0])
-    except VocabForgeError:
-        return None  # its own turn meets the same failure and records it
-    return _digest(ids)
 
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
-@dataclass
-class _Running:
-    """Pooled figures of one method so far, for the progress note."""
-
-    tokens: int = 0
-    seconds: float = 0.0
-    steps: int = 0
-    committed: int = 0
-
-    def add(self, answer: Mapping[str, Any]) -> None:
-        choice = answer["choices"][0]
-        self.tokens += sum(choice["new_tokens"])
-        self.seconds += sum(choice["wall_time"])
-        self.steps += len(choice["accept_lengths"])
-        self.committed += sum(choice["accept_lengths"])
 
 
 class _Loop:
@@ -166,7 +135,8 @@ class _Loop:
         self.questions, self.methods, self.asking = questions, methods, asking
         self.kept, self.model_ids = kept, model_ids
         self.runs = asking.settings.runs
-        self.running = {method.name: _Running() for method in methods}
+        # Of each method so far: tokens, seconds, steps, committed tokens; for the progress note.
+        self.running = {method.name: np.zeros(4) for method in methods}
         self.share = len(self.runs) * len(methods)  # rows of one question
 
     def done(self, question: Question) -> int:
@@ -183,7 +153,7 @@ class _Loop:
 
     def reserve(self) -> None:
         """Memory for the longest conversation, so that none grows while it is timed."""
-        able = [one.generator for one in self.methods if isinstance(one.generator, Reserves)]
+        able = [reserve for one in self.methods if (reserve := getattr(one.generator, "reserve", None))]
         if not able:
             return
         settings, longest = self.asking.settings, 0
@@ -196,16 +166,16 @@ class _Loop:
             except VocabForgeError:
                 continue  # its own turn meets the same failure and records it
             longest = max(longest, positions)
-        for generator in able:
+        for reserve in able:
             try:
-                generator.reserve(longest)
+                reserve(longest)
             except Exception as error:  # noqa: BLE001 (shorter prompts may fit; each turn reserves again)
                 say(f"No room for the longest conversation ({longest:,} tokens): {error}")
 
     def warm_up(self) -> None:
         """Unmeasured runs of the first question; of the next one for a method that cannot answer it."""
         for method in self.methods:
-            for question in self.questions[:_EARLY]:
+            for question in self.questions[:_WARMUP_QUESTIONS]:
                 try:
                     for _ in range(self.asking.settings.warmup):
                         self.asking.ask(question, method, self.runs[0])
@@ -245,14 +215,18 @@ class _Loop:
                 self._check_device(failure)
                 break
             else:
-                for name, figures in self.running.items():
-                    figures.add(self.kept.get(Key(run.number, question.question_id, name)).answer)
+                for name, sums in self.running.items():
+                    choice = self.kept.get(Key(run.number, question.question_id, name)).answer["choices"][0]
+                    lengths = choice["accept_lengths"]
+                    sums += (sum(choice["new_tokens"]), sum(choice["wall_time"]), len(lengths), sum(lengths))
                 bar.update(note=self._note())
         bar.update(missing, note=self._note())
 
     def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
         model_id = self.model_ids[method.name]
-        answer = answer_row(question, turns, model_id=model_id, answer_id=new_answer_id(), tstamp=time.time())
+        answer = answer_row(
+            question, turns, model_id=model_id, answer_id=uuid.uuid4().hex, tstamp=time.time()
+        )
         return Kept(answer, detail_row(question, turns))
 
     def _check_device(self, failure: FailureRow) -> None:
@@ -266,22 +240,15 @@ class _Loop:
                 remedy="run the same command again: it goes on with the next question",
             ) from error
 
-    def warn_if_all_failed(self) -> None:
-        found = [self.kept.failures.get(one.question_id, {}) for one in self.questions[:_EARLY]]
-        kinds = {one.get("kind") for one in found}
-        if None not in kinds and len(kinds) == 1:
-            say(f"Warning: the first {_EARLY} questions all failed: {found[0]['reason']}\nThe run goes on.")
-
     def _note(self) -> str:
         """Running accepted length and speed-up of the first methods after the baseline."""
-        baseline, *others = self.running.items()
-        base = baseline[1]
+        (_, plain), *others = self.running.items()
         parts = []
-        for name, figures in others[:_NOTED_METHODS]:
-            if not (figures.steps and figures.seconds and base.tokens and base.seconds):
+        for name, sums in others[:_NOTED_METHODS]:
+            if not (sums[:3].all() and plain[:2].all()):
                 continue  # nothing to divide by, or a clock too coarse
-            speedup = (figures.tokens / figures.seconds) / (base.tokens / base.seconds)
-            parts.append(f"{name} {figures.committed / figures.steps:.2f} tokens/step {speedup:.2f}x")
+            speedup = (sums[0] / sums[1]) / (plain[0] / plain[1])
+            parts.append(f"{name} {sums[3] / sums[2]:.2f} tokens/step {speedup:.2f}x")
         if self.kept.failures:
             parts.append(f"{len(self.kept.failures)} left out")
         return ", ".join(parts)

@@ -15,13 +15,7 @@ WARMUP_RUNS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """One pass over all questions.
-
-    Attributes:
-        number: from 1.
-        seed: of its requests' random streams.
-        repeat: of that seed, from 1.
-    """
+    """One pass over all questions: its number from 1, its seed, and which repeat of that seed it is."""
 
     number: int
     seed: int
@@ -34,13 +28,10 @@ class RunSettings:
 
     Attributes:
         max_new_tokens: limit for one turn.
-        sampling: how tokens are chosen; only greedy outputs are compared with plain decoding. Its seed is that of
-            the first run; each turn of each question derives one of its own.
+        sampling: its seed is that of the first run; each turn of each question derives one of its own.
         warmup: runs of the first question per method before anything is measured.
-        prompt_format: ``chat`` or ``raw``.
         system: system message of every conversation that brings none of its own.
         seeds: one pass over all questions each, times ``repeats``; empty stands for the sampling's own seed.
-        repeats: passes with the same seed; their outputs are the same, their times are not.
 
     Raises:
         UsageError: several seeds of greedy decoding, a seed twice, or no repeat.

@@ -60,12 +60,7 @@ class Eagle:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`.
-
-        Raises:
-            MismatchError: another kind of drafter, or a head that is not the target's.
-            UsageError: no such server.
-        """
+        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         server = _server(Eagle.NAME, export)
         drafter = _eagle1_only(export.drafter, Eagle.NAME)
         if drafter.has_own_head and not _is_targets(drafter, export.shared):
@@ -82,13 +77,7 @@ class Eagle:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """A drafter from the layout, whoever wrote it, strictly; a list of ids beside it restricts its head.
-
-        Raises:
-            DataError: files missing, damaged or pickled; a form that is not computed here; two lists of ids.
-            ArtifactError: tensors that are not those of the configuration.
-            MismatchError: it does not fit the target.
-        """
+        """Strictly, whoever wrote it; a list of ids beside it restricts the head."""
         drafter = read_eagle(path, shared)
         found = token_map(path)
         return drafter if found is None else restricted(drafter, found)
@@ -107,12 +96,7 @@ class FrSpec:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`.
-
-        Raises:
-            MismatchError: another kind of drafter, no draft vocabulary, or rows that are not the target's.
-            UsageError: no such server.
-        """
+        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         server = _server(FrSpec.NAME, export)
         drafter = _eagle1_only(export.drafter, FrSpec.NAME)
         if drafter.config.draft_vocab_size in (None, drafter.config.vocab_size):
@@ -133,11 +117,7 @@ class FrSpec:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """See :meth:`Eagle.read`; here the list must be there.
-
-        Raises:
-            DataError: as there, or no list.
-        """
+        """See :meth:`Eagle.read`; here the list must be there."""
         drafter, found = read_eagle(path, shared), token_map(path)
         if found is None:
             raise DataError(
@@ -239,11 +219,7 @@ def is_eagle_folder(path: Path) -> bool:
 
 
 def token_map(path: Path) -> Path | None:
-    """The list of draft tokens beside a drafter; None where there is none.
-
-    Raises:
-        DataError: several, of which a server would be given one.
-    """
+    """The list of draft tokens beside a drafter, if there is one."""
     found = sorted(path.glob("freq_*.pt"))
     if len(found) > 1:
         raise DataError(
@@ -257,7 +233,7 @@ def token_map(path: Path) -> Path | None:
 
 
 def ranked_ids(path: Path) -> tuple[int, ...] | None:
-    """Ids of the draft vocabulary beside a drafter in rank order; None where there is none."""
+    """Ids of the draft vocabulary beside a drafter in rank order, if there is one."""
     found = token_map(path)
     return None if found is None else tuple(read_fr_spec(found).tolist())
 
@@ -316,11 +292,7 @@ def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:
 
 
 def restricted(drafter: Drafter, file: Path) -> Drafter:
-    """The drafter over a list of draft tokens, with the target's rows.
-
-    Raises:
-        DataError: no such list, or one of other ids than the target's.
-    """
+    """The drafter over a list of draft tokens, with the target's rows."""
     ids = read_fr_spec(file)
     size = drafter.config.vocab_size
     values = np.unique(ids)

@@ -53,11 +53,7 @@ class SglangEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`.
-
-        Raises:
-            MismatchError: another kind of drafter, or one that the layout's readers do not compute.
-        """
+        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "the EAGLE-3 serving layout")
         config = serving_config(drafter.config, export.target, export.dtype)
         with layout_folder(path, SglangEagle3.KIND, export) as folder:
@@ -67,13 +63,7 @@ class SglangEagle3:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
-        """A drafter from the layout, whoever wrote it, strictly.
-
-        Raises:
-            DataError: files missing or damaged; a form that is not computed here.
-            ArtifactError: tensors that are not those of the configuration.
-            MismatchError: it does not fit the target.
-        """
+        """Strictly, whoever wrote it."""
         body = read_config(path)
         config = _read_config(body, num_layers, path)
         folder = read_folder(path)
@@ -83,11 +73,7 @@ class SglangEagle3:
 
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes.
-
-    Raises:
-        MismatchError: a form, or auxiliary layers, that the layout's readers do not compute.
-    """
+    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes."""
     target = text_part(target)
     _check_form(config)
     check_expressible(
@@ -188,14 +174,7 @@ WEIGHTS = "model.safetensors"
 
 
 def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
-    """The drafter, if it is an EAGLE-3 one.
-
-    Args:
-        layout: what is written, in words.
-
-    Raises:
-        MismatchError: another kind of drafter.
-    """
+    """The drafter, if it is an EAGLE-3 one; ``layout`` is what is written, in words."""
     if drafter.kind != Eagle3Drafter.kind:
         raise MismatchError(
             f"{layout} holds EAGLE-3 drafters only",

@@ -41,12 +41,8 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class FolderTensors:
-    """What a folder holds, under our names.
-
-    Attributes:
-        weights: parameters. embedding: (V, H) where it is repeated.
-        d2t: (R,) offsets. t2d: (V,) marks of the draft tokens.
-    """
+    """What a folder holds, under our names: parameters, (V, H) embedding if it is repeated, ``d2t`` (R,) offsets and
+    ``t2d`` (V,) marks of the draft tokens."""
 
     weights: Mapping[str, Tensor]
     embedding: Tensor | None = None
@@ -89,11 +85,7 @@ def read_folder(path: Path) -> FolderTensors:
 
 
 def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
-    """Refuse weights that are no numbers of their own: only the two maps may hold integers.
-
-    Raises:
-        DataError: says which.
-    """
+    """Refuse weights that are no numbers of their own: only the two maps may hold integers."""
     packed = [
         f"{name} ({item.dtype})"
         for name, item in stored.items()
@@ -110,11 +102,7 @@ def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
 
 
 def check_rows(sizes: DecoderSizes, weights: Mapping[str, Tensor], source: object) -> None:
-    """Hold the sizes of a configuration against what is stored, before anything of these sizes is made.
-
-    Raises:
-        ArtifactError: other rows.
-    """
+    """Hold the sizes of a configuration against what is stored, before anything of these sizes is made."""
     rows = {
         "self_attn.q_proj.weight": sizes.num_heads * sizes.head_dim,
         "self_attn.k_proj.weight": sizes.num_kv_heads * sizes.head_dim,
@@ -138,9 +126,6 @@ def assemble_eagle3(
     """The drafter of a folder, every tensor in its place.
 
     An embedding that is repeated must be the target's. Without a head of its own the drafter shares the target's.
-
-    Args:
-        config: its ``draft_vocab_size`` as the folder says.
 
     Raises:
         ArtifactError: tensors that are not those of the configuration; maps that contradict each other.
@@ -245,11 +230,7 @@ def _check_ids(
 
 
 def checked_layers(reading: LayerReading, path: Path) -> tuple[int, ...]:
-    """The layers of a folder, ascending; says so where the folder does not decide between two readings.
-
-    Raises:
-        DataError: layers that no server captures in this order.
-    """
+    """The layers of a folder, ascending; says so if the folder does not decide between two readings."""
     layers = reading.layers
     if min(layers) < 0 or list(layers) != sorted(set(layers)):
         raise DataError(
@@ -270,11 +251,7 @@ def checked_layers(reading: LayerReading, path: Path) -> tuple[int, ...]:
 def eagle3_config(
     fields: Mapping[str, Any], rows: Any, layers: tuple[int, ...], source: object
 ) -> Eagle3Config:
-    """The drafter's sizes.
-
-    Raises:
-        DataError: they do not go together.
-    """
+    """The drafter's sizes, checked."""
     if rows is not None and type(rows) is not int:
         raise DataError(
             "the drafter's draft_vocab_size is no number",

@@ -92,11 +92,7 @@ def text_part(target: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """A drafter folder's ``config.json``.
-
-    Raises:
-        DataError: none, or no mapping.
-    """
+    """A drafter folder's ``config.json``."""
     body = read_json(path / CONFIG, "drafter's config.json", finite=False)
     if not isinstance(body, Mapping):
         raise DataError(
@@ -159,11 +155,7 @@ def _positions(value: Any) -> int:
 
 
 def check_computed(body: Mapping[str, Any], source: object) -> None:
-    """Refuse a decoder layer of another form than ours; what is absent or null is as ours.
-
-    Raises:
-        DataError: says which field.
-    """
+    """Refuse a decoder layer of another form than ours; what is absent or null is as ours."""
     problems = [
         (f"{name} {body[name]!r}", words)
         for name, value, words in _COMPUTED
@@ -186,11 +178,7 @@ def check_computed(body: Mapping[str, Any], source: object) -> None:
 
 
 def flag(body: Mapping[str, Any], name: str, absent: bool, source: object) -> bool:
-    """A switch of a configuration.
-
-    Raises:
-        DataError: neither true nor false.
-    """
+    """A switch of a configuration, true or false."""
     value = body.get(name)
     if value is None:
         return absent

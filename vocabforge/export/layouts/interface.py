@@ -20,46 +20,27 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Export:
-    """What a layout is written from.
+    """What a layout is written from."""
 
-    Attributes:
-        drafter: as it is to be written, its head already restricted.
-        target: the target's ``config.json``.
-        shared: the target's embedding and LM head, for layouts that repeat them.
-        target_name: name or path of the target, for layouts that name their verifier.
-        dtype: of the weights written.
-        meta: facts for the manifest. parents: hashes of what it was made from, by role.
-        config: the drafter's recipe with its target's folder, for the record.
-        ranked: ids of the draft vocabulary in rank order; None where only their set is known.
-        server: the reader, where two servers read one layout differently; None takes the layout's default.
-        speculative_tokens: draft tokens a cycle that a layout recommends to its reader.
-        card: text of the model card; None writes none.
-        overwrite: replace what is there.
-        beside: writes further files into the folder, in folders of their own: servers look at the top only.
-    """
-
-    drafter: Drafter
-    target: Mapping[str, Any]
-    shared: TargetTensors
-    target_name: str
-    dtype: torch.dtype
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    parents: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, Any] | None = None
-    ranked: tuple[int, ...] | None = None
-    server: str | None = None
-    speculative_tokens: int = 5
-    card: str | None = None
+    drafter: Drafter  # as it is to be written, its head already restricted
+    target: Mapping[str, Any]  # the target's ``config.json``
+    shared: TargetTensors  # the target's embedding and LM head, for layouts that repeat them
+    target_name: str  # name or path of the target, for layouts that name their verifier
+    dtype: torch.dtype  # of the weights written
+    meta: Mapping[str, Any] = field(default_factory=dict)  # facts for the manifest
+    parents: Mapping[str, str] = field(default_factory=dict)  # hashes of what it was made from, by role
+    config: Mapping[str, Any] | None = None  # the drafter's recipe with its target's folder, for the record
+    ranked: tuple[int, ...] | None = None  # ids of the draft vocabulary in rank order, if that is known
+    server: str | None = None  # the reader, if two servers read one layout differently; None: the default
+    speculative_tokens: int = 5  # draft tokens a cycle that a layout recommends to its reader
+    card: str | None = None  # text of the model card
     overwrite: bool = False
+    # Writes further files into the folder, in folders of their own: servers look at the top only.
     beside: Callable[[Path], object] | None = None
 
 
 class Layout(Protocol):
-    """What a row of the table ``FORMATS`` names: a class without instances.
-
-    Attributes:
-        NAME: its row. KIND: of the artefact that it writes.
-    """
+    """What a row of the table ``FORMATS`` names: a class without instances, and the kind of its artefacts."""
 
     NAME: str
     KIND: str
@@ -67,28 +48,18 @@ class Layout(Protocol):
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
         """Whether a folder with this ``config.json`` is of the layout, whoever wrote it."""
-        ...
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """Write a folder.
-
-        Raises:
-            MismatchError: a drafter that the layout cannot express.
-        """
-        ...
+        """Write a folder; a drafter that the layout cannot express is a MismatchError."""
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """A drafter from a folder of this layout, strictly: no tensor missing, none left over.
 
-        Args:
-            num_layers: of the target.
-
         Raises:
-            VocabForgeError: damaged, or not of this target's sizes.
+            VocabForgeError: damaged, or not of the sizes of this target with ``num_layers``.
         """
-        ...
 
 
 @contextmanager

@@ -26,12 +26,9 @@ _EAGLE = "eagle_config"
 
 @dataclass(frozen=True)
 class LayerReading:
-    """The layers of a folder that anyone may have written.
+    """The layers of a folder that anyone may have written, 0-based outputs, and the rule by which they were found.
 
-    Attributes:
-        layers: 0-based outputs.
-        rule: how they were found, in words.
-        other: what the list means in the other numbering, where nothing in the folder decides between the two.
+    ``other`` is what the list means in the other numbering, if nothing in the folder decides between the two.
     """
 
     layers: tuple[int, ...]
@@ -99,14 +96,8 @@ def read_layers(body: Mapping[str, Any], num_layers: int) -> LayerReading:
 
 
 def check_expressible(layers: Sequence[int], last: int, *, layout: str, remedy: str) -> None:
-    """Refuse layers that a reader would not capture, or not in the order that ``fc`` was trained for.
-
-    Args:
-        last: the highest output that the layout's readers capture.
-
-    Raises:
-        MismatchError: not ascending, or above ``last``.
-    """
+    """Refuse layers that a reader would not capture, or not in the order that ``fc`` was trained for; ``last`` is the
+    highest output that the layout's readers capture."""
     ascending = all(low < high for low, high in itertools.pairwise(layers))
     if not ascending or layers[-1] > last:
         raise MismatchError(
@@ -123,11 +114,7 @@ def _eagle(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _listed(value: Any) -> list[int] | None:
-    """A list of layer numbers; None where there is none or it is empty.
-
-    Raises:
-        DataError: something else.
-    """
+    """A list of layer numbers; None if there is none or it is empty."""
     if value is None or value == []:
         return None
     if not isinstance(value, (list, tuple)) or not all(type(layer) is int for layer in value):

@@ -58,11 +58,7 @@ class SpeculatorsEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`.
-
-        Raises:
-            MismatchError: another kind of drafter, or auxiliary layers out of order.
-        """
+        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "the layout of speculators")
         config = speculators_config(drafter.config, export)
         with layout_folder(path, SpeculatorsEagle3.KIND, export) as folder:
@@ -72,16 +68,8 @@ class SpeculatorsEagle3:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
-        """A drafter from the layout, whoever wrote it, strictly.
-
-        A switch that is absent is what vLLM takes it for; an LM head that is absent is the target's rows, as
-        speculators has it.
-
-        Raises:
-            DataError: files missing or damaged; a form that is not computed here.
-            ArtifactError: tensors that are not those of the configuration.
-            MismatchError: it does not fit the target.
-        """
+        """Strictly, whoever wrote it; an absent switch is what vLLM takes it for, an absent LM head the target's rows,
+        as speculators has it."""
         config = _read_config(read_config(path), num_layers, path)
         folder = without_targets_head(read_folder(path), shared)
         if LM_HEAD not in folder.weights:
@@ -102,11 +90,7 @@ def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
 
 
 def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
-    """The layout's ``config.json``.
-
-    Raises:
-        MismatchError: auxiliary layers out of order.
-    """
+    """The layout's ``config.json``."""
     target = text_part(export.target)
     check_expressible(
         config.aux_layers,

@@ -21,10 +21,8 @@ ROPE_TYPES = ("default", "linear", "llama3")
 class ServedSizes:
     """Settings as a server reads them.
 
-    Attributes:
-        family: ``eagle3``, or ``eagle1`` (EAGLE-1 and EAGLE-2).
-        head_rows: rows of the LM head. n_aux: target states that ``fc`` reads (EAGLE-3).
-        rope: ``rope_type``, ``rope_theta`` and the numbers of the type.
+    ``head_rows`` are rows of the LM head, ``n_aux`` the target states that ``fc`` reads (EAGLE-3).
+    ``eagle1`` is EAGLE-2, too.
     """
 
     family: Literal["eagle3", "eagle1"]
@@ -59,12 +57,8 @@ class Past:
 
 
 class ServedDrafter:
-    """One decoder layer between the target's states and the LM head.
-
-    Args:
-        sizes: as the server reads them.
-        parameters: by the server's names (``model.*``, ``lm_head.weight``), shared ones included.
-    """
+    """One decoder layer between the target's states and the LM head, from parameters by the server's names
+    (``model.*``, ``lm_head.weight``), shared ones included."""
 
     def __init__(self, sizes: ServedSizes, parameters: Mapping[str, Tensor]) -> None:
         self.sizes = sizes
@@ -83,14 +77,8 @@ class ServedDrafter:
         return F.linear(features, p["model.fc.weight"], p.get("model.fc.bias"))
 
     def step(self, ids: Tensor, states: Tensor, positions: Tensor, past: Past) -> tuple[Tensor, Tensor]:
-        """Run N tokens behind those of ``past``, each seeing itself and all before.
-
-        Args:
-            ids: (N,) tokens. states: (N, H) from ``fuse``, or fed back. positions: (N,).
-
-        Returns:
-            draft logits (N, head_rows), and what is fed back (N, H).
-        """
+        """Run N tokens with states (N, H), from ``fuse`` or fed back, behind those of ``past``: each sees all before.
+        Returns draft logits (N, head_rows) and what is fed back (N, H)."""
         s, p = self.sizes, self.parameters
         embedded = p["model.embed_tokens.weight"][ids]
         if s.family == "eagle1":

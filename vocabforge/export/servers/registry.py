@@ -27,11 +27,7 @@ READERS: dict[str, str] = {
 
 
 def reader_of(name: str) -> Reader:
-    """The reader of a name.
-
-    Raises:
-        UsageError: no such server.
-    """
+    """The reader of a name; an unknown one is a UsageError."""
     reader: Reader = resolve(READERS, name, "server")
     return reader
 
@@ -49,11 +45,7 @@ def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
 
 
 def open_folder(path: Path) -> Folder:
-    """Read a drafter's folder as it is: configuration, tensors, token map.
-
-    Raises:
-        DataError: no configuration, weights that cannot be read, or several token maps.
-    """
+    """Read a drafter's folder as it is: configuration, tensors, token map."""
     body = read_config(path)
     tensors: dict[str, Tensor] = {}
     for file in checkpoint_files(path):

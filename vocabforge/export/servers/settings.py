@@ -19,11 +19,7 @@ _REMEDY = "export the drafter again: d2t holds offsets, target id = row + d2t[ro
 
 
 def map_rows(served: Served, d2t: Tensor | None, rows: int, total: int) -> None:
-    """Rows of the head to target ids by stored offsets (R,); what is wrong with them is recorded.
-
-    Args:
-        rows: of the head as the server has it. total: tokens of the target.
-    """
+    """Rows of the head to target ids (``total`` of them) by stored offsets (R,); what is wrong is recorded."""
     if d2t is None:
         if rows != total:
             told = f"no d2t: the {rows:,} rows would be proposed as ids 0 to {rows - 1}"
@@ -114,10 +110,7 @@ def sizes_of(
     served: Served, config: Any, family: Literal["eagle3", "eagle1"], target: ServedTarget, **flags: Any
 ) -> ServedSizes | None:
     """Sizes and flags for the forward pass, held against the target; None, with a problem, if servers compute another.
-
-    Args:
-        flags: fields of ``ServedSizes`` that servers read in their own ways.
-    """
+    ``flags`` are fields of ``ServedSizes`` that servers read in their own ways."""
     rope = dict(getattr(config, "rope_parameters", None) or {})
     rope.setdefault("rope_type", rope.pop("type", "default"))
     rope.setdefault("rope_theta", 10_000.0)
@@ -232,11 +225,8 @@ def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_layers(served: Served, inputs: list[int], count: int, *, last: bool) -> tuple[int, ...]:
-    """Layers as outputs from a list of layer *inputs*, with problems where the server could not capture them.
-
-    Args:
-        count: target layers. last: whether the output of the last layer is captured.
-    """
+    """Layers as outputs from a list of layer *inputs*, with problems if the server could not capture them: of ``count``
+    target layers, the last one's output if ``last``."""
     outputs = tuple(sorted({layer - 1 for layer in inputs}))
     most = count - 1 if last else count - 2
     wrong = [layer for layer in outputs if not 0 <= layer <= most]

@@ -165,13 +165,8 @@ def _read_eagle1(
     fc_bias: bool,
     map_option: str,
 ) -> None:
-    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it.
-
-    Args:
-        place: the server's rule for stored names.
-        fc_bias: whether the server computes a bias of ``fc``.
-        map_option: how the server is given the token map, in words.
-    """
+    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it, which the
+    server is given as ``map_option``; ``fc_bias``: the server computes one."""
     width, rows = config.hidden_size, config.vocab_size
     sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows, fc_bias=fc_bias)
     if sizes is None:

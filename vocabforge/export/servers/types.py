@@ -20,15 +20,8 @@ Check = Literal["configuration", "tensors", "layers", "draft tokens"]
 
 @dataclass(frozen=True)
 class KeyUse:
-    """One stored tensor.
-
-    Attributes:
-        name: in the file.
-        shape, dtype: as stored.
-        effect: ``read`` into a parameter; ``ignored`` without an error; ``refused``: the server does not start.
-        parameter: of the server, where it is read.
-        note: why it is ignored or refused.
-    """
+    """One stored tensor: ``read`` into a parameter of the server, ``ignored`` without an error, or ``refused``: the
+    server does not start. The note tells why."""
 
     name: str
     shape: tuple[int, ...]
@@ -61,13 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ServedTarget:
-    """What a server has of the target.
-
-    Attributes:
-        config: its ``config.json``.
-        layers: their count.
-        embedding, head: (V, H).
-    """
+    """What a server has of the target: ``config.json``, its number of layers, embedding and head (V, H)."""
 
     config: Mapping[str, Any]
     layers: int
@@ -77,13 +64,7 @@ class ServedTarget:
 
 @dataclass(frozen=True)
 class Folder:
-    """A drafter's folder, read once.
-
-    Attributes:
-        body: ``config.json``.
-        tensors: as stored.
-        token_map: ids in rank order from a file beside, for servers that take one; None without.
-    """
+    """A drafter's folder, read once, with the ids in rank order from a file beside, for servers that take one."""
 
     path: Path
     body: Mapping[str, Any]
@@ -104,32 +85,22 @@ class Folder:
 
 @dataclass
 class Served:
-    """A folder as one server has it.
+    """A folder as one server has it."""
 
-    Attributes:
-        server: row of ``registry.READERS``. title: its name in words.
-        architecture: class that loads it.
-        keys: every stored tensor. gaps: every parameter without one, and where it comes from: ``target`` where the
-            server shares the target's, ``random`` where it keeps whatever memory held.
-        problems: what the reading found.
-        layers: the target layers (0-based outputs) whose states it reads; () where it reads the final hidden states.
-        target_ids: target id of each row of the head as the server maps them; None where rows are ids.
-        facts: settings as the server reads them, defaults included.
-        drafter: what it would compute; None where it would not start or parameters would be random.
-        own_head: whether the LM head is the folder's.
-    """
-
-    server: str
-    title: str
-    architecture: str
-    keys: list[KeyUse] = field(default_factory=list)
+    server: str  # row of ``registry.READERS``,
+    title: str  # and its name in words
+    architecture: str  # class that loads it
+    keys: list[KeyUse] = field(default_factory=list)  # every stored tensor
+    # Every parameter without one, and its source: the target's, or random: whatever memory held.
     gaps: dict[str, Source] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    layers: tuple[int, ...] = ()
-    target_ids: Tensor | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    drafter: ServedDrafter | None = None
-    own_head: bool = True
+    layers: tuple[int, ...] = ()  # of the target (0-based outputs) that it reads; (): the final hidden states
+    target_ids: Tensor | None = None  # of each row of the head as the server maps them; None: rows are ids
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings as the server reads them, defaults included
+    drafter: ServedDrafter | None = None  # what it would compute; None if it would not start
+    own_head: bool = True  # whether the LM head is the folder's
 
     def fail(self, check: Check, found: str, remedy: str) -> None:
         """Record what keeps the server from starting or from computing the drafter."""
@@ -153,10 +124,8 @@ class Served:
 class Reader:
     """A server's way to read a folder: a row of ``registry.READERS``.
 
-    Attributes:
-        name: its row. title: in words. layout: what to export for it, as in ``--format``.
-        matches: whether the server knows the folder's architecture.
-        fill: records in a ``Served`` what the server has of the folder.
+    ``layout`` is what to export for it; ``matches`` whether the server knows the folder's architecture; ``fill``
+    records in a ``Served`` what it has of the folder.
     """
 
     name: str
@@ -166,7 +135,6 @@ class Reader:
     fill: Callable[[Served, Folder, ServedTarget], None]
 
     def read(self, folder: Folder, target: ServedTarget) -> Served:
-        """The folder as the server has it."""
         served = Served(self.name, self.title, ", ".join(folder.architectures))
         self.fill(served, folder, target)
         return served

@@ -19,11 +19,8 @@ _REMEDY = "export the drafter again, or correct the tensor's name in the file"
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one stored tensor goes: rows of a (fused) parameter.
-
-    Attributes:
-        whole: a fused parameter under its own name, for files that store it so.
-    """
+    """Where one stored tensor goes: rows of a (fused) parameter; ``whole`` is the latter under its own name, for files
+    that store it so."""
 
     parameter: str
     first: int
@@ -89,11 +86,7 @@ def load(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Fill the parameters in fp32; what happens to every key is recorded in ``served``.
 
-    Args:
-        place: the server's rule for stored names.
-
-    Returns:
-        the parameters with at least one tensor, and slot -> stored name of what was filled.
+    Returns the parameters with at least one tensor, and slot -> stored name of what was filled.
     """
     heights: dict[str, int] = {}
     for slot in slots.values():
@@ -141,11 +134,8 @@ def conclude(
 ) -> None:
     """Record the gaps and what is wrong, and, if nothing is, the drafter that the server computes with.
 
-    A problem is what stops the server, or what it would compute with in silence.
-
-    Args:
-        loaded: of :func:`load`.
-        shared: tensors of the target that the server puts in place of the folder's or for want of them.
+    A problem is what stops the server, or what it would compute with in silence. ``shared`` are tensors of the target
+    that the server puts in place of the folder's or for want of them.
     """
     parameters, filled = loaded
     served.own_head = HEAD not in shared

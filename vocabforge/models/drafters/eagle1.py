@@ -72,10 +72,8 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
     """EAGLE-1/2 drafter over a frozen target embedding and either the target's or its own LM head.
 
     Args:
-        config: sizes.
-        embedding: (V, H) the target's input embedding; shared, never trained, never saved.
-        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
-        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
+        embedding, target_head: (V, H) the target's; shared, never trained, never saved.
+        target_ids: (R,) ascending target ids of the own head's rows; required if R is below V.
 
     Raises:
         MismatchError: the target's tensors do not have the configured sizes.
@@ -101,15 +99,9 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start with both inputs of ``fc`` equally strong.
+        """Start with both inputs of ``fc`` equally strong, from states (N, H) of real tokens.
 
-        There is no input norm, and a target's embeddings may be many times smaller than its hidden states: the
-        embedding's half of ``fc`` is scaled by the ratio of their root mean squares. A bias starts at zero, an
-        own head at the target's rows.
-
-        Args:
-            features: (N, H) of real tokens, equal to ``hidden``.
-            hidden: (N, H) target hidden states.
+        There is no input norm: the embedding's half of ``fc`` is scaled by the ratio of both root mean squares.
         """
         self.init_own_head()
         some = self.embedding[:: -(-len(self.embedding) // _SCALE_ROWS)].float()

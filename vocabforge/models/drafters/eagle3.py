@@ -75,7 +75,7 @@ class Eagle3Config(parts.DictSizes):
 
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle3Config:
-        """The target's sizes where ``wishes`` leaves them out.
+        """The target's sizes if ``wishes`` leaves them out.
 
         Raises:
             MismatchError: auxiliary layers that the target does not have.
@@ -119,17 +119,10 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start at the target's scale.
+        """Start at the target's scale, from features (N, n_aux * H) and hidden states (N, H) of real tokens.
 
-        - an own head takes the target's rows of the same tokens;
-        - the final norm's weight takes the root mean square of the target's hidden states, a dimension at a
-          time, so that the first logits are as large as the target's;
-        - ``fc`` is scaled so that g0 has a root mean square of 1, beside which a fresh layer's output is a
-          perturbation.
-
-        Args:
-            features: (N, n_aux * H) of real tokens.
-            hidden: (N, H) of the same tokens.
+        The final norm takes the root mean square of the hidden states, a dimension at a time, so that the first logits
+        are as large as the target's. ``fc`` is scaled so that g0 has a root mean square of 1.
         """
         self.init_own_head()
         self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())  # (H,)
@@ -137,7 +130,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         self.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
 
     def fuse(self, features: Tensor) -> Tensor:
-        """g0 = fc(features), the features normed where the sizes say so: (..., n_aux * H) -> (..., H)."""
+        """g0 = fc(features), normed if the sizes say so: (..., n_aux * H) -> (..., H)."""
         features = features.to(self.fc.weight.dtype)
         if self.config.norm_before_fc:
             features = self.input_norm(features)
@@ -151,10 +144,9 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         return g if self.config.norm_output else self.norm(g)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """See :class:`.drafter.Drafter`; g is that before the final norm unless ``norm_output``.
+        """Step k feeds row t the token x_{t+1+k} at rotary position t + k; see ``Drafter``.
 
-        Step k feeds row t the token x_{t+1+k} at rotary position t + k; it sees the step-0 keys s <= t of its
-        document and its own keys of steps 1..k.
+        It sees the step-0 keys s <= t of its document and its own keys of steps 1..k.
         """
         q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
         state.k.append(k)
@@ -176,6 +168,5 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         return self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
 
     def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """The next g (B, T, H) from the layer's residual and what its attention gathered (B, h, T, D)."""
         g = self.midlayer.finish(residual, attended)
         return self.norm(g) if self.config.norm_output else g

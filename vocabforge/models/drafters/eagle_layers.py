@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,15 +31,6 @@ class LayerSizes(Protocol):
     def rms_norm_eps(self) -> float: ...
 
 
-class MidLayerSizes(LayerSizes, Protocol):
-    """What EAGLE-3's layer needs beside them; see ``Eagle3Config``."""
-
-    @property
-    def norm_before_residual(self) -> bool: ...
-    @property
-    def qk_norm(self) -> bool: ...
-
-
 class RMSNorm(nn.Module):
     """Root mean square norm, computed in fp32 (Zhang and Sennrich 2019)."""
 
@@ -60,10 +51,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of the drafter's attention; q, k and v read ``inputs`` features, the output is H.
-
-    ``qk_norm``: every head's q and k pass an RMSNorm over D before the rotation, as in Qwen3.
-    """
+    """The drafter's attention; q, k and v read ``inputs`` features. ``qk_norm``: RMSNorm of q and k, as in Qwen3."""
 
     def __init__(self, config: LayerSizes, inputs: int, *, qk_norm: bool = False) -> None:
         super().__init__()
@@ -106,12 +94,9 @@ class MLP(nn.Module):
 
 
 class MidLayer(nn.Module):
-    """EAGLE-3's decoder layer.
+    """EAGLE-3's decoder layer."""
 
-    ``norm_before_residual``: the residual stream starts from the normed g in place of g itself.
-    """
-
-    def __init__(self, config: MidLayerSizes) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(size, eps)

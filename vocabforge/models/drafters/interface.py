@@ -11,31 +11,13 @@ from ..kv_cache import KVCache, Sight
 from ..ttt.attention import TTTState
 
 
-class DrafterSizes(Protocol):
-    """Sizes that every kind's configuration has."""
-
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def draft_vocab_size(self) -> int | None: ...
-    @property
-    def aux_layers(self) -> tuple[int, ...]: ...
-    @property
-    def max_position_embeddings(self) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 class Drafter(Protocol):
     """A drafter over a frozen target (all are ``nn.Module``).
 
     Attributes:
-        kind: its row of the drafter table.
-        label: the kind as people write it.
-        reads: what :meth:`fuse` takes: ``aux`` the concatenated outputs of the auxiliary layers
-            (B, T, n_aux * H), ``hidden`` the target's hidden states after the final norm (B, T, H).
-        config: its sizes.
+        kind: its row of the drafter table; ``label`` as people write it.
+        reads: what :meth:`fuse` takes: ``aux`` (B, T, n_aux * H) outputs of the auxiliary layers, ``hidden``
+            (B, T, H) after the final norm.
         embedding, target_head: (V, H) the target's, frozen and shared; never among the parameters.
         target_ids: (R,) ascending target ids of the head's rows (0..V-1 over the whole vocabulary).
     """
@@ -78,16 +60,13 @@ class Drafter(Protocol):
         ...
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """One step of the unroll for all rows.
+        """One step of the unroll for all rows: the next g (B, T, H).
 
         Args:
             ids: (B, T) tokens fed.
             g: (B, T, H) hidden states fed: of ``fuse``, later the drafter's own.
             position: (B, T) rotary positions, already t + k.
-            state: documents, and keys of the earlier steps; this step's are appended, empty for a kind without keys.
-
-        Returns:
-            (B, T, H) the next g.
+            state: documents and keys of the earlier steps; this step's are appended.
         """
         ...
 
@@ -123,17 +102,13 @@ class CachedDrafter(Drafter, Protocol):
         slots: Tensor,
         mask: Tensor | Sight,
     ) -> Tensor:
-        """One cached step of decoding.
+        """One cached step of decoding: the next g (B, N, H).
 
         Args:
             ids: (B, N) tokens fed.
             g: (B, N, H) hidden states fed.
             position: (B, N) rotary positions.
-            cache: one-layer cache; this step's keys go to ``slots``.
-            slots: (N,) int64.
+            cache: one-layer cache; this step's keys go to ``slots`` (N,).
             mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
-
-        Returns:
-            (B, N, H) the next g.
         """
         ...

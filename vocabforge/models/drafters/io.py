@@ -15,26 +15,19 @@ from ...core.artifact import Artifact, open_artifact, write_artifact
 from ...core.errors import ArtifactError, DataError, MismatchError
 from ...core.files import atomic_write_json, form_errors, read_json
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
-from ..target.load import dtype_name, read_target_config
+from ..target.load import read_target_config
 from .interface import Drafter
 from .registry import DRAFTERS, drafter_class, new_drafter
 
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
-_COARSE_FIRST = (torch.bfloat16, torch.float16, torch.float32)
-_SMALLEST_HALF = 2.0**-24  # below it fp16 holds nothing
 _MOST_POSITIONS = 1 << 24  # longer than any context
 _ROWS = 8192  # compared at a time
 
 
 @dataclass(frozen=True)
 class TargetTensors:
-    """The target's tensors that a drafter shares.
-
-    Attributes:
-        embedding: (V, H).
-        head: (V, H) LM head.
-    """
+    """The target's embedding and LM head (V, H), which a drafter shares."""
 
     embedding: Tensor
     head: Tensor
@@ -49,11 +42,7 @@ def save_drafter(
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the native artefact: trained tensors under their serving names, plus ``drafter.json``.
-
-    Args:
-        meta: facts about target and training (``target_fingerprint``, ``tokenizer_fingerprint``, ...).
-    """
+    """Write the native artefact; ``meta`` has ``target_fingerprint`` and ``tokenizer_fingerprint``."""
     with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
         fill_native(folder, drafter)
 
@@ -68,7 +57,7 @@ def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None
 
 
 def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
-    """Load a native drafter artefact of any kind onto its target's tensors, for decoding.
+    """Load a native drafter of any kind onto its target's tensors, for decoding.
 
     Raises:
         ArtifactError: damaged or of another kind.
@@ -79,25 +68,14 @@ def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
 
 
 def load_trainable(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
-    """The same to be trained on: fp32 parameters with gradients, on the target's device.
-
-    Its auxiliary layers are those that the target must give: see :func:`native_sizes`.
-
-    Raises:
-        ArtifactError: damaged or of another kind.
-        MismatchError: the target's tensors do not fit.
-    """
+    """The same to be trained on: fp32 parameters with gradients, on the target's device."""
     sizes, tensors, ids, artifact = _read_native(path)
     drafter = _filled(sizes, tensors, ids, target, source=path)
     return drafter.to(target.embedding.device).train().requires_grad_(True), artifact
 
 
 def native_sizes(path: Path) -> Any:
-    """Sizes of a native drafter artefact, without its tensors; ``.kind`` names the kind.
-
-    Raises:
-        ArtifactError: damaged or of another kind.
-    """
+    """Sizes of a native drafter artefact, without its tensors; ``.kind`` names the kind."""
     return _read_sizes(open_artifact(path, KIND))
 
 
@@ -132,12 +110,7 @@ def assemble(
     *,
     source: object,
 ) -> Any:
-    """A drafter from its tensors, strictly: every parameter present, none left over, every shape right.
-
-    It takes the target's device and dtype.
-
-    Args:
-        sizes: of any kind; ``sizes.kind`` names it.
+    """A drafter from its tensors, strictly, in the target's device and dtype; ``sizes.kind`` names its kind.
 
     Raises:
         ArtifactError: a tensor is missing, unknown or of another shape.
@@ -173,7 +146,7 @@ def _filled(
 def _check_stored(
     sizes: Any, tensors: Mapping[str, Tensor], target_ids: Tensor | None, source: object
 ) -> None:
-    """Refuse, before anything of such a size is made, sizes larger than all that is stored; and ids that are none."""
+    """Refuse sizes larger than all that is stored, before anything of such a size is made, and impossible ids."""
     most = max((tensor.numel() for tensor in tensors.values()), default=0)
     names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "draft_vocab_size")
     wide = [f"{name} {value:,}" for name in names if (value := getattr(sizes, name, None) or 0) > most]
@@ -203,12 +176,7 @@ def _check_stored(
 
 
 def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -> None:
-    """Refuse a drafter's own input embedding that is not the target's, which every drafter here reads.
-
-    Both may have been rounded: they are compared in the coarsest dtype that holds either of them exactly.
-
-    Args:
-        tensor: (V, H) as the drafter's folder stores it.
+    """Refuse a drafter's own input embedding (V, H) that is not the target's, up to rounding to bf16 or fp16.
 
     Raises:
         MismatchError: another shape, or other values.
@@ -222,40 +190,23 @@ def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -
             source=source,
             remedy="give the target that it was trained for",
         )
-    coarse, fine = sorted((_exact_in(tensor), _exact_in(ours)), key=_COARSE_FIRST.index)
-    # fp32 rounds to a half in one way; two halves made from one fp32 tensor may lie a unit in the last place apart.
-    slack = torch.finfo(coarse).eps if fine == torch.float16 != coarse else 0.0
-    rows, worst = 0, 0.0
+    rows = 0
     for a, b in zip(tensor.split(_ROWS), ours.cpu().split(_ROWS)):
-        gap = (a.to("cpu", coarse).float() - b.to(coarse).float()).abs()  # (rows, H)
-        near = gap <= slack * b.abs().float() + (
-            _SMALLEST_HALF if slack else 0.0
-        )  # never where it is no number
+        near = torch.isclose(a.cpu().float(), b.float(), rtol=2.0**-7, atol=2.0**-24)
         rows += int((~near).any(1).sum())
-        worst = max(worst, float(gap.nan_to_num(torch.inf).max()))
     if rows:
         raise MismatchError(
             "the drafter was trained with an input embedding of its own, and would be run with the target's",
-            got=f"{rows:,} of {len(ours):,} rows differ, by at most {worst:.3g}",
-            expected=f"the target's rows, up to the rounding of {dtype_name(coarse)}",
+            got=f"{rows:,} of {len(ours):,} rows differ",
+            expected="the target's rows, up to rounding",
             source=source,
             remedy="give the target that it was trained for; a drafter whose embedding was trained can be run by "
             "vLLM, which keeps it",
         )
 
 
-def _exact_in(tensor: Tensor) -> torch.dtype:
-    """The coarsest dtype that holds every value exactly: what a tensor was rounded to, whatever it is kept in."""
-    for dtype in _COARSE_FIRST[:-1]:
-        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in tensor.split(_ROWS)):
-            return dtype
-    return _COARSE_FIRST[-1]
-
-
 def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> TargetTensors:
-    """Only what a drafter shares, on the CPU: an export needs no layer of the target.
-
-    A head that is stored once with the embedding is one tensor with it.
+    """Only what a drafter shares, on the CPU; a head that is stored once with the embedding is one tensor with it.
 
     Raises:
         DataError: unreadable weights, or none under the usual names.

@@ -118,15 +118,7 @@ class MedusaDrafter(OverTarget, nn.Module):
         return torch.stack([self.blocks[step](h) for step in range(count)])
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """Head k of the hidden states that step 0 was fed.
-
-        Args:
-            ids, position: not read.
-            g: (B, T, H) read at step 0 only.
-            state: one entry is appended a step, the first of them the hidden states.
-
-        Returns:
-            (B, T, H).
+        """Head k of the hidden states that step 0 was fed; ids, positions and later g (B, T, H) are not read.
 
         Raises:
             ConfigError: more steps than heads.

@@ -19,7 +19,6 @@ from ...core.errors import ConfigError, MismatchError
 from ..kv_cache import KVCache, Sight, sight_attention
 from ..rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
 from .eagle_layers import LayerSizes
-from .interface import DrafterSizes
 
 _MOST = 1 << 28  # no size of any model comes near
 
@@ -48,13 +47,7 @@ class TargetSizes:
 
 @dataclass(frozen=True)
 class SizeWishes:
-    """What a user sets of a drafter's sizes; None takes the target's.
-
-    Attributes:
-        draft_vocab_size: R, rows of an own head; None shares the target's head.
-        aux_layers: target layers (0-based outputs); of kinds that read them.
-        medusa_heads: of Medusa; None is 5.
-    """
+    """What a user sets of a drafter's sizes; None takes the target's."""
 
     draft_vocab_size: int | None = None
     aux_layers: tuple[int, ...] | None = None
@@ -110,12 +103,8 @@ def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
         ) from error
 
 
-def size_problem(sizes: DrafterSizes, *names: str) -> str | None:
-    """The first thing wrong with a drafter's sizes, or None.
-
-    Args:
-        names: fields that must be 1 or more, beside those that every kind has.
-    """
+def size_problem(sizes: Any, *names: str) -> str | None:
+    """The first thing wrong with a drafter's sizes, or None; ``names`` are further fields that must be 1 or more."""
     names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
     small = [f"{name} {getattr(sizes, name)}" for name in names if getattr(sizes, name) < 1]
     if small:
@@ -203,14 +192,11 @@ def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
 def cached_attention(
     q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor | Sight
 ) -> Tensor:
-    """Attention of one decoding step against a one-layer cache, which takes the step's keys.
+    """Attention (B, h, N, D) of one decoding step against a one-layer cache, which takes the step's keys.
 
     Args:
         q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
         mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
-
-    Returns:
-        (B, h, N, D).
     """
     keys, values = cache.write(0, k, v, slots)
     if isinstance(mask, Sight):
@@ -279,11 +265,7 @@ class RotaryPositions:
         return int(self.cos.shape[0])
 
     def ensure_positions(self, count: int) -> None:
-        """Lengthen the rotary tables to at least ``count`` positions.
-
-        Padding rows and deep trees reach past the target's context, and a drafter may have been trained for a
-        shorter context than it decodes in. What was made keeps its values.
-        """
+        """Lengthen the rotary tables to at least ``count`` positions; what was made keeps its values."""
         if count > self.positions:
             # A table made in inference mode could not be used in training again.
             with torch.inference_mode(False):
@@ -296,17 +278,12 @@ class RotaryPositions:
 
 
 def share_target(
-    drafter: nn.Module, sizes: DrafterSizes, embedding: Tensor, head: Tensor, target_ids: Tensor | None
+    drafter: nn.Module, sizes: Any, embedding: Tensor, head: Tensor, target_ids: Tensor | None
 ) -> None:
-    """Register the target's tensors, and the own head's ids, as buffers that are neither trained nor saved.
-
-    Args:
-        embedding: (V, H).
-        head: (V, H).
-        target_ids: (R,) ascending target ids of the own head's rows; needed where R is below V.
+    """Register the target's tensors (V, H), and the own head's ids (R,), as buffers neither trained nor saved.
 
     Raises:
-        MismatchError: other shapes.
+        MismatchError: other shapes, or no ids with R below V.
     """
     expected = (sizes.vocab_size, sizes.hidden_size)
     for name, tensor in (("input embedding", embedding), ("LM head", head)):
@@ -334,8 +311,7 @@ def share_target(
 def register_tables(drafter: nn.Module, sizes: Any) -> None:
     """Register rotary tables ``cos`` and ``sin`` (P, D), fp32, neither trained nor saved.
 
-    P is the positions that the sizes admit or 131,072: tables of what some configurations admit would take gigabytes,
-    and ``ensure_positions`` makes more where they are read.
+    P is at most 131,072: some configurations admit gigabytes of tables. ``ensure_positions`` makes more.
     """
     cos, sin = rope_tables(sizes.rope, sizes.head_dim, min(sizes.max_position_embeddings, _READY_POSITIONS))
     drafter.register_buffer("cos", cos, persistent=False)

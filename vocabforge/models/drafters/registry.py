@@ -25,17 +25,13 @@ def drafter_class(kind: str) -> Any:
     """The class of a kind.
 
     Raises:
-        UsageError: no such kind; names those that there are.
+        UsageError: no such kind.
     """
     return resolve(DRAFTERS, kind, "kind of drafter")
 
 
 def drafter_sizes(kind: str, target: Mapping[str, Any], **wishes: Any) -> Any:
-    """Sizes of a drafter: the target's where nothing else is wished.
-
-    Args:
-        target: the target's ``config.json``.
-        wishes: fields of :class:`~vocabforge.models.drafters.parts.SizeWishes`; None leaves one out.
+    """Sizes of a drafter: the target's (``config.json``) unless ``wishes`` (``SizeWishes``) has another.
 
     Raises:
         MismatchError: the target's configuration lacks a size, or has no such auxiliary layers.

@@ -19,14 +19,7 @@ DEFAULT_TAIL = 512  # of a hybrid head
 
 
 class HybridHead(CoreAndTail):
-    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
-
-    Args:
-        base: the exact head.
-        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
-        tail: what is scored beside it.
-        ops: see ``HeadOptions.ops``.
-    """
+    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head."""
 
     KIND = "hybrid"
 
@@ -52,7 +45,6 @@ class ContextHead(CoreAndTail):
     """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
 
     Args:
-        base: the exact head.
         ranked: target ids of the hot core, in rank order; those without a head row are dropped.
         context: tokens of the text, those met last.
         ops: see ``HeadOptions.ops``.
@@ -76,31 +68,18 @@ class ContextHead(CoreAndTail):
 
 
 def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
-    """The request's own text as a tail of ``size`` tokens; None takes :func:`default_context`.
+    """The request's own text as a tail of ``size`` tokens; None: what the core leaves of ``MOST_TOKENS``.
 
     Raises:
-        UsageError: see :func:`check_context`.
+        UsageError: ``size`` is outside 1 to V.
     """
     vocab_size = len(base.embedding)
-    size = default_context(len(ranked), vocab_size) if size is None else size
-    check_context(size, vocab_size)
-    return ContextTail(size)
-
-
-def default_context(core: int, vocab_size: int) -> int:
-    """Tokens of the text where nothing is asked for: what the core leaves of ``MOST_TOKENS``, but some."""
-    return min(max(MOST_TOKENS - core, LEAST_CONTEXT), vocab_size)
-
-
-def check_context(size: int, vocab_size: int) -> None:
-    """Refuse a context that is empty or larger than the vocabulary.
-
-    Raises:
-        UsageError: ``size`` is outside 1 to ``vocab_size``.
-    """
+    if size is None:
+        size = min(max(MOST_TOKENS - len(ranked), LEAST_CONTEXT), vocab_size)
     if not 1 <= size <= vocab_size:
         raise UsageError(
             "the context of a draft head does not suit the vocabulary",
             got=f"{size:,} tokens of the text",
             expected=f"1 to {vocab_size:,}",
         )
+    return ContextTail(size)

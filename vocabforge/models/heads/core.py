@@ -7,7 +7,6 @@ in static shapes. A tail names head rows that the core does not have, so no toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,16 +28,14 @@ class HotCore(nn.Module):
     """Head rows that are always scored.
 
     Args:
-        base: the exact head.
         rows: (C,) int64 head rows, ascending.
 
     Attributes:
         weight: (C, H) a slab of their own.
-        rows: (C,) int32 ascending.
         outside: (R - C,) int32 the other head rows, ascending.
         inside: bool (R,), by head row.
-        others: (V + 1,) int32 the head row of each id that is not inside, -1 for all others; the last place
-            is -1 and stands for ids that are none.
+        others: (V + 1,) int32 the head row of each id that is not inside, else -1; the last place is for ids that
+            are none.
     """
 
     weight: Tensor
@@ -63,42 +60,17 @@ class HotCore(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
 
 
-class Tail(Protocol):
-    """Head rows beside the core.
-
-    Attributes:
-        context_size: see ``DraftHead.context_size``.
-        fills: it gives as many tokens as are asked for; else the core must.
-    """
-
-    context_size: int
-    fills: bool
-
-    def over(self, core: HotCore, ops: bool) -> None:
-        """The core that it will stand beside, and whether ``rows`` is to use the ops."""
-        ...
-
-    def rows(
-        self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
-    ) -> Tensor:
-        """(G, T) int head rows outside the core, once each, -1 for padding.
-
-        Group g has the N / G hidden rows (N, H) from g * N / G on. With ``fills`` core and tail have at least k
-        tokens. ``alone``: rows share only what belongs to their request, nothing of each other's.
-        """
-        ...
-
-
 class ContextTail:
-    """The tokens of each request's own text."""
+    """The tokens of each request's own text; a short text ``fills`` no k tokens, so the core must.
+
+    ``rows`` of a tail are (G, T) int head rows outside the core, once each, -1 for padding. Group g has the N / G
+    hidden rows (N, H) from g * N / G on. ``alone``: rows share nothing of each other's.
+    """
 
     fills = False
 
     def __init__(self, size: int) -> None:
         self.context_size = size
-
-    def over(self, core: HotCore, ops: bool) -> None:
-        """One indexing, static as it is."""
 
     def rows(
         self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
@@ -116,14 +88,11 @@ class RankerTail(nn.Module):
     """The best tokens outside the core by a low-rank scorer.
 
     On the ops, own tails are selected from a copy of the scorer's rows outside the core: (R - C) * d' weights more.
-    A shared tail is selected in plain operations in both forms: it needs every row's normaliser, core included.
+    A shared tail is selected in plain operations: it needs every row's normaliser, core included.
 
     Args:
-        base: the exact head.
-        scorer: the trained ranker.
         size: tokens.
-        shared: the rows of a request share one tail, of the tokens that are likeliest in any of them; else each
-            row has its own.
+        shared: the rows of a request share the tokens that are likeliest in any of them; else each row has its own.
         fp8: see ``HeadOptions.fp8``.
     """
 
@@ -159,12 +128,10 @@ class RankerTail(nn.Module):
 
 
 class CoreAndTail(nn.Module):
-    """A head that scores a core and a tail; see ``DraftHead`` for what it answers.
+    """A head that scores a core and a tail; see ``DraftHead``.
 
     Args:
-        base: the exact head.
         ranked: target ids of the core, in rank order; those without a head row are dropped.
-        tail: what is scored beside it.
         ops: see ``HeadOptions.ops``.
 
     Raises:
@@ -176,13 +143,16 @@ class CoreAndTail(nn.Module):
     weight: Tensor
     target_ids: Tensor
 
-    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
+    def __init__(
+        self, base: HeadBase, ranked: Sequence[int], tail: ContextTail | RankerTail, ops: bool | None = None
+    ) -> None:
         super().__init__()
         self.register_buffer("weight", base.weight.detach(), persistent=False)
         self.register_buffer("target_ids", base.target_ids, persistent=False)
         self.on_ops = head_ops.chosen(base.weight, ops)
         self.core, self.tail = HotCore(base, rows_of(base, ranked)[0].sort().values), tail
-        tail.over(self.core, self.on_ops)
+        if isinstance(tail, RankerTail):
+            tail.over(self.core, self.on_ops)
         self.size, self.core_size = len(base.target_ids), self.core.size
         self.context_size = tail.context_size
         self.tail_size = tail.size if isinstance(tail, RankerTail) else None
@@ -240,9 +210,9 @@ class CoreAndTail(nn.Module):
         return logits, ids[0] if len(tail) == 1 else of_rows(ids, len(logits))
 
     def _spare_and_tail(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
-        """Head rows beside the core: such that every hidden row has (n,), and the tail (G, T) without them.
+        """Head rows beside the core: those that every hidden row has (n,), and the tail (G, T) without them.
 
-        A text may be too short for k tokens; where the core is smaller than that, the lowest ids outside it join it.
+        A text may be too short for k tokens: if the core is smaller than that, the lowest ids outside join it.
         """
         tail = self.tail.rows(self.core, hidden, k, state)
         spare = self.core.outside[: 0 if self.tail.fills else max(0, k - self.core.size)]
@@ -254,13 +224,10 @@ class CoreAndTail(nn.Module):
 
 
 def rows_of(base: HeadBase, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Head rows of target ids.
-
-    Returns:
-        the rows (n,) int64 of those ids that have one, in their order, and bool (len(ids),) which they are.
+    """Head rows (n,) int64 of those target ids that have one, in their order, and bool (len(ids),) which they are.
 
     Raises:
-        MismatchError: none of them has.
+        MismatchError: none has.
     """
     wanted = torch.tensor(ids, dtype=torch.int64, device=base.target_ids.device)
     places = torch.searchsorted(base.target_ids, wanted).clamp(max=len(base.target_ids) - 1)

@@ -16,12 +16,7 @@ from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, 
 
 
 class FullHead(nn.Module):
-    """The whole LM head. A module, so that its weight is a constant of compiled passes.
-
-    Args:
-        weight: (V, H).
-        ops: see ``HeadOptions.ops``.
-    """
+    """The whole LM head (V, H). A module, so that its weight is a constant of compiled passes."""
 
     KIND = "full"
     context_size, by_step, static_shapes = 0, False, True
@@ -65,34 +60,19 @@ class FullHead(nn.Module):
         return F.linear(hidden, self.weight).float().log_softmax(-1)
 
 
-class StaticHead(nn.Module):
+class StaticHead(FullHead):
     """A fixed subset of head rows (FR-Spec, VocabTrim, EAGLE-3's reduced vocabulary).
 
     Args:
         weight: (R, H), row j scores ``target_ids[j]``.
         target_ids: (R,) int64, ascending (so that ties go to the lower target id).
-        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "static"
-    context_size, by_step, static_shapes = 0, False, True
-
-    target_ids: Tensor
 
     def __init__(self, weight: Tensor, target_ids: Tensor, ops: bool | None = None) -> None:
-        super().__init__()
-        self._inner = FullHead(weight, ops)
-        self.register_buffer("target_ids", target_ids, persistent=False)
-        self.size = int(weight.shape[0])
-
-    @property
-    def weight(self) -> Tensor:
-        """(R, H)."""
-        return self._inner.weight
-
-    @classmethod
-    def new_module(cls, sizes: HeadSizes) -> None:
-        """It trains nothing."""
+        super().__init__(weight, ops)
+        self.target_ids = target_ids
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
@@ -100,23 +80,14 @@ class StaticHead(nn.Module):
         return cls(base.weight, base.target_ids, options.ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        if self._inner.on_ops and k <= head_ops.MOST_K:
+        if self.on_ops and k <= head_ops.MOST_K:
             return draft_topk(F.linear(hidden, self.weight), k, target_ids=self.target_ids)
-        logprobs, rows = self._inner.topk(hidden, k)
+        logprobs, rows = super().topk(hidden, k)
         return logprobs, self.target_ids[rows]
-
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._inner.scores(hidden, k)[0], self.target_ids
-
-    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._inner.log_probs(hidden)
 
 
 def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-k of scores (N, C) fp32, normalised over their columns, whose ids are (C,) or (N, C) in any order.
-
-    This is what ``DraftHead.topk`` makes of ``DraftHead.scores``.
-    """
+    """``DraftHead.topk`` of scores (N, C) fp32 whose ids are (C,) or (N, C) in any order."""
     values, chosen = topk_by_id(logits, ids, k)
     return normalised(values, logits), chosen
 
@@ -141,10 +112,10 @@ def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
 
 
 def check_width(what: str, width: int, base: HeadBase) -> None:
-    """Refuse a trained part that reads hidden states of another size than the drafter's.
+    """Refuse a trained part whose hidden size is not H.
 
     Raises:
-        MismatchError: ``width`` is not H.
+        MismatchError: it is not.
     """
     if width != base.weight.shape[1]:
         raise MismatchError(
@@ -155,7 +126,7 @@ def check_width(what: str, width: int, base: HeadBase) -> None:
 
 
 def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> None:
-    """An option without meaning for a kind is a mistake, not to be ignored.
+    """An option without meaning for a kind is a mistake.
 
     Raises:
         UsageError: an option is set that is not among ``known``.

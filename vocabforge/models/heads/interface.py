@@ -17,15 +17,12 @@ class DraftState:
     """What the drafter was fed in the step whose output the head scores; one row a hidden row.
 
     Attributes:
-        step: draft step t, from 0: the step that proposes draft token t + 1.
+        step: draft step t, from 0.
         tokens: (N,) int64 tokens fed (the last committed token at step 0).
-        previous: (N, H) hidden states fed: ``fuse(features)`` at step 0, the drafter's own g before the final
-            norm later.
-        requests: B requests that the N rows belong to: N / B rows of each, one request after the other. Nothing
-            is shared between requests.
-        context: (B, C) int64 distinct tokens of each request's text, padded with -1; None where no head asks
-            for it (``DraftHead.context_size``).
-        prepared: what :class:`PreparesSteps` computed of this step ahead; None where it was not asked to.
+        previous: (N, H) hidden states fed: ``fuse(features)`` at step 0, the drafter's own g later.
+        requests: B requests, N / B rows of each, one after the other; they share nothing.
+        context: (B, C) int64 distinct tokens of each request's text, padded with -1; None if no head asks for it.
+        prepared: what :class:`PreparesSteps` computed of this step ahead.
     """
 
     step: int
@@ -67,11 +64,9 @@ class HeadSizes:
     """Sizes of a trainable draft head; those that a kind does not have are None.
 
     Attributes:
-        hidden_size: H.
         vocab_size: ids that the head knows: rows of the target's LM head; for a router ids of the tokenizer.
         rank: d' of a ranker or a low-rank head.
-        clusters: M of a router.
-        width, depth: hidden layers of a router's MLP.
+        clusters: M of a router; ``width`` and ``depth`` of its MLP.
     """
 
     hidden_size: int
@@ -114,16 +109,14 @@ class HeadOptions:
     Attributes:
         shortlist: candidates a ranker hands to the LM head (2048), or the tail of a hybrid head (512).
         budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps.
-        rows: ``own``: each row of a draft step keeps its own shortlist (a ranker's default); ``shared``: one
-            union for all of them in a request (a router's default).
+        rows: ``own``: each row keeps its own shortlist (a ranker's default); ``shared``: one union for the rows of a
+            request (a router's default).
         ranked: target ids of a draft vocabulary in rank order: all that a scheduled head scores, the hot core of
             a context or hybrid head.
-        schedule: B(0), B(1), ...: draft step t of a scheduled head may use the first B(t) ids of ``ranked``.
+        schedule: B(0), B(1), ...: draft step t of a scheduled head may use the first B(t) of ``ranked``.
         context: tokens of the request's text that a context head reads, or a hybrid one without a ranker.
-        fp8: a ranker's scorer is read in 8 bits a weight (float8_e4m3fn, one scale a token), half the bytes of
-            bf16; candidates change a little, logits do not.
-        ops: ``topk`` on the ops (vocabforge/ops), in the form that a CUDA graph can capture; None: where the
-            weights are on a CUDA device.
+        fp8: a ranker's scorer is read in float8_e4m3fn, one scale a token; candidates change a little, logits do not.
+        ops: ``topk`` on the ops, in the form that a CUDA graph can capture; None: if the weights are on CUDA.
     """
 
     shortlist: int | None = None
@@ -140,15 +133,12 @@ class DraftHead(Protocol):
     """For N hidden rows, the top-k log-probabilities and target ids.
 
     Attributes:
-        size: tokens it can propose.
-        target_ids: (size,) int64 ascending ids of those tokens.
-        context_size: most tokens C of the request's own text that it reads from ``DraftState.context``; 0: none.
+        size: tokens it can propose; ``target_ids`` (size,) int64 ascending.
+        context_size: most tokens C of the request's text that it reads from ``DraftState.context``; 0: none.
         by_step: its answer depends on ``DraftState.step``, so rows of several steps need a call each.
 
-    A head with ``static_shapes`` true answers :meth:`topk` with operations whose shapes depend on the shapes of what
-    it is asked alone, and without reading a tensor on the host: it can be compiled or captured. Its tensors are
-    buffers of a module then, whose addresses stay. On the ops that holds for up to 64 tokens, and up to 64 rows of a
-    request; a ranker or a router that is asked for more takes the plain form.
+    With ``static_shapes`` true :meth:`topk` reads nothing on the host and its shapes depend on its arguments' shapes
+    alone: it can be compiled or captured. On the ops that holds for up to 64 tokens, and up to 64 rows of a request.
     """
 
     @property
@@ -163,8 +153,7 @@ class DraftHead(Protocol):
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         """The k best tokens of each row, best first, ties to the lower id.
 
-        A shortlist of fewer than k tokens is widened (a ranker takes k candidates, a router opens further
-        clusters in the order of their scores), so that every answer is a token with a probability.
+        A shortlist of fewer than k tokens is widened, so that every answer is a token with a probability.
 
         Args:
             hidden: (N, H) normed hidden rows of one draft step.
@@ -177,21 +166,16 @@ class DraftHead(Protocol):
         ...
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        """What :meth:`topk` chooses from: logits over the rows' shortlists.
+        """What :meth:`topk` chooses from.
 
         Returns:
-            logits (N, C) fp32, -inf for what is not in the row's shortlist, at least k of them finite; and their
-            target ids, ascending, (C,) where the rows share them or (N, C). An id stands once in a row, but for
-            padding, which is -inf.
+            logits (N, C) fp32, -inf outside the row's shortlist, at least k of them finite; and their target ids,
+            ascending, (C,) if rows share them or (N, C), each once but for padding.
         """
         ...
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        """The same, plain and dense: (N, H) -> (N, size) fp32, -inf outside a row's shortlist.
-
-        Each row is a draft step of its own: nothing is shared between rows. The reference of :meth:`topk`,
-        and what reports read.
-        """
+        """The same, plain and dense: (N, H) -> (N, size) fp32, -inf outside a row's shortlist; rows share nothing."""
         ...
 
 
@@ -202,7 +186,7 @@ class PreparesSteps(Protocol):
     def prepare(self, state: DraftState) -> DraftState:
         """The same state with ``prepared`` filled; on a GPU its work runs beside what is launched next.
 
-        The state goes to :meth:`DraftHead.topk` once, in the same stream and the same capture.
+        The state goes to :meth:`DraftHead.topk` once, in the same stream and capture.
         """
         ...
 
@@ -217,19 +201,15 @@ class ScoresSome(Protocol):
 
 
 class DraftHeadKind(Protocol):
-    """What a row of the table ``HEADS`` names: a head's class.
-
-    Attributes:
-        KIND: its name in the table.
-    """
+    """What a row of the table ``HEADS`` names: a head's class; ``KIND`` is its name there."""
 
     KIND: str
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> nn.Module | None:
-        """The trainable part with fresh weights; None where a kind has none.
+        """The trainable part with fresh weights; None if a kind has none.
 
-        Its parameters are what an artefact holds, and ``head_sizes``, a ``HeadSizes``, what it is made from again.
+        Its parameters are what an artefact holds; ``head_sizes``, a ``HeadSizes``, is what it is made from again.
         """
         ...
 

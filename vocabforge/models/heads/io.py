@@ -22,7 +22,6 @@ from ..drafters.io import WEIGHTS as DRAFTER_WEIGHTS
 from .interface import HeadSizes
 from .registry import HEADS
 from .router import Router
-from .scorer import LowRankScorer
 
 KIND = "draft-head"
 WEIGHTS, CONFIG, ASSIGNMENT = "head.safetensors", "head.json", "assignment"
@@ -31,13 +30,7 @@ _DRAFTER_FILES = (DRAFTER_WEIGHTS, "model.safetensors")
 
 @dataclass(frozen=True)
 class HeadOwner:
-    """What a draft head belongs to.
-
-    Attributes:
-        drafter: :func:`drafter_digest` of the drafter whose states it reads.
-        target: the target's fingerprint.
-        tokenizer: the tokenizer's fingerprint.
-    """
+    """What a draft head belongs to: :func:`drafter_digest`, and the fingerprints of target and tokenizer."""
 
     drafter: str
     target: str
@@ -53,12 +46,9 @@ class HeadOwner:
 
 @dataclass(frozen=True)
 class LoadedHead:
-    """A draft head read back.
+    """A draft head read back: its kind, frozen weights, and where they came from.
 
-    Attributes:
-        kind: its row of ``models.heads.HEADS``: ``ranker``, ``low-rank``, ``router``, …
-        module: its weights, frozen.
-        artifact: where they came from; its meta may hold ``shortlist`` or ``budgets`` to start from.
+    The artefact's meta may have ``shortlist`` or ``budgets`` to start from.
     """
 
     kind: str
@@ -67,12 +57,7 @@ class LoadedHead:
 
 
 def drafter_digest(path: Path) -> str:
-    """Which drafter a folder holds: the SHA-256 of its weight file, whatever the facts beside it.
-
-    Of weights in shards it is the SHA-256 over the shards' own, in the order of their names.
-
-    Args:
-        path: a native drafter, an export, or a folder in a serving layout.
+    """Which drafter a folder holds: the SHA-256 of its weight file, or over its shards' own, sorted by name.
 
     Raises:
         DataError: no weights there.
@@ -91,23 +76,6 @@ def drafter_digest(path: Path) -> str:
     raise DataError("there is no drafter here", got=path, expected=" or ".join(_DRAFTER_FILES))
 
 
-def sizes_of(module: nn.Module) -> HeadSizes:
-    """Sizes of a trained part; one of another kind than ours says them itself (``head_sizes``)."""
-    found = getattr(module, "head_sizes", None)
-    if isinstance(found, HeadSizes):
-        return found
-    if isinstance(module, Router):
-        return HeadSizes(
-            module.hidden_size,
-            module.vocab_size,
-            clusters=module.clusters,
-            width=module.width,
-            depth=module.depth,
-        )
-    assert isinstance(module, LowRankScorer)
-    return HeadSizes(module.down.in_features, module.vocab.out_features, rank=module.rank)
-
-
 def save_head(
     path: Path,
     kind: str,
@@ -119,17 +87,12 @@ def save_head(
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the artefact: parameters, a router's clusters, sizes.
-
-    Args:
-        kind: a trainable row of ``models.heads.HEADS``.
-        meta: further facts: how it was trained, ``shortlist`` or ``budgets`` that decoding starts from.
-    """
+    """Write the artefact: parameters, a router's clusters, sizes, and further facts (``meta``)."""
     tensors = {name: p.detach().cpu().contiguous() for name, p in module.named_parameters()}
     if isinstance(module, Router):
         tensors[ASSIGNMENT] = module.assignment.to("cpu", torch.int32)
-    sizes = sizes_of(module).to_dict()
-    body = {"kind": kind, "sizes": sizes}
+    head: Any = module
+    body = {"kind": kind, "sizes": head.head_sizes.to_dict()}
     with write_artifact(
         path,
         KIND,
@@ -145,10 +108,7 @@ def save_head(
 def load_head(
     path: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> LoadedHead:
-    """Read a draft head, strictly: every parameter present, none left over, every shape right.
-
-    Args:
-        dtype: of the parameters; None keeps the stored one.
+    """Read a draft head, strictly; ``dtype`` None keeps the stored one.
 
     Raises:
         ArtifactError: damaged, of another kind, or with tensors that are not those of its sizes.
@@ -228,12 +188,8 @@ def owner_of(artifact: Artifact) -> HeadOwner:
 def check_owner(artifact: Artifact, found: HeadOwner, *, drafter: object) -> None:
     """Refuse a draft head that was trained for something else: it would only lower acceptance, in silence.
 
-    Args:
-        found: what it is to be used with.
-        drafter: where that drafter is, for the message.
-
     Raises:
-        MismatchError: another drafter, target or tokenizer.
+        MismatchError: another drafter, target or tokenizer than ``found``.
     """
     made = owner_of(artifact)
     for what, expected, got, remedy in (

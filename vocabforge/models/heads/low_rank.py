@@ -24,7 +24,6 @@ class RankerHead(nn.Module):
 
     Args:
         base: the exact head; with fewer rows than V, candidates come from its rows.
-        scorer: the trained ranker.
         shortlist: candidates a row, at most R.
         rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step of a request.
         fp8, ops: see ``HeadOptions``.
@@ -125,13 +124,7 @@ class RankerHead(nn.Module):
 
 
 class LowRankHead(nn.Module):
-    """SlimSpec: the scorer's softmax is the draft distribution; full support, no gather.
-
-    Args:
-        base: names the tokens that may be proposed; its weight is not read.
-        scorer: the trained scorer.
-        ops: see ``HeadOptions.ops``.
-    """
+    """SlimSpec: the scorer's softmax is the draft distribution over the ids of ``base``; no gather."""
 
     KIND = "low-rank"
     context_size, by_step, static_shapes = 0, False, True

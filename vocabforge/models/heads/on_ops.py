@@ -60,9 +60,9 @@ def shared_logits(
     Args:
         hidden: (N, H), N / G rows of each group, one group after the other.
         weight: (R, H).
-        rows: (n, T) int, n / G lists of each group, -1 for padding; they may name a row more than once.
+        rows: (n, T) int, n / G lists of each group, -1 for padding.
         groups: G.
-        distinct: no row stands twice in ``rows``.
+        distinct: no row is twice in ``rows``.
 
     Returns:
         logits (N, C) fp32, -inf outside a row's group, and the columns' head rows (C,) int, -1 for none.

@@ -35,8 +35,8 @@ def default_width(hidden_size: int) -> int:
 class Router(nn.Module):
     """MLP 2d -> width -> M with SiLU; DynaSpec leaves depth, width and activation open: our choice.
 
-    Both inputs are divided by their root mean square, without a learned scale (our choice): embeddings and
-    hidden states of different targets, and of step 0 and later steps, differ a hundredfold in scale.
+    Both inputs are divided by their root mean square, without a learned scale (our choice): their scales differ a
+    hundredfold between targets, and between step 0 and later steps.
 
     Args:
         hidden_size: d.
@@ -60,17 +60,13 @@ class Router(nn.Module):
         self.register_buffer("assignment", assignment.to(torch.int64), persistent=False)
 
     @property
-    def vocab_size(self) -> int:
-        """Ids that are in a cluster."""
-        return int(self.assignment.shape[0])
+    def head_sizes(self) -> HeadSizes:
+        ids = int(self.assignment.shape[0])
+        return HeadSizes(self.hidden_size, ids, clusters=self.clusters, width=self.width, depth=self.depth)
 
     @torch.no_grad()
     def init(self, seed: int, positives: float) -> None:
-        """Fresh weights from a stream of their own; the last bias starts at the labels' base rate.
-
-        Args:
-            positives: clusters that a label names, at most (top-n).
-        """
+        """Fresh weights from their own stream; the last bias starts at the labels' base rate, ``positives`` of M."""
         stream = torch.Generator().manual_seed(seed)
         for layer in (*self.layers, self.out):
             assert isinstance(layer, nn.Linear)
@@ -81,15 +77,7 @@ class Router(nn.Module):
         self.out.bias.fill_(math.log(share / (1.0 - share)))
 
     def forward(self, embedded: Tensor, previous: Tensor) -> Tensor:
-        """Scores (logits) of the clusters.
-
-        Args:
-            embedded: (N, d) e(x_t) of the tokens fed.
-            previous: (N, d) hidden states fed.
-
-        Returns:
-            (N, M).
-        """
+        """Scores (N, M) of the clusters from embedded tokens and hidden states fed, each (N, d)."""
         size = (self.hidden_size,)
         both = [F.rms_norm(part.float(), size, eps=_EPS) for part in (embedded, previous)]
         x = torch.cat(both, dim=-1).to(self.out.weight.dtype)  # (N, 2d)
@@ -119,26 +107,18 @@ def cluster_rows(assignment: Tensor, target_ids: Tensor) -> Tensor:
 
 
 def top_clusters(scores: Tensor, sizes: Tensor, budget: int, k: int) -> Tensor:
-    """The ``budget`` best clusters of each row, and further ones in order until k tokens are in them.
+    """The ``budget`` best clusters of each row, and further ones in order until k tokens are in them: bool (N, M).
 
     Args:
         scores: (N, M) fp32; ties to the lower cluster.
         sizes: (M,) int64 tokens that each cluster can give.
-        budget: clusters wanted.
         k: tokens needed, at most ``sizes.sum()``.
-
-    Returns:
-        bool (N, M).
     """
     return first_clusters(*ranked_clusters(scores, sizes), budget, k)
 
 
 def ranked_clusters(scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """What :func:`top_clusters` knows before it is told how many.
-
-    Returns:
-        clusters (N, M) int64 of each row, best first, and the tokens (N, M) int64 in better clusters than each.
-    """
+    """Clusters (N, M) int64 of each row, best first, and the tokens (N, M) int64 in better clusters than each."""
     order = scores.sort(dim=-1, descending=True, stable=True).indices  # (N, M)
     ordered = sizes[order]
     return order, ordered.cumsum(-1) - ordered
@@ -163,12 +143,7 @@ def most_clusters(sizes: Sequence[int], budget: int, k: int) -> int:
 
 @dataclass
 class _Ranking:
-    """The clusters in the order of their scores, as ``router.ranked_clusters`` says.
-
-    Attributes:
-        fed: what the scores were made of.
-        stream: a side stream that computes them; None: they are there.
-    """
+    """Scored clusters; ``fed`` is kept until ``stream``, the side stream that computes them, has been joined."""
 
     order: Tensor
     before: Tensor
@@ -176,7 +151,6 @@ class _Ranking:
     stream: torch.cuda.Stream | None
 
     def join(self) -> tuple[Tensor, Tensor]:
-        """Clusters (N, M) and tokens before them (N, M), for the current stream."""
         # The tensors need no further note of the other stream: what was fed is held until here, and the side stream
         # begins every step by waiting for the current one, so that it never writes over what is still read.
         if self.stream is not None:
@@ -185,16 +159,10 @@ class _Ranking:
 
 
 class ClusterSlabs(nn.Module):
-    """A copy of head rows, sorted by cluster: the rows of a cluster are one slab.
-
-    Args:
-        weight: (R', H).
-        target_ids: (R',) int64.
-        cluster: (R',) int64 cluster of each row.
-        clusters: M.
+    """A copy of head rows (R', H), sorted by cluster: the rows of a cluster are one slab.
 
     Attributes:
-        weight, target_ids: the same, sorted.
+        weight, target_ids: the rows and their ids, sorted.
         offsets: (M + 1,) int32 where each slab begins; the last is R'.
         sizes: M, rows of each, on the host.
     """
@@ -224,12 +192,11 @@ class ClusterSlabs(nn.Module):
 class RouterHead(nn.Module):
     """DynaSpec: the shortlist is the union of the tokens of the best clusters.
 
-    On the ops it reads a copy of the head, sorted by cluster: R' * H weights more on the device (1 GiB for 128k
-    rows of 4,096 in bf16), shared by :meth:`with_budgets`.
+    On the ops it reads a copy of the head, sorted by cluster (1 GiB more for 128k rows of 4,096 in bf16), shared by
+    :meth:`with_budgets`.
 
     Args:
         base: the exact head; rows whose id is in no cluster (padding of the LM head) are never proposed.
-        router: the trained router.
         budgets: clusters at draft step 0, 1, ...; the last holds for deeper steps.
         rows: one ``shared`` union for the rows of a step of a request, or their ``own``.
         ops: see ``HeadOptions.ops``.
@@ -381,7 +348,7 @@ class RouterHead(nn.Module):
 
 
 def check_budgets(budgets: Sequence[int], clusters: int, *, source: object = None) -> None:
-    """Refuse a budget of more clusters than there are: it would score the whole vocabulary unsaid.
+    """Refuse a budget of more clusters than there are: it would score the whole vocabulary.
 
     Raises:
         UsageError: a budget is above ``clusters``.

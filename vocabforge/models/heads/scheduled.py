@@ -16,13 +16,11 @@ from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 
 
 class ScheduledHead(nn.Module):
-    """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted
-    (PA-FR).
+    """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted (PA-FR).
 
-    The rows lie in rank order, so that every step reads a slice of one slab, without a gather.
+    The rows are in rank order, so that every step reads a slice of one slab.
 
     Args:
-        base: the exact head.
         ranked: target ids in rank order; those without a head row are dropped.
         schedule: B(0), B(1), ...: step t may use the first B(t) of ``ranked``, and at least one; the last holds
             for deeper steps. Empty: all of them at every step.

@@ -12,18 +12,14 @@ from torch.nn import functional as F
 from ...core.errors import ConfigError
 from ...ops.fp8 import quantise_rows
 from ...ops.ranker_select import ranker_select
+from .interface import HeadSizes
 
 _OVERSAMPLE, _POWER_ITERATIONS = 8, 4
 _SMALL = 0.02
 
 
 class LowRankScorer(nn.Module):
-    """``s = W_vocab (W_down h)`` for the whole vocabulary (SpecVocab).
-
-    Args:
-        hidden_size: H.
-        vocab_size: V.
-        rank: d'; SpecVocab uses H / 8 or H / 16.
+    """``s = W_vocab (W_down h)`` for the whole vocabulary; SpecVocab's rank d' is H / 8 or H / 16.
 
     Raises:
         ConfigError: a rank outside 1 to H.
@@ -46,6 +42,10 @@ class LowRankScorer(nn.Module):
         return self.down.out_features
 
     @property
+    def head_sizes(self) -> HeadSizes:
+        return HeadSizes(self.down.in_features, self.vocab.out_features, rank=self.rank)
+
+    @property
     def head_weight(self) -> Tensor:
         """W_vocab (V, d')."""
         return self.vocab.weight
@@ -60,7 +60,7 @@ class LowRankScorer(nn.Module):
 
     @torch.no_grad()
     def init_random(self, seed: int) -> None:
-        """Small normal weights, drawn from a stream of their own."""
+        """Small normal weights from their own stream."""
         stream = torch.Generator().manual_seed(seed)
         for weight in (self.down.weight, self.vocab.weight):
             draw = torch.empty(weight.shape).normal_(0.0, _SMALL, generator=stream)
@@ -68,12 +68,7 @@ class LowRankScorer(nn.Module):
 
     @torch.no_grad()
     def init_from_head(self, head: Tensor, seed: int) -> None:
-        """Start at the best low-rank approximation of an LM head; see :func:`factor_head`.
-
-        Args:
-            head: (V, H).
-            seed: of the random projections.
-        """
+        """Start at the best low-rank approximation of an LM head (V, H); see :func:`factor_head`."""
         vocab, down = factor_head(head, self.rank, seed)
         self.vocab.weight.copy_(vocab)
         self.down.weight.copy_(down)
@@ -83,12 +78,11 @@ class LowRankScorer(nn.Module):
 def factor_head(head: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor]:
     """Truncated SVD of an LM head, the mean row taken off: a shift of all logits changes no softmax.
 
-    Randomised (Halko, Martinsson and Tropp 2011), so that it works for any V: a few products of (V, H) with
-    (H, d' + 8). The singular values are shared evenly between the factors.
+    Randomised (Halko, Martinsson and Tropp 2011); the singular values are shared evenly between the factors.
 
     Args:
         head: (V, H) in any dtype; computed in fp32 on its device.
-        rank: d', at most min(V, H).
+        rank: d'.
         seed: of the random projections; the global stream is left alone.
 
     Returns:
@@ -111,17 +105,13 @@ _STEP, _FP8_STEP = 8, 16  # the ranks that the op takes are multiples of them
 
 
 class Selector(nn.Module):
-    """The scores of a scorer over some of its rows, and the best of them.
-
-    A row is scored as ``s = W_vocab p`` (SpecVocab's ranker). In fp8 each row of W_vocab has a scale of its own,
-    ``s = scale * (W8 p)``: the scorer's V * d' weights, nearly all that selection reads, take one byte each.
+    """The scores of a scorer over some of its rows ``s = W_vocab p``, and the best of them.
 
     Args:
         rows: (R, d') of W_vocab.
-        fp8: score with these rows in float8_e4m3fn.
+        fp8: score with these rows in float8_e4m3fn, one scale a row.
         ops: :meth:`select` will be called: ranks that the op does not take are padded with zeros, in a copy. The
-            plain form keeps fp8 rows in the scorer's own dtype, which holds them exactly: PyTorch has no plain product
-            with them.
+            plain form keeps fp8 rows in the scorer's dtype: PyTorch has no plain product with them.
     """
 
     weight: Tensor

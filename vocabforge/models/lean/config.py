@@ -21,13 +21,12 @@ Switch = Literal["never", "always", "config"]
 class FamilyTraits:
     """What distinguishes one decoder family from plain Llama, and its configuration defaults.
 
-    ``*_bias`` say whether a projection has a bias: ``config`` reads ``attention_bias`` or ``mlp_bias``.
+    ``*_bias``: whether a projection has a bias; ``config`` reads ``attention_bias`` or ``mlp_bias``.
     ``norm_placement``: ``pre`` normalises a block's input, ``post`` its output (before the residual sum).
     ``qk_norm``: RMSNorm of queries and keys, over each head or over all heads together.
     ``sub_norms``: RMSNorm before the output projections of attention and MLP (BitNet).
     ``windows``: which layers use ``sliding_window``; ``layer_types`` needs ``use_sliding_window``.
-    ``num_kv_heads``, ``head_dim``, ``sliding_window``: what an absent configuration key means
-    (None: as many as query heads; hidden_size / heads; no window).
+    ``num_kv_heads``, ``head_dim``, ``sliding_window``: what an absent configuration key means.
     """
 
     model_type: str
@@ -111,9 +110,8 @@ _SOFTCAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 class LeanConfig:
     """Everything ``LeanModel`` needs to know.
 
-    ``sliding_layers`` has one entry a layer; those layers see the last ``sliding_window`` positions, the
-    token itself included. ``tie_word_embeddings`` is what the configuration says: a checkpoint that
-    carries its own LM head keeps it (see ``checkpoint``).
+    ``sliding_layers`` has one entry a layer; those layers see the last ``sliding_window`` positions, the token itself
+    included. A checkpoint that carries its own LM head keeps it whatever ``tie_word_embeddings`` says.
     """
 
     architecture: str

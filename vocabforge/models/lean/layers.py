@@ -17,11 +17,9 @@ from .config import LeanConfig
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, statistics in fp32.
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, statistics in fp32 (Zhang and Sennrich, 2019, eq. 4).
 
-    Source: Zhang and Sennrich, 2019, equation 4. On the CPU a small norm costs its number of calls: hence
-    ``vector_norm`` for square and mean, and ``eps`` as a 0-d fp32 tensor on x's device (a Python number
-    would be converted in every call).
+    Few calls, which is what a small norm costs on a CPU: ``vector_norm``, and ``eps`` as a 0-d fp32 tensor.
     """
     wide = x.float()
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
@@ -37,9 +35,8 @@ def activation(name: str, x: Tensor) -> Tensor:
 class StepInputs(NamedTuple):
     """What all layers of one forward pass share.
 
-    ``eps`` of the norms, 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D) from ``rope_at``; ``slots`` (T,) or
-    (B, T) of the cache that this pass writes; ``bias`` and ``window_bias`` (T, view) or (B, 1, T, view): 0 where
-    visible, else the lowest finite number; or a ``Sight`` of the whole cache in place of both.
+    ``eps`` 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D); ``slots`` (T,) or (B, T) that this pass writes; ``bias`` and
+    ``window_bias`` (T, view) or (B, 1, T, view): 0 if visible, else the lowest finite number; or a ``Sight``.
     """
 
     eps: Tensor
@@ -71,8 +68,7 @@ def frozen(tensor: Tensor) -> nn.Parameter:
 class LeanLayer(nn.Module):
     """A decoder layer; q, k, v are one matrix, gate and up another, to save calls on small models.
 
-    Which parameters exist follows the family's traits. Values come from a checkpoint through
-    ``checkpoint_views``; until then they are uninitialised.
+    Which parameters exist follows the family's traits. ``checkpoint_views`` fills them.
     """
 
     def __init__(self, config: LeanConfig, sliding: bool, dtype: torch.dtype, device: torch.device) -> None:
@@ -157,7 +153,7 @@ class LeanLayer(nn.Module):
         """:meth:`forward` in few kernels, for the families of :func:`fits_ops`.
 
         Args:
-            change: (B * T, H) what the block before adds to the residual stream ``x``; None where that is done.
+            change: (B * T, H) what the block before adds to the residual stream ``x``; None if that is done.
 
         Returns:
             what this layer's MLP adds to the residual stream, and the stream without it.

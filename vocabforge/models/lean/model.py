@@ -104,15 +104,13 @@ class LeanModel(nn.Module):
             ids: (B, T) int64.
             positions: (B, T) int64 rotary positions.
             cache: from ``new_cache``.
-            slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each must be below ``view``.
-            mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row
-                without any visible slot gives finite nonsense, so padding rows do no harm. Or a ``Sight`` of the
-                whole cache, which knows of windows itself.
-            window_mask: the same for the layers with a sliding window; None where there are none, or
-                where all ``view`` slots lie within the window.
+            slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each below ``view``.
+            mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row that
+                sees nothing gives finite nonsense. Or a ``Sight`` of the whole cache, which knows of windows itself.
+            window_mask: the same for the layers with a sliding window; None if all ``view`` slots lie within it.
             aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
             layers: run these layers only; the final norm follows whichever is last.
-            x: (B, T, H) what the first of ``layers`` reads, where that is not the embedding of ``ids``.
+            x: (B, T, H) what the first of ``layers`` reads, if not the embedding of ``ids``.
         """
         config = self.config
         if (
@@ -167,11 +165,6 @@ class LeanModel(nn.Module):
         return cast("list[LeanLayer]", list(self.layers))
 
     def _additive(self, mask: Tensor) -> Tensor:
-        """0 where visible, else the lowest finite number.
-
-        Attention would turn a boolean mask into an additive one in every layer. Finite, because a row that
-        sees nothing would otherwise be NaN.
-        """
         bias = torch.zeros_like(mask, dtype=self.dtype).masked_fill_(~mask, torch.finfo(self.dtype).min)
         return bias if mask.dim() == 2 else bias.unsqueeze(1)  # (B, 1, T, view)
 
@@ -194,8 +187,7 @@ def load_target(
 ) -> LeanModel:
     """Load a Hugging Face model folder (``config.json`` and safetensors) as a lean decoder.
 
-    Tied models: a checkpoint with only one of embedding and LM head shares it. With both, they are shared
-    if equal and kept apart if not, as transformers does since version 5.
+    Tied models: with both embedding and LM head stored, they are shared if equal, as in transformers since version 5.
 
     Raises:
         DataError: unsupported architecture or feature; missing, truncated or packed weight files.
@@ -224,8 +216,8 @@ def share_target(target: HFTarget) -> LeanModel:
     One layer at a time is held twice while it is made. The target gives the same results afterwards.
 
     Raises:
-        UnsupportedError: the lean decoder does not compute this architecture, or the target's weights are spread over
-            processes or devices, or of several dtypes.
+        UnsupportedError: the lean decoder does not compute this architecture, or the weights are not on one device in
+            one dtype.
         MismatchError: the target's tensors are not those of its configuration.
     """
     parameters = dict(target.model.named_parameters())  # a tied LM head is named once, as the embedding

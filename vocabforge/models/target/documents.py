@@ -51,10 +51,10 @@ def runs_of(row: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int, int]]
 
 
 def plan_passes(spans: Iterable[DocumentSpan], tokens: int = PASS_TOKENS) -> Iterator[list[DocumentSpan]]:
-    """Documents that go through the target together, padded to the longest of them.
+    """Documents that go through the target together, padded to the longest of them; the longest come first.
 
-    The longest come first. A pass holds at most ``tokens`` tokens, padding included (a longer document goes alone),
-    and its padding stays below an eighth of its real tokens plus 128. The passes depend on the lengths alone.
+    A pass holds at most ``tokens`` tokens, padding included (a longer document goes alone), and its padding stays below
+    an eighth of its real tokens plus 128.
     """
     group: list[DocumentSpan] = []
     real = 0

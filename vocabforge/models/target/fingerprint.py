@@ -47,11 +47,10 @@ _FIELDS = (
 
 
 def target_fingerprint(path: Path) -> str:
-    """Hash of the settings that a forward pass reads and of rows spread over every tensor.
+    """Hash of the settings that a forward pass reads and of rows spread over every tensor, biases too.
 
-    Every tensor, biases too, because fine-tuning may touch few of them (adapters merged into the attention alone).
-    Rows are hashed in fp32, so an exact change of dtype keeps the fingerprint; so does a stored copy of a tied LM
-    head, and another spelling of the rotary settings. A change of single rows in between goes unnoticed.
+    Rows are hashed in fp32: an exact change of dtype, a stored copy of a tied LM head, or another spelling of the
+    rotary settings keeps the fingerprint. A change of single rows in between goes unnoticed.
 
     Raises:
         DataError: no readable safetensors file.

@@ -18,13 +18,10 @@ from .logits import LogitTransform
 
 @dataclass(frozen=True)
 class TargetHead:
-    """Embedding and LM head of a target; it computes logits, never hidden states.
+    """Embedding and LM head (V, H) of a target; it computes logits, never hidden states.
 
-    Attributes:
-        embedding: (V, H).
-        head_weight: (V, H) LM head.
-        aux_layers: decoder layers (0-based outputs) that the cached features are of.
-        transform: what the target does to its logits behind the LM head.
+    ``aux_layers``: decoder layers (0-based outputs) that the cached features are of. ``transform``: of the logits,
+    behind the LM head.
     """
 
     embedding: Tensor

@@ -47,13 +47,12 @@ _DIGEST_ROWS = 4096
 
 @dataclass(frozen=True, eq=False)
 class HeadRows:
-    """Rows of an LM head that stays on the disk: the file is memory-mapped, and read where it is asked for.
+    """Rows of an LM head that stays on the disk, memory-mapped.
 
     Attributes:
         shape: (V_head, d); V_head counts padded rows.
         dtype: how the rows are stored: ``F32``, ``BF16``, ``F16`` or ``F64``.
-        source: the file.
-        name: the tensor's name there.
+        source: the file; ``name`` the tensor's name there.
         tied: the head is the input embedding.
     """
 
@@ -78,10 +77,7 @@ class HeadRows:
         return out
 
     def digest(self, count: int) -> str:
-        """Hex SHA-256 of the first ``count`` rows in float32, and of their shape.
-
-        Equal for copies of a head whatever its files, its dtype (where the change was exact) and its padding.
-        """
+        """SHA-256 of the first ``count`` rows in float32 and of their shape, whatever dtype, files and padding."""
         state = digest_start(count, self.shape[1])
         for start in range(0, count, _DIGEST_ROWS):
             block = self.rows(start, min(start + _DIGEST_ROWS, count))
@@ -95,9 +91,7 @@ def digest_start(count: int, width: int) -> Any:
 
 
 def open_head(path: Path) -> HeadRows:
-    """The LM head of a Hugging Face folder: one file or shards, tied to the embedding or not.
-
-    A stored head is taken whether or not the configuration ties it, as transformers does.
+    """The LM head of a Hugging Face folder; a stored head is taken whether or not the configuration ties it.
 
     Raises:
         DataError: no model, no safetensors, a damaged file; no head; a head in parts, packed or quantised.

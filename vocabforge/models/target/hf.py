@@ -46,9 +46,8 @@ class TargetStates:
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
     """EAGLE-3's auxiliary layers (0-based outputs): 1, n//2 - 1, n - 4.
 
-    Below 8 layers that rule repeats or reverses layers, so shallow targets take layer 1, the middle one and
-    the last but one, and those of fewer than 5 layers all but the last: servers cannot read the last layer's
-    output, and capture a layer once.
+    Shallow targets take layer 1, the middle one and the last but one, or all but the last: servers cannot read the last
+    layer's output, and capture a layer once.
     """
     if num_layers >= 8:
         return (1, num_layers // 2 - 1, num_layers - 4)
@@ -61,7 +60,6 @@ class HFTarget:
     """A frozen Hugging Face causal LM.
 
     Args:
-        model: the loaded model.
         aux_layers: decoder layers (0-based) whose outputs are the features.
         source: where it was loaded from, for error messages.
         placement: where it was put; None is one device, the model's.
@@ -133,10 +131,8 @@ class HFTarget:
 
         Args:
             dtype: a dtype or its name; ``auto`` is the checkpoint's own on CUDA and fp32 on a CPU.
-            device: where the target goes; with the next two, where the trainer wants its tensors.
-            device_map: Hugging Face's placement of layers over several devices of this process (``auto``).
-            tp_plan: ``auto`` shards every layer over all launched processes, one a GPU; then every process must
-                capture the same rows (``OnlineCapture`` sees to it).
+            device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`. Under a ``tp_plan``
+                every process must capture the same rows.
 
         Raises:
             DataError: the folder holds no loadable model.
@@ -180,13 +176,11 @@ class HFTarget:
 
     @torch.no_grad()
     def capture(self, input_ids: Tensor, position: Tensor, document: Tensor) -> TargetStates:
-        """One look at packed rows; a token attends only to its own document.
+        """One pass over packed rows; a token attends only to its own document.
 
-        Documents are taken out of their rows and go through the target in few causal passes without any mask
-        (``document_passes``): memory grows with the tokens, never with T squared. In exact arithmetic that is what
-        a mask over the packed row gives; in fp32 the two agree to rounding (tested at 1e-5). The passes depend on
-        the rows given, so a row captured alone always gives the same bits. States of padding are zeros. The target
-        computes in its own dtype, whatever autocast says.
+        Documents go through the target in few causal passes without any mask, so memory grows with the tokens. The
+        passes depend on the rows given: a row captured alone always gives the same bits. States of padding are zeros.
+        The target computes in its own dtype, whatever autocast says.
 
         Args:
             input_ids: (B, T) token ids.
@@ -246,8 +240,7 @@ def check_tokenizer_fits(
     """Refuse a tokenizer with ids beyond the target's rows; more rows than ids (padding) are normal.
 
     Args:
-        target: the model's folder; ``role`` says what it is where it is another model.
-        option: that names a tokenizer for it.
+        target: the model's folder; ``role`` says what it is. ``option`` names a tokenizer for it.
 
     Raises:
         MismatchError: the tokenizer's highest id has no row.
@@ -262,14 +255,12 @@ def check_tokenizer_fits(
 
 
 def check_row_length(config: Mapping[str, Any], length: int, *, source: object) -> None:
-    """Refuse rows that the target's context does not hold. A window does not bind them: attention keeps to it.
+    """Refuse packed rows of ``length`` tokens that the target's context does not hold.
 
-    Args:
-        config: the target's ``config.json``.
-        length: T, tokens of a packed row.
+    A window does not bind them: attention keeps to it.
 
     Raises:
-        UsageError: ``length`` is beyond the context.
+        UsageError: it does not.
     """
     limit = config.get("max_position_embeddings")
     if limit is not None and length > int(limit):
@@ -323,7 +314,8 @@ def _check_layers(
         problem = f"{0 if reported is None else len(reported)} hidden states of {count} layers"
     else:
         wrong = [i for i in kept if not _is_output(target, i, kept[i], reported[i + 1], hidden)]
-        if wrong and not all(close(kept[i], reported[i]) for i in kept):  # Mamba 2 counts without the embedding
+        without_embedding = all(close(kept[i], reported[i]) for i in kept)  # as Mamba 2 counts
+        if wrong and not without_embedding:
             problem = f"layer {wrong[0]}'s output is not hidden_states[{wrong[0] + 1}]"
     if problem is not None:
         raise DataError(

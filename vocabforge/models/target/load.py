@@ -26,9 +26,8 @@ class Placement:
     """Where a target is put.
 
     Attributes:
-        device: the device of a target that fits on one; with the others, where the trainer wants its tensors.
-        device_map: Hugging Face's placement of layers over the devices of one process (``auto``, or a mapping
-            from module names to devices).
+        device: of a target that fits on one; with the others, where the trainer wants its tensors.
+        device_map: Hugging Face's placement of layers over the devices of one process (``auto``, or a mapping).
         tp_plan: ``auto``: Hugging Face's tensor parallelism over all launched processes, one a GPU.
     """
 
@@ -197,7 +196,7 @@ def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
 
     Raises:
         UsageError: an unknown name.
-        DataError: ``auto``, and the checkpoint's dtype is none that a target can compute in.
+        DataError: the checkpoint's own dtype cannot be used.
     """
     resolved = resolve_dtype(dtype, device)
     if isinstance(resolved, torch.dtype):

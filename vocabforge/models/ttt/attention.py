@@ -2,8 +2,8 @@
 
 Query t of step n sees the step-0 keys s <= t of its document and its own keys of steps 1..n (Li et al.
 2025, "EAGLE-3"; docs/methods.md, The training-time test).
-``eager`` is the reference and holds all (T, T) weights; ``merged`` (any device) and ``flex`` (CUDA) work in blocks
-and merge the causal part with the row's own keys by log-sum-exp.
+``eager`` is the reference and holds all (T, T) weights; ``merged`` (CPU) and ``flex`` (CUDA) work in blocks and merge
+the causal part with the row's own keys by log-sum-exp.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class TTTState:
         document: (B, T) document number in its row, 0 for padding.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
-        documents: where the documents lie, found at the first step that asks for it.
     """
 
     document: Tensor
@@ -58,7 +57,7 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
         (B, h, T, D).
 
     Raises:
-        ConfigError: an attention that does not exist, or ``flex`` where there is no CUDA.
+        ConfigError: see :func:`choose_attention`.
         DataError: a document that lies in two places of a row (``merged`` and ``flex``).
     """
     kind = choose_attention(state.attention, q.device, *q.shape[2:])
@@ -81,23 +80,24 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
 
 
 def choose_attention(asked: str, device: torch.device, length: int, head_dim: int) -> str:
-    """The implementation for rows of ``length`` tokens: ``eager``, ``merged`` or ``flex``.
+    """The implementation for rows of ``length`` tokens.
 
     Raises:
-        ConfigError: there is none of that name, or ``flex`` off CUDA.
+        ConfigError: there is none of that name, or not on this device.
     """
     if asked == "auto":
         if device.type == "cuda":
-            return "flex" if head_dim >= FLEX_HEAD_DIM and has_triton() else "merged"
+            return "flex" if head_dim >= FLEX_HEAD_DIM and has_triton() else "eager"
         return "eager" if length <= EAGER_LENGTH else "merged"
     if asked not in ("eager", "merged", "flex"):
         raise ConfigError("there is no such attention", got=asked, expected="auto, eager, merged or flex")
-    if asked == "flex" and device.type != "cuda":
+    if asked != "eager" and (asked == "flex") != (device.type == "cuda"):
         raise ConfigError(
-            "flex attention trains on CUDA only",
+            f"{asked} attention does not train on this device",
             got=f"device {device.type}",
+            expected="merged on a CPU, flex on CUDA, eager on both",
             source="memory.attention",
-            remedy="use memory.attention: merged (or auto)",
+            remedy="use memory.attention: auto",
         )
     return asked
 

@@ -42,13 +42,9 @@ def _kernel() -> Callable[..., Any]:
 
 
 def block_mask(first: Tensor) -> Any:
-    """The block mask of "key s is visible to query t iff first[t] <= s <= t", without a (T, T) tensor.
+    """The block mask of "key s is visible to query t iff first[t] <= s <= t", ``first`` int64 (B, T), without (T, T).
 
-    A block of queries lists the blocks of keys from its earliest visible key to itself. Those before it that all
-    its queries see whole are marked full; the kernel applies the rule inside the others.
-
-    Args:
-        first: int64 (B, T), see :class:`.ttt_documents.Documents`.
+    Blocks of keys that all queries of a block see whole are marked full; the kernel applies the rule in the others.
     """
     from torch.nn.attention.flex_attention import BlockMask
 

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...core.console import ProgressBar
 from ...core.errors import UsageError
 from ...models.drafters.interface import CachedDrafter
 from ...models.heads.registry import DraftHead, DraftState, base_of
 from ...models.lean.model import LeanModel
-from .block import Block, Parts, Placed
-from .states import CycleBatch, StepRows, TargetReader, Unroller, check_continuations, join, text_contexts
-from .supports import Support, support_of
+from .block import Block, Parts
+from .states import CycleBatch, StepRows, TargetReader, Unroller, text_contexts
+from .supports import support_of
 from .types import MISSED, Continuation, Ranks, Replayed
 
 # Full blocks of first steps that are drafted before they are scored: deeper steps have fewer rows.
@@ -37,7 +36,7 @@ class Drafting:
 
     Attributes:
         drafter: an EAGLE drafter.
-        heads: by name; each built over this drafter, or over it with a part of its head's rows.
+        heads: by name, different for all draftings; each built over this drafter, or over a part of its head's rows.
     """
 
     drafter: CachedDrafter
@@ -62,7 +61,7 @@ def replay(
         draftings: heads by drafter; the target reads every text once for all drafters of the same layers.
         continuations: what the target wrote.
         levels: draft steps of a cycle at most.
-        width: ranks that are told apart, below :data:`~.replay_types.MISSED`.
+        width: ranks that are told apart, below :data:`~.types.MISSED`.
         rows: hidden rows that are scored at once.
         label: for the progress bar.
 
@@ -70,28 +69,21 @@ def replay(
         by the heads' names.
 
     Raises:
-        UsageError: a head that cannot be replayed, two of one name, or numbers out of range.
+        UsageError: a head that cannot be replayed, or a width out of range.
         MismatchError: a head that is not its drafter's.
-        DataError: a text that the target cannot have written.
     """
-    _check(draftings, levels, width, rows)
-    check_continuations(model, continuations)
+    if not 1 <= width < MISSED:
+        raise UsageError("a replay tells too many ranks apart", got=width, expected=f"1 to {MISSED - 1}")
     asked = [one for one in continuations if len(one.tokens) > 1]
     total = cycle_offsets(continuations)[-1]
-    supports = [_supports(one, width) for one in draftings]
-    tallies = {
-        name: _RankTally(total, levels, width, model.device) for one in draftings for name in one.heads
-    }
+    scorers = [_Scorer(one, total, levels, width) for one in draftings]
     if asked:
-        reader = _ReplayReader(model, draftings, asked, levels)
         with ProgressBar(label, total * len(draftings), "rows") as bar:
-            begin = 0
-            for batches in reader.batches(rows * _BLOCKS):
-                for (parts, found), one in zip(supports, batches):
-                    _score(parts, found, tallies, one, begin, rows)
-                    bar.update(one.cycles)
-                begin += batches[0].cycles
-    return {name: tally.result() for name, tally in tallies.items()}
+            for batches in _drafted(model, draftings, asked, levels, rows * _BLOCKS):
+                for scorer, batch in zip(scorers, batches):
+                    scorer.score(batch, rows)
+                    bar.update(batch.cycles)
+    return {name: found for scorer in scorers for name, found in scorer.results().items()}
 
 
 def cycle_offsets(continuations: Sequence[Continuation]) -> list[int]:
@@ -100,109 +92,79 @@ def cycle_offsets(continuations: Sequence[Continuation]) -> list[int]:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).tolist()
 
 
-class _ReplayReader:
-    """Drafts continuations with every drafter."""
-
-    def __init__(
-        self,
-        model: LeanModel,
-        draftings: Sequence[Drafting],
-        continuations: Sequence[Continuation],
-        levels: int,
-    ) -> None:
-        self._device, self._continuations = model.device, continuations
-        longest = max(len(one.prompt) + len(one.tokens) for one in continuations)
-        most = max(len(one.tokens) for one in continuations)
-        self._keys = [(one.drafter.reads, tuple(one.drafter.config.aux_layers)) for one in draftings]
-        self._targets = {key: TargetReader(model, *key, longest) for key in dict.fromkeys(self._keys)}
-        self._unrollers = [Unroller(one.drafter, levels, longest, most) for one in draftings]
-        self._sizes = {head.context_size for one in draftings for head in one.heads.values()} - {0}
-
-    def batches(self, cycles: int) -> Iterator[list[CycleBatch]]:
-        """For as many continuations as make so many cycles, or the last ones, a batch of every drafting."""
-        waiting: list[Continuation] = []
-        count = 0
-        for number, one in enumerate(self._continuations, 1):
-            waiting.append(one)
-            count += len(one.tokens) - 1
-            if count >= cycles or number == len(self._continuations):
-                yield self._drafted(waiting)
-                waiting, count = [], 0
-
-    def _drafted(self, continuations: Sequence[Continuation]) -> list[CycleBatch]:
-        parts: list[list[tuple[int, list[StepRows]]]] = [[] for _ in self._unrollers]
-        contexts: list[dict[int, Tensor]] = []
-        for one in continuations:
-            text = torch.tensor(one.prompt + one.tokens, device=self._device)
-            states = {key: target(text) for key, target in self._targets.items()}
-            contexts.append(text_contexts(one, self._sizes, self._device))
-            for found, key, unroll in zip(parts, self._keys, self._unrollers):
-                found.append((len(one.tokens) - 1, unroll(text, len(one.prompt), states[key])))
-        return [join(found, contexts) for found in parts]
+def _drafted(
+    model: LeanModel,
+    draftings: Sequence[Drafting],
+    continuations: Sequence[Continuation],
+    levels: int,
+    cycles: int,
+) -> Iterator[list[CycleBatch]]:
+    """For as many continuations as make so many cycles, or the last ones, a batch of every drafting."""
+    longest = max(len(one.prompt) + len(one.tokens) for one in continuations)
+    most = max(len(one.tokens) for one in continuations)
+    keys = [(one.drafter.reads, tuple(one.drafter.config.aux_layers)) for one in draftings]
+    targets = {key: TargetReader(model, *key, longest) for key in dict.fromkeys(keys)}
+    unrollers = [Unroller(one.drafter, levels, longest, most) for one in draftings]
+    sizes = {head.context_size for one in draftings for head in one.heads.values()} - {0}
+    waiting: list[list[CycleBatch]] = [[] for _ in draftings]
+    for number, one in enumerate(continuations, 1):
+        text = torch.tensor(one.prompt + one.tokens, device=model.device)
+        states = {key: read(text) for key, read in targets.items()}
+        contexts = text_contexts(one, sizes, model.device)
+        for found, key, unroll in zip(waiting, keys, unrollers):
+            steps = unroll(text, len(one.prompt), states[key])
+            found.append(CycleBatch(len(one.tokens) - 1, steps, contexts))
+        if sum(batch.cycles for batch in waiting[0]) >= cycles or number == len(continuations):
+            yield [CycleBatch.join(found) for found in waiting]
+            waiting = [[] for _ in draftings]
 
 
-class _RankTally:
-    """One head's ranks, and what it scored for them."""
+class _Scorer:
+    """Asks the heads of one drafter about one batch after the other.
 
-    def __init__(self, total: int, levels: int, width: int, device: torch.device) -> None:
-        self._ranks: Ranks = np.full((total, levels), MISSED, np.uint8)
-        self._width = width
-        # scored tokens, and rows, by step
-        self._sums = torch.zeros(2, levels, dtype=torch.float64, device=device)
+    Args:
+        total: cycles of all batches.
+    """
 
-    def open(self, cycles: int) -> None:
-        """A new batch."""
-        self._fresh = torch.full(
-            (cycles, self._ranks.shape[1]), MISSED, dtype=torch.uint8, device=self._sums.device
-        )
-        # (cycles,) whose tokens were all found so far
-        self.alive = torch.ones(cycles, dtype=torch.bool, device=self._sums.device)
+    def __init__(self, drafting: Drafting, total: int, levels: int, width: int) -> None:
+        self._parts = Parts(base_of(drafting.drafter), width)
+        self._supports = {name: support_of(head, self._parts) for name, head in drafting.heads.items()}
+        self._ranks: Ranks = np.full((len(self._supports), total, levels), MISSED, np.uint8)
+        self._done = 0  # cycles
+        device = self._parts.base.weight.device
+        # (heads, 2, levels): scored tokens, and rows, by step
+        self._sums = torch.zeros(len(self._supports), 2, levels, dtype=torch.float64, device=device)
 
-    def add(self, step: int, rows: Tensor, placed: Placed) -> None:
-        """The answers on some of the batch's cycles; those that are no longer alive are left out."""
-        asked = self.alive[rows]
-        found = asked & placed.inside & (placed.rank < self._width)
-        self._fresh[rows, step] = torch.where(found, placed.rank, MISSED).to(torch.uint8)
-        self.alive[rows] = found
-        self._sums[0, step] += torch.where(asked, placed.scored, 0.0).sum()
-        self._sums[1, step] += asked.sum()
+    def score(self, batch: CycleBatch, rows: int) -> None:
+        """Step by step, in blocks of ``rows``."""
+        heads, _, levels = self._ranks.shape
+        device, size = self._sums.device, self._parts.width
+        ranks = torch.full((heads, batch.cycles, levels), MISSED, dtype=torch.uint8, device=device)
+        # (heads, cycles) whose tokens were all found so far
+        alive = torch.ones(heads, batch.cycles, dtype=torch.bool, device=device)
+        for step, every in enumerate(batch.steps):
+            wanted = every.at(alive.any(0)[every.rows].nonzero()[:, 0])
+            for place in range(0, len(wanted.rows), rows):
+                part = wanted.at(slice(place, place + rows))
+                block = _block(self._parts, batch, step, part)
+                for head, support in enumerate(self._supports.values()):
+                    rank, inside, scored = support(block)
+                    asked = alive[head, part.rows]
+                    found = asked & inside & (rank < size)
+                    ranks[head, part.rows, step] = torch.where(found, rank, MISSED).to(torch.uint8)
+                    alive[head, part.rows] = found
+                    self._sums[head, 0, step] += (asked * scored).sum()
+                    self._sums[head, 1, step] += asked.sum()
+        self._ranks[:, self._done : self._done + batch.cycles] = ranks.cpu().numpy()
+        self._done += batch.cycles
 
-    def close(self, begin: int) -> None:
-        """The batch's ranks are those from ``begin`` on."""
-        self._ranks[begin : begin + len(self._fresh)] = self._fresh.cpu().numpy()
-
-    def result(self) -> Replayed:
-        sums, rows = self._sums.tolist()
-        return Replayed(self._ranks, tuple(a / b if b else float("nan") for a, b in zip(sums, rows)))
-
-
-def _supports(drafting: Drafting, width: int) -> tuple[Parts, dict[str, Support]]:
-    parts = Parts(base_of(drafting.drafter), width)
-    return parts, {name: support_of(head, parts) for name, head in drafting.heads.items()}
-
-
-def _score(
-    parts: Parts,
-    supports: Mapping[str, Support],
-    tallies: Mapping[str, _RankTally],
-    batch: CycleBatch,
-    begin: int,
-    rows: int,
-) -> None:
-    """Ask the heads of one drafter about a batch, step by step, in blocks of ``rows``."""
-    own = {name: tallies[name] for name in supports}
-    for tally in own.values():
-        tally.open(batch.cycles)
-    for step, every in enumerate(batch.steps):
-        alive = torch.stack([tally.alive for tally in own.values()]).any(0)
-        wanted = every.at(alive[every.rows].nonzero()[:, 0])
-        for place in range(0, len(wanted.rows), rows):
-            part = wanted.at(torch.arange(place, min(place + rows, len(wanted.rows)), device=alive.device))
-            block = _block(parts, batch, step, part)
-            for name, support in supports.items():
-                own[name].add(step, part.rows, support.place(block))
-    for tally in own.values():
-        tally.close(begin)
+    def results(self) -> dict[str, Replayed]:
+        """Ranks, and mean tokens scored, by the heads' names."""
+        means = (self._sums[:, 0] / self._sums[:, 1]).tolist()  # NaN where no row was asked
+        return {
+            name: Replayed(ranks, tuple(scored))
+            for name, ranks, scored in zip(self._supports, self._ranks, means)
+        }
 
 
 def _block(parts: Parts, batch: CycleBatch, step: int, part: StepRows) -> Block:
@@ -212,24 +174,3 @@ def _block(parts: Parts, batch: CycleBatch, step: int, part: StepRows) -> Block:
     contexts = {size: context[part.rows] for size, context in batch.contexts.items()}
     state = DraftState(step, part.tokens, part.previous, len(part.rows))
     return Block(parts.base, state, part.hidden, wanted, contexts)
-
-
-def _check(draftings: Sequence[Drafting], levels: int, width: int, rows: int) -> None:
-    names = [name for one in draftings for name in one.heads]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(
-            "two draft heads have one name", got=", ".join(twice), expected="a name of its own for each"
-        )
-    if not all(one.heads for one in draftings):
-        raise UsageError(
-            "a drafter is replayed for its heads",
-            got="no heads",
-            expected="one head or more for each drafter",
-        )
-    if levels < 1 or rows < 1 or not 1 <= width < MISSED:
-        raise UsageError(
-            "a replay needs levels, ranks and rows",
-            got=f"{levels} levels, width {width}, {rows} rows",
-            expected=f"1 or more each, a width below {MISSED}",
-        )

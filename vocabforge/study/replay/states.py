@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.errors import DataError
 from ...decode.proposers.context import ContextTokens
 from ...decode.target_side import TargetSide
 from ...models.drafters.interface import CachedDrafter
@@ -24,7 +23,7 @@ from .types import Continuation
 
 @dataclass(frozen=True)
 class StepRows:
-    """The cycles that reach one draft step.
+    """The M cycles that reach one draft step.
 
     Attributes:
         rows: (M,) int64 numbers of the cycles.
@@ -40,7 +39,7 @@ class StepRows:
     hidden: Tensor
     wanted: Tensor
 
-    def at(self, places: Tensor) -> StepRows:
+    def at(self, places: Tensor | slice) -> StepRows:
         """Some of them."""
         return StepRows(*(part[places] for part in vars(self).values()))
 
@@ -126,9 +125,9 @@ class Unroller:
 def text_contexts(
     continuation: Continuation, sizes: Collection[int], device: torch.device
 ) -> dict[int, Tensor]:
-    """What heads that read the text are told at every root: by C, (n - 1, C) as in ``DraftState.context``.
+    """What heads that read the text are given at every root: by C, (n - 1, C) as in ``DraftState.context``.
 
-    Told are the prompt and all committed tokens, the root among them, as the proposer tells them.
+    That is the prompt and all committed tokens, the root among them, as the proposer gives them.
     """
     found = {}
     for size in sizes:
@@ -155,47 +154,19 @@ class CycleBatch:
     steps: Sequence[StepRows]
     contexts: Mapping[int, Tensor]
 
-
-def join(
-    parts: Sequence[tuple[int, Sequence[StepRows]]], contexts: Sequence[Mapping[int, Tensor]]
-) -> CycleBatch:
-    """Batches of single continuations, one after the other.
-
-    Args:
-        parts: cycles and steps of each.
-        contexts: of each.
-    """
-    begins, total = [], 0
-    for cycles, _ in parts:
-        begins.append(total)
-        total += cycles
-    depth = max(len(steps) for _, steps in parts)
-    joined = []
-    for k in range(depth):
-        there = [(begin, steps[k]) for begin, (_, steps) in zip(begins, parts) if k < len(steps)]
-        rows = torch.cat([step.rows + begin for begin, step in there])
-        others = ("tokens", "previous", "hidden", "wanted")
-        joined.append(
-            StepRows(rows, *(torch.cat([getattr(step, name) for _, step in there]) for name in others))
-        )
-    sizes = contexts[0].keys()
-    return CycleBatch(total, joined, {size: torch.cat([one[size] for one in contexts]) for size in sizes})
-
-
-def check_continuations(model: LeanModel, continuations: Sequence[Continuation]) -> None:
-    """Refuse texts that the target cannot read.
-
-    Raises:
-        DataError: an empty prompt, a token that the target does not have, or too long a text.
-    """
-    config = model.config
-    for number, one in enumerate(continuations):
-        text = one.prompt + one.tokens
-        fine = one.prompt and len(text) <= config.max_positions
-        if not fine or not 0 <= min(text) <= max(text) < config.vocab_size:
-            raise DataError(
-                f"the target cannot have written continuation {number + 1:,}",
-                got=f"{len(one.prompt):,} tokens of prompt, {len(one.tokens):,} of answer, "
-                + (f"ids {min(text)} to {max(text)}" if text else "no ids"),
-                expected=f"a prompt, {config.max_positions:,} tokens in all, ids below {config.vocab_size:,}",
-            )
+    @classmethod
+    def join(cls, parts: Sequence[CycleBatch]) -> CycleBatch:
+        """One after the other."""
+        begins, total = [], 0
+        for one in parts:
+            begins.append(total)
+            total += one.cycles
+        steps = []
+        for k in range(max(len(one.steps) for one in parts)):
+            there = [(begin, one.steps[k]) for begin, one in zip(begins, parts) if k < len(one.steps)]
+            rows = torch.cat([step.rows + begin for begin, step in there])
+            others = ("tokens", "previous", "hidden", "wanted")
+            joined = (torch.cat([getattr(step, name) for _, step in there]) for name in others)
+            steps.append(StepRows(rows, *joined))
+        sizes = parts[0].contexts
+        return cls(total, steps, {size: torch.cat([one.contexts[size] for one in parts]) for size in sizes})

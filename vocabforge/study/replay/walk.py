@@ -22,16 +22,12 @@ class Walked:
     Attributes:
         lengths: of every answer the tokens that each of its cycles commits, the target's own included; the last
             cycle is cut at the answer's end. The first token of an answer is no cycle's.
-        committed, cycles: (Q,) int64 their sums and numbers; see ``walk`` for what counts.
-        reached: (levels,) int64 cycles that accept draft token 1, 2, ….
-        offered: (levels,) int64 cycles that accept the tokens before it, with a token of the answer to follow.
+        committed, cycles: (Q,) their sums and numbers; see ``walk`` for what counts.
     """
 
     lengths: tuple[tuple[int, ...], ...]
     committed: Ints
     cycles: Ints
-    reached: Ints
-    offered: Ints
 
 
 def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
@@ -60,7 +56,7 @@ def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mas
     """Run the cycles of all answers: from the first token, a accepted, on behind the target's own one.
 
     Args:
-        ranks: (P, levels) of :class:`~.replay_types.Replayed`.
+        ranks: (P, levels) of :class:`~.types.Replayed`.
         offsets: (Q + 1,) where each answer's rows begin, and their number (``replay.cycle_offsets``).
         shape: what every cycle drafts.
         limited: (Q,) answers that a limit of tokens ended, not the target. Of those ``committed`` and ``cycles`` leave
@@ -68,29 +64,22 @@ def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mas
             answers would else make long drafts look shorter, and draft vocabularies more alike. None: all count.
     """
     begins, ends = np.asarray(offsets[:-1], np.int64), np.asarray(offsets[1:], np.int64)
-    found = accepted(ranks, shape)
-    left = np.repeat(ends, ends - begins) - np.arange(len(ranks))  # tokens behind each root
-    lengths = np.minimum(found + 1, left)
+    answer = np.repeat(np.arange(len(begins)), ends - begins)  # of each row
+    left = ends[answer] - np.arange(len(ranks))  # tokens behind each root
+    lengths = np.minimum(accepted(ranks, shape) + 1, left)
     begun = np.zeros(len(ranks), bool)
-    at = begins[begins < ends]
-    stop = ends[begins < ends]
+    at, stop = begins[begins < ends], ends[begins < ends]
     while len(at):
         begun[at] = True
         at = at + lengths[at]
         at, stop = at[at < stop], stop[at < stop]
-    taken = [lengths[begin:end][begun[begin:end]] for begin, end in zip(begins, ends)]
     whole = begun
     if limited is not None:
-        whole = begun & ~(np.repeat(limited, ends - begins) & (left <= min(ranks.shape[1], shape.levels)))
-    counted = [lengths[begin:end][whole[begin:end]] for begin, end in zip(begins, ends)]
-    depth, offered = found[begun], left[begun]
-    steps = np.arange(1, min(ranks.shape[1], shape.levels) + 1)
+        whole = begun & ~(limited[answer] & (left <= min(ranks.shape[1], shape.levels)))
     return Walked(
-        tuple(tuple(one.tolist()) for one in taken),
-        np.array([one.sum() for one in counted], np.int64),
-        np.array([len(one) for one in counted], np.int64),
-        (depth[:, None] >= steps).sum(0),
-        ((depth[:, None] >= steps - 1) & (offered[:, None] >= steps)).sum(0),
+        tuple(tuple(lengths[begin:end][begun[begin:end]].tolist()) for begin, end in zip(begins, ends)),
+        np.bincount(answer[whole], lengths[whole], len(begins)).astype(np.int64),
+        np.bincount(answer[whole], minlength=len(begins)),
     )
 
 

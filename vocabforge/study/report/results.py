@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict
 
 from ...core.records import read_versioned
 from ...evaluate.results.schema import Figure, Strict
 
 RESULTS = "results.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 RARE = "rare data"  # the group of rare tokens: the set ``rare``, HumanEval, and the category coding
 CHAIN = "chain"
 EVERYTHING = "all"
@@ -21,11 +21,17 @@ MACHINE, ROOFLINE = COLUMNS = "machine", "roofline"
 GroupKind = Literal["all", "set", "task", "category", "rare"]
 
 
-class QuestionGroup(Strict):
+class _Read(Strict):
+    """What versions 1 and 2 held beside these fields is left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class QuestionGroup(_Read):
     """Questions that figures are given for.
 
     Attributes:
-        kind: ``all``: the headline's questions (all Spec-Bench where it is asked, else every set but ``rare``).
+        kind: ``all``: the headline's questions (all Spec-Bench if it is asked, else every set but ``rare``).
         sets: sets of questions that it draws from.
         questions: in it.
     """
@@ -36,7 +42,7 @@ class QuestionGroup(Strict):
     questions: int
 
 
-class DraftShape(Strict):
+class DraftShape(_Read):
     """A draft shape: ``chain`` or ``tree N``; nodes are counted with the root, levels below it."""
 
     key: str
@@ -45,58 +51,41 @@ class DraftShape(Strict):
     width: int
 
 
-class Speed(Strict):
-    """Predicted speed of one request, without prefill.
+class Speed(_Read):
+    """Predicted tokens/s of one request, without prefill.
 
     Attributes:
-        tokens_per_s: with bounds ``low`` and ``high`` that combine those of the accepted length and of the times.
-        plain: tokens/s of plain decoding.
-        speedup: tokens_per_s / plain.
-        cycle_s: seconds of a cycle; ``head_s``: those of its draft head.
-        notes: where the times extrapolate beyond what was measured.
+        low, high: bounds that combine those of the accepted length and of the times.
+        speedup: over plain decoding.
     """
 
     tokens_per_s: float
     low: float
     high: float
-    plain: float
     speedup: float
-    cycle_s: float
-    head_s: float
-    notes: list[str]
 
 
-class Cell(Strict):
+class Cell(_Read):
     """One method with one shape at one temperature over one group of questions.
 
     Attributes:
-        accepted_by_seed: tokens that a cycle commits, the target's own among them, in the order of the seeds.
-        accepted: mean over seeds, sample deviation over seeds, 95% interval over questions (main groups only).
-        share_by_seed: of the full head's accepted length with the same seed, shape, temperature, and questions.
-        share: as ``accepted``; its interval is paired: both heads answer the questions that are drawn.
-        tokens, cycles: sums over questions and seeds.
+        accepted: tokens that a cycle commits, the target's own among them: mean and sample deviation over seeds, 95%
+            interval over questions (main groups only).
+        share: of the full head's with the same seed; its interval is paired: both answer the questions that are drawn.
         predicted: by column of :data:`COLUMNS`.
     """
 
-    accepted_by_seed: list[float | None]
     accepted: Figure
-    share_by_seed: list[float | None]
     share: Figure
-    tokens: int
-    cycles: int
     predicted: dict[str, Speed]
 
 
-class MethodFigures(Strict):
+class MethodFigures(_Read):
     """One way of drafting.
 
     Attributes:
         key, family, name, setting, dynamic: as in ``methods.StudyMethod``.
-        scored: mean tokens that get an exact logit, by draft step; None where no row was asked.
         exact: share of the V logits that are computed exactly, mean over draft steps.
-        coverage: share of a held-out text's tokens inside its draft vocabulary, by text; empty for dynamic ones.
-        conditional: temperature -> share of accepted draft tokens by draft step, of those whose predecessors were
-            accepted, chain, questions of the group ``all``, pooled over seeds.
         cells: temperature -> shape -> group.
     """
 
@@ -105,10 +94,7 @@ class MethodFigures(Strict):
     name: str
     setting: str
     dynamic: bool
-    scored: list[float | None]
     exact: float
-    coverage: dict[str, float]
-    conditional: dict[str, list[float | None]]
     cells: dict[str, dict[str, dict[str, Cell]]]
 
     @property
@@ -116,18 +102,17 @@ class MethodFigures(Strict):
         return f"{self.name}, {self.setting}"
 
     def at(self, shape: str = CHAIN, group: str = EVERYTHING, temperature: str = GREEDY) -> Cell | None:
-        """Its figures there; None where the study has none."""
+        """Its figures there; None if the study has none."""
         return self.cells.get(temperature, {}).get(shape, {}).get(group)
 
 
-class Decoded(Strict):
+class Decoded(_Read):
     """One way of decoding in the check of the decoder itself, all methods and seeds.
 
     Attributes:
         outputs: of which ``identical`` are plain decoding's, ``near_tied`` part where rounding decides between two
-            tokens, ``faults`` part otherwise, ``not_judged`` were too many.
-        cycles: beside the replay's, of which ``equal_cycles`` commit the same; 0 where the replay has none.
-        compared: outputs that these cycles are of: others are not the replayed answer.
+            tokens, ``faults`` part otherwise.
+        cycles: beside the replay's, of which ``equal_cycles`` commit the same; 0 if the replay has none.
     """
 
     mode: str
@@ -135,13 +120,11 @@ class Decoded(Strict):
     identical: int
     near_tied: int
     faults: int
-    not_judged: int
     cycles: int
     equal_cycles: int
-    compared: int = 0
 
 
-class Checked(Strict):
+class Checked(_Read):
     """The decoder itself on a sample, from ``check.json``.
 
     Attributes:
@@ -157,24 +140,20 @@ class Checked(Strict):
     where: str
     settings: dict[str, int]
 
-    @property
-    def faults(self) -> int:
-        return sum(mode.faults for mode in self.modes)
 
-
-class StudyResults(Strict):
+class StudyResults(_Read):
     """The whole file.
 
     Attributes:
         created: UTC, ISO 8601.
         vocab_size: V, rows of the LM head.
         columns: prediction columns that some cell has.
-        checked: None where the decoder itself was not asked.
+        checked: None if the decoder itself was not asked.
         facts: machine and inputs in words. missing: what this study lacks, in sentences.
         config: the resolved configuration.
     """
 
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[1, 2, 3] = 3
     vocabforge: str
     created: str
     size: str
@@ -185,24 +164,36 @@ class StudyResults(Strict):
     shapes: list[DraftShape]
     temperatures: list[str]
     groups: list[QuestionGroup]
-    coverage_texts: list[str]
     methods: list[MethodFigures]
     checked: Checked | None
     facts: dict[str, str]
     missing: list[str]
     config: dict[str, Any]
-    # Judgements of version 1, which are read and not kept.
-    goals: list[Any] = Field(default=[], exclude=True, repr=False)
-    claims: list[Any] = Field(default=[], exclude=True, repr=False)
-    recommended: Any = Field(default=None, exclude=True, repr=False)
 
-    def method(self, key: str | None) -> MethodFigures | None:
-        """The method of this key; None where the study has none."""
+    def method(self, key: str) -> MethodFigures | None:
+        """The method of this key; None if the study has none."""
         return next((one for one in self.methods if one.key == key), None)
 
-    def group(self, key: str) -> QuestionGroup | None:
-        """The group of this key; None where the study has none."""
-        return next((one for one in self.groups if one.key == key), None)
+    @property
+    def main_shape(self) -> str:
+        """The shape of charts and short tables: the largest tree, else the chain."""
+        return max(self.shapes, key=lambda shape: (shape.key != CHAIN, shape.nodes)).key
+
+    @property
+    def main_methods(self) -> list[MethodFigures]:
+        """One method a family: the one that is predicted to be quickest at the main shape, else keeps most."""
+
+        def worth(method: MethodFigures) -> tuple[float, float]:
+            cell = method.at(self.main_shape)
+            if cell is None:
+                return 0.0, 0.0
+            speed = cell.predicted[ROOFLINE].tokens_per_s if ROOFLINE in cell.predicted else 0.0
+            return speed, cell.share.value or 0.0
+
+        families: dict[str, list[MethodFigures]] = {}
+        for one in self.methods:
+            families.setdefault(one.family, []).append(one)
+        return [max(members, key=worth) for members in families.values()]
 
 
 def read_study(file: Path) -> StudyResults:
@@ -217,5 +208,5 @@ def read_study(file: Path) -> StudyResults:
         SCHEMA_VERSION,
         what="results file of the study",
         remedy="run the stage report again",
-        older=(1,),
+        older=(1, 2),
     )

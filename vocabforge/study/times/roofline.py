@@ -1,26 +1,21 @@
 """Byte roofline of a draft head: the bytes that a draft step must move, over a device's copy bandwidth.
 
-The terms of the table "Roofline of a draft head" (PEERS.md), which the test reproduces figure by figure, for N hidden
-rows of a step, H the hidden size, V the rows of the LM head, d' a rank, all weights and states of two bytes:
+The terms of the table "Roofline of a draft head" (PEERS.md), for N hidden rows of a step, H the hidden size, V the
+rows of the LM head, d' a rank, all weights and states of two bytes:
 
 - the hidden rows are read: ``2 N H``;
-- each row of the LM head that is needed is read: ``2 H`` a row; a low-rank scorer ``2 d' (V + H)``;
+- each row of the LM head that is needed is read: ``2 H`` a row; a low-rank scorer ``2 d' (V + H)``; a router's MLP;
 - each logit and each score of a scorer is written, once in fp32 (or in bf16, and read again): 4 bytes.
 
-What differs from head to head is how many rows of the LM head the N hidden rows need: an ``own`` shortlist is read
-for every row (a kernel that reads what siblings share once moves fewer bytes, down to one shortlist), a ``shared``
-union once.
-
-The published table leaves the router's MLP out, which runs beside the drafter's layer. It moves bytes all the same, so
-that predictions count it (``with_mlp``).
+How many rows of the LM head the N hidden rows need differs from head to head: an ``own`` shortlist is read for every
+row, a ``shared`` union once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...core.errors import UsageError
 from ...models.heads.router import default_width
 from ...tune.types import HeadSetting
 
@@ -30,70 +25,38 @@ WEIGHT, LOGIT = 2, 4  # bytes: bf16 weights and states, fp32 logits
 SLABS = "full", "static", "scheduled"
 
 
-@dataclass(frozen=True)
-class RooflineSizes:
-    """Of a model.
-
-    Attributes:
-        rows: V, rows of the LM head.
-        hidden: H.
-    """
+class RooflineSizes(NamedTuple):
+    """V, rows of a model's LM head, and H."""
 
     rows: int
     hidden: int
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Bytes of one draft step.
-
-    Attributes:
-        least: rows of the step share all that they can: one shortlist.
-        most: every row reads a shortlist of its own; a shared union holds what rows would open independently.
-    """
-
-    least: float
-    most: float
-
-
-def head_bytes(
-    head: HeadSetting, sizes: RooflineSizes, rows: int = 1, step: int = 0, *, with_mlp: bool = True
-) -> Moved:
-    """What a draft head moves in one draft step.
+def head_bytes(head: HeadSetting, sizes: RooflineSizes, rows: int = 1, step: int = 0) -> float:
+    """Bytes that a draft head moves in one draft step.
 
     Args:
         head: its sizes; ``scored`` is of one hidden row (a router's: the tokens of the clusters that it opens).
         rows: N, hidden rows of the step: 1 of a chain or at the root, up to the width of a tree further down.
         step: draft step, of a head with a schedule.
-
-    Raises:
-        UsageError: fewer than one row.
     """
-    if rows < 1:
-        raise UsageError("a draft step has one hidden row or more", got=rows, expected="1 or more")
     scored = min(head.at(step), sizes.rows)
-    fixed = float(WEIGHT * rows * sizes.hidden)
+    moved = float(WEIGHT * rows * sizes.hidden)
     if head.rank:
-        fixed += WEIGHT * head.rank * (sizes.rows + sizes.hidden) + LOGIT * rows * sizes.rows
-    if head.clusters and with_mlp:
-        width = default_width(sizes.hidden)
-        fixed += WEIGHT * width * (2 * sizes.hidden + head.clusters)
+        moved += WEIGHT * head.rank * (sizes.rows + sizes.hidden) + LOGIT * rows * sizes.rows
+    if head.clusters:
+        moved += WEIGHT * default_width(sizes.hidden) * (2 * sizes.hidden + head.clusters)
     if head.kind == "low-rank":
-        return Moved(fixed, fixed)
+        return moved
     core = min(head.core, scored)
-    exact = LOGIT * rows * scored
-    least, most = core + (scored - core), core + _distinct(head, scored - core, sizes.rows, rows)
-    row = WEIGHT * sizes.hidden
-    return Moved(fixed + exact + least * row, fixed + exact + most * row)
-
-
-def _distinct(head: HeadSetting, tail: int, vocabulary: int, rows: int) -> float:
-    """Rows of the LM head beside the core that are read at most."""
+    tail: float = scored - core
     if head.kind in SLABS or (head.kind in ("context", "hybrid") and not head.rank):
-        return tail  # the text's tokens are those of the request
-    if not head.shared:
-        return tail * rows
-    return vocabulary * (1 - (1 - tail / vocabulary) ** rows)
+        pass  # the text's tokens are those of the request
+    elif head.shared:  # a union of what rows open independently
+        tail = sizes.rows * (1 - (1 - tail / sizes.rows) ** rows)
+    else:
+        tail *= rows
+    return moved + LOGIT * rows * scored + WEIGHT * sizes.hidden * (core + tail)
 
 
 def scaled(
@@ -114,17 +77,12 @@ def scaled(
         scored: tokens that got an exact logit in a row by draft step, as counted (a router's clusters differ in size,
             a text may have fewer tokens than a context head can read); None: as the head says.
     """
-    measured = dict(scored or {})
-    by_step = [measured.get(step, head.at(step)) for step in range(max(len(head.scored), len(measured), 1))]
+    counted = dict(scored or {})
+    steps = [counted.get(step, head.at(step)) for step in range(max(len(head.scored), len(counted)))]
     if head.kind == "full":
-        by_step = [sizes.rows]
+        steps = [sizes.rows]
     elif head.kind in ("router", "low-rank"):
-        by_step = [size * sizes.rows / rows for size in by_step]
-    kept = [max(1, min(round(size), sizes.rows)) for size in by_step]
-    return head.model_copy(
-        update={
-            "scored": tuple(kept if len(set(kept)) > 1 else kept[:1]),
-            "rank": round(head.rank * sizes.hidden / hidden),
-            "core": min(head.core, min(kept)),
-        }
-    )
+        steps = [size * sizes.rows / rows for size in steps]
+    kept = tuple(max(1, min(round(size), sizes.rows)) for size in steps)
+    rank = round(head.rank * sizes.hidden / hidden)
+    return head.model_copy(update={"scored": kept, "rank": rank, "core": min(head.core, *kept)})

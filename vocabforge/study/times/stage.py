@@ -5,13 +5,14 @@ It writes ``times.json`` (:class:`StudyTimes`) and, for ``vocabforge tune --what
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import ValidationError
 
 from ... import __version__
 from ...core.config import Positive, StrictModel
@@ -37,7 +38,6 @@ from ..steps import run_step
 SCHEMA_VERSION = 2
 DYNAMIC = "dynamic tree"
 _PROMPTS = 48  # whose lengths say how much caches hold
-_OF_FAMILY = 3  # heads of one family whose times the table interpolates between
 
 
 class StudyTimes(StrictModel):
@@ -51,7 +51,7 @@ class StudyTimes(StrictModel):
         latency: this model's latency table.
     """
 
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[2] = 2
     vocabforge: str
     heads: dict[str, HeadSetting]
     rows: Positive
@@ -59,8 +59,6 @@ class StudyTimes(StrictModel):
     prefix: Positive
     trees: dict[str, TreeSetting]
     latency: LatencyTable
-
-    shape: Any = Field(default=None, exclude=True, repr=False)  # version 1 measured a larger shape, too
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
@@ -134,34 +132,23 @@ def read_times(path: Path) -> StudyTimes:
         SCHEMA_VERSION,
         what="times file of the study",
         remedy="delete the file and run the stage times again",
-        older=(1,),
     )
 
 
 def trees_of(config: StudyConfig) -> dict[str, TreeSetting]:
     """Draft shapes by name: the chain and the fixed trees of the replay, and the dynamic tree of the check.
 
-    A fixed tree is taken for a dynamic one of as many levels and nodes and of its greatest width. Shapes that no tree
-    can have are left out.
+    A fixed tree is taken for a dynamic one of as many levels and nodes and of its greatest width. Shapes that no
+    dynamic tree can have are left out.
     """
     own, check = config.replay, config.check
-    wanted = {f"tree {nodes}": (own.width, own.levels - 1, nodes) for nodes in own.trees}
-    wanted[DYNAMIC] = check.tree_topk, check.tree_depth, check.tree_nodes
+    wanted = {f"tree {nodes}": (own.width, min(own.levels, nodes - 1), nodes) for nodes in own.trees}
+    wanted[DYNAMIC] = check.tree_topk, check.tree_depth + 1, check.tree_nodes
     found = {CHAIN: TreeSetting.chain(own.levels - 1)}
-    for name, (topk, depth, nodes) in wanted.items():
-        tree = tree_of(topk, depth + 1, nodes)
-        if tree is not None:
-            found[name] = tree
+    for name, (width, levels, nodes) in wanted.items():
+        with contextlib.suppress(ValidationError):
+            found[name] = TreeSetting(topk=width, depth=levels - 1, total=nodes)
     return found
-
-
-def tree_of(width: int, levels: int, nodes: int) -> TreeSetting | None:
-    """A tree of these sizes, with fewer levels where there are more than nodes; None where there is none."""
-    levels = min(levels, nodes - 1)
-    most = width + (levels - 1) * width**2 + 1
-    if levels < 1 or width < 2 or not levels < nodes <= most:
-        return None
-    return TreeSetting(topk=width, depth=levels - 1, total=nodes)
 
 
 def study_prompts(config: StudyConfig, layout: StudyLayout) -> list[tuple[int, ...]]:
@@ -194,7 +181,6 @@ def _chosen(ways: Sequence[StudyMethod], settings: Mapping[str, HeadSetting]) ->
     found = []
     for members in families.values():
         order = sorted(members, key=lambda one: (max(one.scored), one.core, len(one.scored)))
-        count = min(_OF_FAMILY, len(order))
-        places = {round(place * (len(order) - 1) / max(count - 1, 1)) for place in range(count)}
+        places = {0, len(order) // 2, len(order) - 1}
         found += [members[order[place]] for place in sorted(places)]
     return sorted(found, key=lambda way: way.family != FULL)

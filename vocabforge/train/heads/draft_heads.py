@@ -35,12 +35,11 @@ def configured(config: HeadsConfig) -> dict[str, LowRankConfig]:
 
 
 def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.ModuleDict:
-    """The scorers that a configuration asks for, in fp32 on the target's device; empty without any.
+    """The configured scorers, in fp32 on the target's device; empty without any.
 
     Args:
-        target_head: (V, H) the target's LM head, which ``init: svd`` factors; a ``meta`` tensor gives scorers
-            without values, for their sizes.
-        seed: run seed; each head draws from a stream of its own.
+        target_head: (V, H), which ``init: svd`` factors; ``meta`` gives scorers without values.
+        seed: run seed; each head draws from its own stream.
 
     Raises:
         ConfigError: a rank outside 1 to H.
@@ -95,16 +94,12 @@ def save_heads(
     meta: Mapping[str, Any],
     resolved: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """Write ``output/heads/NAME`` for every head, bound to the drafter artefact that was just written.
+    """Write ``output/heads/NAME`` for every head, bound to the drafter artefact; returns the folders by name.
 
     Args:
-        drafter: the finished drafter's folder (for a frozen drafter: that of ``drafter.init``, or its copy,
-            whose weight file is the same).
-        meta: holds ``target_fingerprint`` and ``tokenizer_fingerprint``; further facts are recorded.
-        resolved: the run's configuration, for the record.
-
-    Returns:
-        folder of each head by name.
+        drafter: the finished drafter's folder.
+        meta: has ``target_fingerprint`` and ``tokenizer_fingerprint``.
+        resolved: the run's configuration.
     """
     owner = HeadOwner(
         drafter_digest(drafter), str(meta["target_fingerprint"]), str(meta["tokenizer_fingerprint"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, RouterHead, exact_head
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from ...ops.ordering import topk_lowest_id
 from ..metrics import expected_accepted_length
 from ..ttt import shift_left
 from .states import DraftingRows, average_precision, drafting_rows, router_labels
@@ -26,7 +25,6 @@ _WORKSPACE_BYTES = 256 * 2**20
 _FIELDS = (
     "rows",
     "argmax",
-    "top10",
     "shortlist",
     "correct",
     "acceptance",
@@ -42,7 +40,6 @@ class _ComparedRows:
     part: slice
     full: Tensor  # (m, V) log-probabilities of the full head
     teacher: Tensor  # (m, V) target probabilities
-    best: Tensor  # (m,) target argmax
 
 
 @torch.no_grad()
@@ -55,27 +52,22 @@ def head_report(
     *,
     top_n: int = TOP,
 ) -> dict[str, Any]:
-    """Compare draft heads with the head that the drafter brings, on the counted rows of some batches.
+    """Compare draft heads with the drafter's own head on the counted rows of some batches, held out.
 
-    Every row is a draft step of its own, with its own shortlist: in a draft tree the rows of a step may share
-    one union, which can only hold more.
+    Every row has its own shortlist: in a draft tree the rows of a step may share a union, which only holds more.
 
     Args:
         heads: over the drafter's own head rows, by name.
-        batches: captured rows, held out.
         steps: draft steps K.
         top_n: tokens behind a router's labels.
 
     Returns:
         ``{"vocab_size", "steps", "full": name, "heads": {name: {"overall": figures, "steps": [figures]}}}``.
-        Figures: ``rows``; ``argmax_recall`` (the head's argmax is the full head's, which for a head with a
-        shortlist means that it is in the shortlist); ``top10_recall`` (share of the full head's ten best that
-        are among the head's); ``shortlist`` (mean tokens with a probability) and ``shortlist_share`` of V;
-        ``accuracy`` (argmax equals the target's); ``conditional`` (the same given that all earlier steps
-        hit); ``acceptance`` (mean sum_v min(p, q), Leviathan et al. 2023) and ``acceptance_lost`` against the
-        full head; ``average_precision`` of a router's ranking, else None. Overall also
-        ``chain_accepted_length`` and ``chain_lost``. A router has ``clusters`` beside them: those it opens at
-        each draft step.
+        Figures: ``rows``; ``argmax_recall`` (the head's argmax is the full head's); ``shortlist`` (mean tokens with
+        a probability) and ``shortlist_share`` of V; ``accuracy`` (argmax equals the target's); ``conditional`` (the
+        same given that all earlier steps hit); ``acceptance`` (mean sum_v min(p, q), Leviathan et al. 2023) and
+        ``acceptance_lost`` against the full head; ``average_precision`` of a router's ranking, else None. Overall
+        has ``chain_accepted_length`` and ``chain_lost`` in place of ``conditional``.
     """
     everyone = {FULL: exact_head(drafter), **heads}
     sums = {name: torch.zeros(steps, len(_FIELDS), dtype=torch.float64) for name in everyone}
@@ -106,14 +98,8 @@ def _step(
     at_once = max(1, _WORKSPACE_BYTES // (24 * target.vocab_size))  # half a dozen (m, V) fp32 tensors
     for start in range(0, len(rows.hidden), at_once):
         part = slice(start, start + at_once)
-        teacher = target.logits(teacher_hidden[part]).float()
-        some = _ComparedRows(
-            rows,
-            part,
-            _dense(heads[FULL], rows, part, target.vocab_size),
-            teacher.softmax(-1),
-            topk_lowest_id(teacher, 1)[1][:, 0],
-        )
+        teacher = target.logits(teacher_hidden[part]).float().softmax(-1)
+        some = _ComparedRows(rows, part, _dense(heads[FULL], rows, part, target.vocab_size), teacher)
         where = tuple(index[part] for index in rows.where)
         for name, head in heads.items():
             figures, hit = _figures(head, some, target.vocab_size, top_n)
@@ -134,10 +120,8 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
 def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
     """Sums of all fields but the chained ones over some rows, and bool (m,) hits."""
     draft = _dense(head, some.rows, some.part, vocab_size)
-    order = topk_lowest_id(draft, min(TOP, vocab_size))[1]
-    best = topk_lowest_id(some.full, min(TOP, vocab_size))[1]
-    shared = (order[:, :, None] == best[:, None, :]) & draft.gather(-1, order).isfinite()[:, :, None]
-    hit = order[:, 0] == some.best
+    best = draft.argmax(-1)
+    hit = best == some.teacher.argmax(-1)
     precision = torch.zeros(())
     if isinstance(head, RouterHead):
         state = some.rows.state.part(some.part)
@@ -145,8 +129,7 @@ def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) 
         precision = average_precision(head.cluster_scores(state), labels).sum()
     values = (
         len(draft),
-        (order[:, 0] == best[:, 0]).sum(),
-        shared.any(1).float().mean(-1).sum(),
+        (best == some.full.argmax(-1)).sum(),
         draft.isfinite().sum(),
         hit.sum(),
         torch.minimum(some.teacher, draft.exp()).sum(-1).sum(),
@@ -168,13 +151,10 @@ def _summary(
         overall["chain_accepted_length"] = expected_accepted_length([s["conditional"] for s in by_step])
         del overall["conditional"]
         report["heads"][name] = {"overall": overall, "steps": by_step}
-        if isinstance(head, RouterHead):
-            report["heads"][name]["clusters"] = list(_by_step(head.budgets, steps))
     full = report["heads"][FULL]
     for entry in report["heads"].values():
-        for figures, best in zip(
-            (entry["overall"], *entry["steps"]), (full["overall"], *full["steps"]), strict=True
-        ):
+        pairs = zip((entry["overall"], *entry["steps"]), (full["overall"], *full["steps"]), strict=True)
+        for figures, best in pairs:
             figures["acceptance_lost"] = best["acceptance"] - figures["acceptance"]
         lost = full["overall"]["chain_accepted_length"] - entry["overall"]["chain_accepted_length"]
         entry["overall"]["chain_lost"] = lost
@@ -187,7 +167,6 @@ def _means(row: Tensor, vocab_size: int, routed: bool) -> dict[str, Any]:
     return {
         "rows": int(values["rows"]),
         "argmax_recall": values["argmax"] / rows,
-        "top10_recall": values["top10"] / rows,
         "shortlist": values["shortlist"] / rows,
         "shortlist_share": values["shortlist"] / rows / vocab_size,
         "accuracy": values["correct"] / rows,
@@ -197,46 +176,16 @@ def _means(row: Tensor, vocab_size: int, routed: bool) -> dict[str, Any]:
     }
 
 
-def router_schedules(
-    head: RouterHead, budgets: Iterable[int], steps: int, laws: Iterable[Literal["constant", "decay"]]
-) -> dict[str, RouterHead]:
-    """The same router under several budgets of clusters, by name (``decay:32:8``), for comparison.
-
-    ``decay`` falls from the budget to a quarter of it. A schedule that opens the clusters of ``head`` itself, or
-    of one before it, is left out: it would be the same row again.
-    """
-    from ...vocab.subset.schedule import schedule_sizes
-
-    found: dict[str, RouterHead] = {}
-    seen = {_by_step(head.budgets, steps)}
-    for law in laws:
-        for most in budgets:
-            least = None if law == "constant" else max(1, most // 4)
-            sizes = schedule_sizes(law, most, least, max(steps, 2))[:steps]
-            name = f"{law}:{most}" if least is None else f"{law}:{most}:{least}"
-            if _by_step(sizes, steps) not in seen:
-                seen.add(_by_step(sizes, steps))
-                found[name] = head.with_budgets(sizes)
-    return found
-
-
-def _by_step(budgets: Sequence[int], steps: int) -> tuple[int, ...]:
-    return tuple(budgets[min(step, len(budgets) - 1)] for step in range(steps))
-
-
 def report_table(report: Mapping[str, Any]) -> DataTable:
-    """One row a head: recall of the full head's choices, shortlist, acceptance and chain, and what is lost.
-
-    Figures by draft step are in the JSON; the table shows all steps together.
-    """
+    """One row a head, all draft steps together: recall, shortlist, acceptance and chain, and what is lost."""
     rows = []
     for name, entry in report["heads"].items():
         one = entry["overall"]
         precision = one["average_precision"]
         rows.append(
             [
-                _label(name, entry),
-                *(f"{one[key]:.1%}" for key in ("argmax_recall", "top10_recall")),
+                name,
+                f"{one['argmax_recall']:.1%}",
                 f"{one['shortlist']:,.0f}",
                 f"{one['shortlist_share']:.0%}",
                 None if precision is None else f"{precision:.3f}",
@@ -245,15 +194,6 @@ def report_table(report: Mapping[str, Any]) -> DataTable:
                 *(f"{one[key]:.2f}" for key in ("chain_accepted_length", "chain_lost")),
             ]
         )
-    columns = ["head<", "argmax recall", "top-10 recall", "short- list", "of V", "AP", "accuracy"]
+    columns = ["head<", "argmax recall", "short- list", "of V", "AP", "accuracy"]
     columns += ["accept- ance", "lost", "chain", "chain lost"]
     return DataTable(f"Draft heads against the full head, {report['steps']} draft steps", columns, rows)
-
-
-def _label(name: str, entry: Mapping[str, Any]) -> str:
-    """The head's name; of a router that is not named by its schedule also the clusters it opens."""
-    clusters = entry.get("clusters")
-    if not clusters or ":" in name:
-        return name
-    shown = clusters[:1] if len(set(clusters)) == 1 else clusters
-    return f"{name} ({' '.join(map(str, shown))})"

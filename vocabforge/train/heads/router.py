@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import CapturedBatch
+from ...capture.online import CapturedBatch, to_tensors
 from ...core.artifact import check_output
 from ...core.console import say
 from ...core.distributed import Group
@@ -28,13 +28,13 @@ from ...models.heads.registry import RouterHead, base_of, default_budgets
 from ...models.heads.router import Router, cluster_rows
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from ..data import TrainData, batch_rows, to_tensors
+from ..data import TrainData, batch_rows
 from ..loop import run_steps
 from ..optim import learning_rate
 from ..parallel.replicated import Replicated
 from ..parallel.strategy import Strategy
 from ..resume import resume
-from .report import head_report, router_schedules
+from .report import head_report
 from .router_config import RouterTrainConfig
 from .states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of, router_loss
 
@@ -52,8 +52,8 @@ class RouterTrainer:
         identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
         owner: what the router will belong to.
         parents: content hashes of what it is made from.
-        best: the drafter's best tokens by what they follow from, step and draft step: routers that are trained one
-            after the other on the same rows share them, as they are most of the work with a large vocabulary.
+        best: the drafter's best tokens by rows and steps, shared by routers trained on the same rows: with a large
+            vocabulary they are most of the work.
     """
 
     config: RouterTrainConfig
@@ -79,10 +79,7 @@ class RouterTrainer:
         self._rows_key = repr((*decides, config.optim.batch_size, config.router.steps, config.router.top_n))
 
     def run(self) -> Path:
-        """Train to the last step, resuming from the newest checkpoint.
-
-        Returns:
-            the folder of the router artefact.
+        """Train to the last step, resuming from the newest checkpoint; returns the router's folder.
 
         Raises:
             DataError: a loss that is not finite (the batch is named), or no row to learn from.
@@ -138,7 +135,7 @@ class RouterTrainer:
         """The router's held-out figures; those after the last step come with the report."""
         if done == self.config.optim.steps:
             return
-        overall = self.report(schedules=False)["heads"]["router"]["overall"]
+        overall = self.report()["heads"]["router"]["overall"]
         log.write(kind="heldout", step=done, **overall)
         say(
             f"step {done}: held-out average precision {overall['average_precision']:.3f} | "
@@ -150,36 +147,18 @@ class RouterTrainer:
         rows = self.data.train if split == "train" else self.data.heldout
         return self.capture(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
 
-    def head(self) -> RouterHead:
-        """The router as a draft head, each row with a shortlist of its own."""
-        # For reports, which ask for probabilities only: without the sorted copy of the head that drafting reads.
-        return RouterHead(self._base, self.router, default_budgets(self.router.clusters), "own", ops=False)
-
-    def report(self, *, schedules: bool) -> dict[str, Any]:
-        """Held-out figures; with ``schedules`` the budgets are compared too."""
-        head = self.head()
-        heads = {"router": head}
-        if schedules:
-            heads |= router_schedules(head, self._budgets(), self.config.router.steps, ("constant", "decay"))
+    def report(self) -> dict[str, Any]:
+        """Held-out figures of the router with its default budget."""
+        # Reports ask for probabilities only: no sorted copy of the head, which drafting reads.
+        head = RouterHead(self._base, self.router, default_budgets(self.router.clusters), "own", ops=False)
         count = min(len(self.data.heldout), self.config.run.eval_rows)
         size = self.config.optim.batch_size
         batches = (self.rows("heldout", range(at, min(count, at + size))) for at in range(0, count, size))
+        steps, top_n = self.config.router.steps, self.config.router.top_n
         self.router.eval()
-        found = head_report(
-            self.drafter,
-            self.target,
-            heads,
-            batches,
-            self.config.router.steps,
-            top_n=self.config.router.top_n,
-        )
+        found = head_report(self.drafter, self.target, {"router": head}, batches, steps, top_n=top_n)
         self.router.train()
         return found
-
-    def _budgets(self) -> list[int]:
-        most = self.router.clusters
-        given = self.config.run.budgets or tuple(max(1, most // part) for part in (16, 8, 4, 2))
-        return sorted({min(most, budget) for budget in given})
 
     def _scores(self, part: DraftingRows) -> Tensor:
         """(M, clusters), with gradient."""
@@ -199,26 +178,23 @@ class RouterTrainer:
     def _best(self, hidden: Tensor) -> Tensor:
         """(M, n) columns of the drafter's best tokens, a few rows of (., R) logits at a time."""
         at_once = max(1, _LABEL_BYTES // (16 * len(self._base.weight)))
-        made = [
-            best_columns(
-                F.linear(some, self._base.weight).float()[:, : len(self._cluster)], self.config.router.top_n
-            )
-            for some in hidden.split(at_once)
-        ]
-        return torch.cat(made)
+        weight, top_n, known = self._base.weight, self.config.router.top_n, len(self._cluster)
+        logits = (F.linear(some, weight).float()[:, :known] for some in hidden.split(at_once))
+        return torch.cat([best_columns(some, top_n) for some in logits])
 
     def _finish(self, log: MetricsLog) -> Path:
         config, path = self.config, self.config.output / ROUTER
         check_output(path, overwrite=True)
-        report = self.report(schedules=True)
-        log.write(kind="heldout", step=config.optim.steps, **report["heads"]["router"]["overall"])
+        report = self.report()
+        heldout = report["heads"]["router"]["overall"]
+        log.write(kind="heldout", step=config.optim.steps, **heldout)
         atomic_write_json(config.output / REPORT, report)
         meta = {
             "steps": config.optim.steps,
             "top_n": config.router.top_n,
             "draft_steps": config.router.steps,
             "budgets": list(default_budgets(self.router.clusters)),
-            "heldout": report["heads"]["router"]["overall"],
+            "heldout": heldout,
         }
         save_head(
             path,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from ...capture.config import CaptureConfig
 from ...core.config import Positive, StrictModel
+from ...core.console import say
 from ...models.heads.router import DEFAULT_TOP_N
-from ..config import CaptureConfig, DataConfig, MemoryConfig, OptimConfig
+from ..config import DataConfig, MemoryConfig, OptimConfig
 
 
 class RouterConfig(StrictModel):
@@ -33,8 +36,6 @@ class RouterRunConfig(StrictModel):
 
     Attributes:
         eval_rows: held-out rows of a report.
-        budgets: clusters at step 0 that the last report compares; None takes a sixteenth, an eighth, a
-            quarter and a half of them.
         keep: newest checkpoints kept.
     """
 
@@ -43,9 +44,19 @@ class RouterRunConfig(StrictModel):
     log_every: Positive = 20
     eval_every: Positive = 200
     eval_rows: Positive = 32
-    budgets: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     checkpoint_every: Positive = 200
     keep: Positive = 2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        # It changed no weight: a former run resumes without it.
+        if not isinstance(values, Mapping) or "budgets" not in values:
+            return values
+        say(
+            "run.budgets is no longer read: compare budgets of clusters with vocabforge tune, or eval --budget"
+        )
+        return {name: value for name, value in values.items() if name != "budgets"}
 
 
 class RouterTrainConfig(StrictModel):

@@ -39,7 +39,7 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     """The resolved configuration and what would be done, without loading weights or data.
 
     Raises:
-        VocabForgeError: the target, its tokenizer, the drafter or the clusters cannot be read.
+        VocabForgeError: an input cannot be read.
     """
     check_one_process()
     config = config.model_copy(update={"data": with_prepared(config.data)})
@@ -64,10 +64,10 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
 
 
 def check_one_process() -> None:
-    """A router is small and trains in one process; more would each train one of their own.
+    """A router trains in one process.
 
     Raises:
-        UsageError: launched as more than one process.
+        UsageError: launched as more than one.
     """
     if world_size() > 1:
         raise UsageError(
@@ -80,10 +80,7 @@ def check_one_process() -> None:
 def build_router_trainer(
     config: RouterTrainConfig, load_drafter: LoadDrafter, best: BestTokens | None = None
 ) -> RouterTrainer:
-    """Load target, drafter, clusters and data, and assemble the router.
-
-    Args:
-        best: see :class:`~vocabforge.train.heads.router.RouterTrainer`.
+    """Load target, drafter, clusters and data, and assemble the router; ``best``: see ``RouterTrainer``.
 
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
@@ -158,11 +155,6 @@ def _models(
 
 
 def _check_clusters(config: RouterTrainConfig, clusters: Clusters, tokenizer: TextTokenizer) -> None:
-    """Refuse clusters of another tokenizer or another LM head.
-
-    Raises:
-        MismatchError: says which.
-    """
     check_fingerprint(
         tokenizer.fingerprint,
         clusters.fingerprint,

@@ -23,8 +23,7 @@ class DraftingRows:
     Attributes:
         state: step, tokens fed (M,), hidden states fed (M, H).
         hidden: (M, H) what the head reads.
-        where: row and column of each in the batch.
-        counted: bool (B, T) the same as a mask.
+        where: row and column of each in the batch; ``counted`` bool (B, T) as a mask.
     """
 
     state: DraftState
@@ -35,10 +34,9 @@ class DraftingRows:
 
 @torch.no_grad()
 def drafting_rows(drafter: Drafter, batch: CapturedBatch, steps: int) -> Iterator[DraftingRows]:
-    """The states of every draft step of a batch, as decoding meets them (later steps are not step 0's).
+    """The states of every draft step of a batch, exactly as a router reads them in decoding.
 
-    Step k feeds x_{t+1+k} with the hidden state that step k - 1 made (``fuse(features)`` at step 0), so a
-    router learns on exactly what it will read.
+    Step k feeds x_{t+1+k} with the hidden state that step k - 1 made (``fuse(features)`` at step 0).
     """
     previous = drafter.fuse(batch.states(drafter.reads))
     for step in unroll(drafter, batch, steps):
@@ -50,16 +48,12 @@ def drafting_rows(drafter: Drafter, batch: CapturedBatch, steps: int) -> Iterato
 
 
 def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) -> Tensor:
-    """Multi-hot labels: a cluster is positive iff it holds one of the top-n tokens.
+    """A cluster is positive iff it holds one of the top-n tokens: bool (N, M).
 
     Args:
         logits: (N, R) fp32 of the full-vocabulary drafter; columns from R' on are in no cluster.
         cluster: (R',) cluster of each column.
         clusters: M.
-        top_n: n; the labels name at most n clusters.
-
-    Returns:
-        bool (N, M).
     """
     return labels_of(best_columns(logits[:, : len(cluster)], top_n), cluster, clusters)
 
@@ -91,8 +85,7 @@ def router_loss(scores: Tensor, labels: Tensor) -> Tensor:
 def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
     """Average precision of each row's ranking: (N, M) scores, bool (N, M) labels -> (N,) fp32.
 
-    The mean, over a row's positive clusters, of the share of positives among the clusters ranked at or above
-    it; ties to the lower cluster. A row without a positive has 0.
+    Ties go to the lower cluster. A row without a positive has 0.
     """
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     hits = labels.gather(-1, order).float()  # (N, M) best first

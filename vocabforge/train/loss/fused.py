@@ -49,13 +49,11 @@ def teacher_terms(
     Args:
         z: (C, V) target logits.
         target_ids: (R,) columns of the draft vocabulary; None: all of them.
-        offset: (R,) fp32, where a column stands for further tokens (:mod:`.candidates`): it counts in the sums, and
-            not for which logit is the largest.
+        offset: (R,) fp32, if a column stands for further tokens (:mod:`.candidates`); it counts in sums only.
 
     Returns:
-        p (C, R) the target's distribution renormalised over the draft vocabulary; the same tokens' probabilities
-        over all V tokens (C, R), None with an ``offset``; its argmax token (C,); bool (C,), that argmax is in the
-        draft vocabulary.
+        p (C, R) renormalised over the draft vocabulary; the same tokens' probabilities over all V (C, R), None with
+        an ``offset``; its argmax token (C,); bool (C,), that argmax is in the draft vocabulary.
     """
     best = z.argmax(-1)  # the first of equal maxima
     if target_ids is None:
@@ -74,12 +72,12 @@ def teacher_terms(
 def row_terms(
     s: Tensor, p: Tensor, full: Tensor | None, offset: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draft rows against their teachers, row by row.
+    """Draft rows against their teachers.
 
     Args:
         s: (N, R) draft logits.
         p, full: (N, R) of :func:`teacher_terms`.
-        offset: (R,) likewise; p and q then are the chances of all that a column stands for.
+        offset: (R,) likewise.
 
     Returns:
         CE (N,) of p and q; sum_v min(full, q) (N,), NaN without ``full``; argmax column (N,); q - p (N, R), the
@@ -127,12 +125,7 @@ class LossChunk:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """The order of work.
-
-    Attributes:
-        rows: (M,) draft rows, each once.
-        teachers: (G,) teacher of every group of rows.
-    """
+    """The order of work: ``rows`` (M,) draft rows, each once, and ``teachers`` (G,) of every group of rows."""
 
     rows: Int
     teachers: Int
@@ -140,11 +133,7 @@ class LossPlan:
 
 
 def make_plan(teacher_row: Int, costs: LossCosts, budget: int) -> LossPlan:
-    """Chunks of at most ``budget`` bytes, but at least one row.
-
-    Args:
-        teacher_row: (M,) teacher of each draft row.
-    """
+    """Chunks of at most ``budget`` bytes, but at least one row; ``teacher_row`` is (M,)."""
     if len(teacher_row) == 0:
         return LossPlan(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
     by_teacher = np.argsort(teacher_row, kind="stable")
@@ -207,12 +196,11 @@ class LossInputs:
         draft: (M, H') draft states as their head reads them.
         draft_head: (R, H') rows that score draft tokens.
         teacher: (P, H) target hidden states as the LM head reads them; frozen.
-        teacher_row: int64 (M,) row of ``teacher`` of each draft row; several may share one.
+        teacher_row: int64 (M,) row of ``teacher`` of each draft row.
         target_head: (V, H) the target's LM head; frozen.
-        target_ids: int64 (R,) ascending token ids of ``draft_head``'s rows; None: all V tokens.
+        target_ids: int64 (R,) ascending ids of ``draft_head``'s rows; None: all V.
         weight: fp32 (M,), constant.
-        offset: fp32 (V,) added to the target's logits and, for the same tokens, to the draft's; the V rows of
-            ``target_head`` then stand for more tokens (see :mod:`.candidates`). None: for themselves.
+        offset: fp32 (V,) added to target's and draft's logits if rows stand for more tokens (:mod:`.candidates`).
     """
 
     draft: Tensor
@@ -242,10 +230,9 @@ class LossInputs:
 
 
 class FusedVocabLoss(torch.autograd.Function):
-    """(total, losses, outside, correct, overlap, ceiling); the gradients are made in the forward pass.
+    """(total, losses, outside, correct, overlap, ceiling); gradients are made in the forward pass.
 
-    ``total`` is linear in the loss, so the backward pass only scales what is kept: (M, H') and, where the
-    draft head is trained, (R, H').
+    ``total`` is linear in the loss, so the backward pass only scales (M, H') and (R, H').
     """
 
     @staticmethod

@@ -19,17 +19,12 @@ class StepFigures:
     """Sums over the counted rows of one TTT step; nothing in it carries a gradient.
 
     Attributes:
-        loss_sum: fp32 scalar, soft cross-entropy summed over counted rows whose target argmax is in the
-            draft vocabulary.
-        rows: number of counted rows.
-        correct: number of counted rows whose draft argmax is the target's argmax; a target argmax outside
-            the draft vocabulary is a miss.
-        outside: number of counted rows whose target argmax is outside the draft vocabulary.
+        loss_sum: fp32 scalar, soft cross-entropy of rows whose target argmax is in the draft vocabulary.
+        rows, correct, outside: counted rows; draft argmax is the target's; target argmax outside the draft vocabulary.
         overlap_sum: fp32 scalar, sum of sum_v min(p(v), q(v)): expected acceptance at temperature 1.
-        ceiling_sum: fp32 scalar, sum of the target's mass inside the draft vocabulary (its static ceiling).
-        overlaps: fp32 (B, T), the single overlaps, 0 where a row is not counted.
-        hits: bool (B, T), the correct rows.
-        counted: bool (B, T), the counted rows.
+        ceiling_sum: fp32 scalar, the target's mass inside the draft vocabulary.
+        overlaps: fp32 (B, T), 0 if a row is not counted.
+        hits, counted: bool (B, T), the correct and the counted rows.
     """
 
     loss_sum: Tensor
@@ -49,10 +44,10 @@ class TakenRows:
 
     Attributes:
         g: (M, H) drafter outputs before the norm.
-        step: (M,) draft step k of each.
+        step: (M,) draft step of each.
         teacher: (P, H) target hidden states at the positions that teach any of them.
         teacher_row: (M,) row of ``teacher``.
-        sizes: rows of each step; they add up to M.
+        sizes: rows of each step.
     """
 
     g: Tensor
@@ -63,11 +58,7 @@ class TakenRows:
 
 
 def take_rows(steps: Sequence[TTTStep], hidden: Tensor) -> TakenRows:
-    """Gather the counted rows of an unroll; a position's teacher is held once for all steps that it teaches.
-
-    Args:
-        hidden: (B, T, H) target hidden states; row t of step k is taught by position t + 1 + k.
-    """
+    """Gather the counted rows of an unroll; row t of step k is taught by ``hidden`` (B, T, H) at t + 1 + k."""
     length = hidden.shape[1]
     places = [step.counted.flatten().nonzero()[:, 0] for step in steps]
     sizes = tuple(len(place) for place in places)
@@ -124,10 +115,7 @@ def split_figures(row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep])
 
 
 def feature_noise(shape: torch.Size, width: float, seed: int, step: int, rows: Sequence[int]) -> Tensor:
-    """Uniform noise (B, T, .) on what the drafter reads, EAGLE-1's augmentation: +-``width`` * 512 / T.
-
-    A row's noise is a function of run seed, step and row alone, so a resumed or divided run draws the same.
-    """
+    """EAGLE-1's uniform noise (B, T, .), +-``width`` * 512 / T, a function of seed, step and row alone."""
     drawn = []
     for row in rows:
         digest = hashlib.sha256(repr((seed, step, row)).encode()).digest()

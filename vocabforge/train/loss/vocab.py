@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.errors import ConfigError, MismatchError
+from ...core.errors import MismatchError
 from ...models.device import has_triton
 from .fused import FusedVocabLoss, LossInputs, accumulation, scores, teacher_terms
 
@@ -32,26 +32,14 @@ class LossOptions:
     """How the loss is computed.
 
     Attributes:
-        impl: ``naive``, ``fused``, or ``auto``: naive where its tensors fit into ``chunk_mb``.
-        chunk_mb: workspace of the fused loss in MiB, beside its results; at least one row is always taken.
-        compiled: fuse the element-wise part with ``torch.compile``; None does so on CUDA, where there is Triton.
+        impl: ``auto`` is naive if its tensors fit into ``chunk_mb``.
+        chunk_mb: workspace of the fused loss in MiB; at least one row is always taken.
+        compiled: fuse the element-wise part with ``torch.compile``; None: on CUDA with Triton.
     """
 
     impl: Literal["auto", "naive", "fused"] = "auto"
     chunk_mb: int = 256
     compiled: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.impl not in ("auto", "naive", "fused"):
-            raise ConfigError(
-                "there is no such vocabulary loss", got=self.impl, expected="auto, naive or fused"
-            )
-        if self.chunk_mb < 1:
-            raise ConfigError(
-                "the workspace of the vocabulary loss must be positive",
-                got=f"{self.chunk_mb} MiB",
-                expected="1 MiB or more",
-            )
 
 
 @dataclass(frozen=True)
@@ -79,11 +67,8 @@ class RowLoss:
 def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
     """Soft cross-entropy of M draft rows; gradients reach ``inputs.draft`` and ``inputs.draft_head`` only.
 
-    Tensors may be fp32, bf16 or fp16; logits come from matrix products in the head's type (autocast's type under
-    autocast) that accumulate in fp32, everything after them is fp32.
-
-    With an ``offset`` it is an estimate: the cross-entropy estimates that over the whole vocabulary; ``outside`` and
-    ``correct`` compare the largest logits among the tokens that are there; ``overlap`` and ``ceiling`` are NaN.
+    Products are computed in the head's type (autocast's under autocast) and accumulated in fp32; the rest is fp32.
+    With an ``offset`` it estimates the loss over the whole vocabulary, and ``overlap`` and ``ceiling`` are NaN.
 
     Raises:
         MismatchError: sizes that do not go together.

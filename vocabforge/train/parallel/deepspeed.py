@@ -1,8 +1,8 @@
-"""DeepSpeed ZeRO stages 1 to 3.
+"""DeepSpeed ZeRO stages 1 to 3, through DeepSpeed's public engine.
 
-The JSON file is the one that the launcher was given (``deepspeed_config_file`` of the accelerate
-configuration). Batch sizes, clipping and the optimiser come from the recipe; a file that contradicts it is
-refused. Checkpoints are written in the common layout, not in DeepSpeed's own (which is a pickle).
+The JSON file is the launcher's (``deepspeed_config_file`` of the accelerate configuration). Batch sizes, clipping and
+the optimiser come from the recipe; a file that contradicts it is refused. Checkpoints have the common layout, so a run
+resumes with DDP or FSDP2. Resuming under DeepSpeed is refused: its fp32 tensors cannot be set before its first step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ...core.distributed import Group
 from ...core.errors import ConfigError, UsageError
 from ...core.files import read_json
-from ..checkpoint import entries, trained
+from ..checkpoint import trained
 from ..config import TrainConfig
 from ..data import divide
 from ..optim import make_optimizer
@@ -30,8 +30,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class _ReadyStates(dict[Any, dict[str, Tensor]]):
-    # AdamW's state of a flat partition is there when it is asked for, not only after the first step: DeepSpeed then
-    # finds it for every parameter, and a resumed run can fill it.
+    # DeepSpeed links a parameter to its optimiser state once, after the first group's first step: states of the
+    # other groups must be there by then.
     def __missing__(self, partition: Tensor) -> dict[str, Tensor]:
         moments = {key: torch.zeros_like(partition) for key in _MOMENTS}
         self[partition] = {"step": torch.zeros(()), **moments}
@@ -39,23 +39,18 @@ class _ReadyStates(dict[Any, dict[str, Tensor]]):
 
 
 def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
-    """DeepSpeed's settings: the launcher's file, completed with what the recipe says.
-
-    Args:
-        size: number of processes.
+    """The launcher's settings, completed by the recipe for ``size`` processes.
 
     Raises:
         ConfigError: the file contradicts the recipe, or asks for what this trainer does not do.
     """
     file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
-    body: dict[str, Any] = {"zero_optimization": {"stage": 2}}
+    body: Any = {"zero_optimization": {"stage": 2}}
     if file:
         body = read_json(Path(file), "DeepSpeed configuration")
         if not isinstance(body, dict) or not isinstance(body.get("zero_optimization", {}), dict):
             raise ConfigError(
-                "the DeepSpeed configuration is no table, or its zero_optimization is none",
-                expected="a JSON object; zero_optimization in it an object too",
-                source=file,
+                "the DeepSpeed configuration, or its zero_optimization, is not a JSON object", source=file
             )
     division = divide(config.optim, 0, size)
     fixed = {
@@ -71,16 +66,14 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
     ]
     wrong += [f"a section {key}" for key in ("optimizer", "scheduler", "fp16") if key in body]
     stage = body.get("zero_optimization", {}).get("stage")
-    if stage not in (1, 2, 3):
+    if stage not in (1, 2, 3) or (stage == 3 and config.drafter.freeze):
         wrong.append(f"zero_optimization.stage {stage}")
-    if stage == 3 and config.drafter.freeze:
-        wrong.append("zero_optimization.stage 3 with drafter.freeze (use stage 2: there is little to divide)")
     if wrong:
         raise ConfigError(
             "the DeepSpeed configuration does not go with the recipe",
             got="; ".join(wrong),
-            expected="zero_optimization.stage 1, 2 or 3; batch sizes and clipping left out or auto; "
-            "no optimizer, scheduler or fp16 section (the recipe's optim and memory say those)",
+            expected="zero_optimization.stage 1, 2 or 3 (with drafter.freeze 1 or 2); batch sizes and clipping left "
+            "out or auto; no optimizer, scheduler or fp16 section",
             source=file,
             remedy="correct the file, or take one of recipes/deepspeed",
         )
@@ -107,18 +100,16 @@ class DeepSpeed:
             ) from error
         self.name, self.group = name, group
         settings = deepspeed_config(config, group.size)
-        self._stage = settings["zero_optimization"]["stage"]
         self._micro = settings["gradient_accumulation_steps"]
         adamw: Any = make_optimizer(trained(step).values(), config.optim)
-        adamw.state, self._adamw = _ReadyStates(), adamw
+        adamw.state = _ReadyStates()
         buffers = {id(m): dict(m._buffers) for m in step.modules()}
-        engine, *_ = deepspeed.initialize(
-            model=step, optimizer=self._adamw, config=settings, dist_init_required=False
-        )
+        self._engine: Any = deepspeed.initialize(
+            model=step, optimizer=adamw, config=settings, dist_init_required=False
+        )[0]
         for module in step.modules():  # bf16 mode casts the target's tensors and rotary tables too
             module._buffers.update(buffers.get(id(module), {}))
-        self._deepspeed: Any = deepspeed
-        self._engine: Any = engine
+        self._utils: Any = deepspeed.utils
         self.parameters = trained(step)
 
     def forward(self, *inputs: Any) -> Any:
@@ -141,44 +132,29 @@ class DeepSpeed:
         return norm
 
     def weights(self) -> dict[str, Tensor]:
-        read = self._deepspeed.utils.safe_get_full_fp32_param
-        return {
-            name: read(p).detach().float().cpu().contiguous().clone() for name, p in self.parameters.items()
-        }
+        return {name: _copied(self._utils.safe_get_full_fp32_param(p)) for name, p in self.parameters.items()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        read = self._deepspeed.utils.safe_get_full_optimizer_state
-        steps, tensors = self._steps(), {}
+        tensors = {}
         for name, parameter in self.parameters.items():
             for key in _MOMENTS:
-                tensors[f"{name}/{key}"] = read(parameter, key).detach().cpu().contiguous().clone()
-            tensors[f"{name}/step"] = steps[0].detach().cpu().clone()
+                value = self._utils.safe_get_full_optimizer_state(parameter, key)
+                tensors[f"{name}/{key}"] = _copied(value)
+            tensors[f"{name}/step"] = torch.tensor(float(self._engine.global_steps))
         return tensors
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        utils, whole = self._deepspeed.utils, contextlib.nullcontext()
-        if self._stage < 3:  # otherwise done in the first step; stage 3 looks states up each time
-            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
-        else:
-            named = list(self.parameters.values())
-            whole = self._deepspeed.zero.GatheredParameters(named, modifier_rank=0)
-        for name, parameter in self.parameters.items():
-            utils.safe_set_full_fp32_param(parameter, weights[name])
-            for key, value in entries(state, name).items():
-                if key != "step":
-                    utils.safe_set_full_optimizer_state(parameter, value, key)
-        for count in self._steps():
-            count.fill_(step)
-        # The tensors that a forward pass reads follow the fp32 ones at the next update only. Under stage 3 they are
-        # whole inside, and what rank 0 writes is divided again.
-        with whole, torch.no_grad():
-            for name, parameter in self.parameters.items():
-                if self._stage < 3 or self.group.rank == 0:
-                    parameter.copy_(weights[name])
-
-    def _steps(self) -> list[Tensor]:
-        return [entry["step"] for entry in self._adamw.state.values()]
+        raise UsageError(
+            "a run cannot be resumed under DeepSpeed",
+            got=f"a checkpoint of step {step}",
+            expected="DDP or FSDP2, which resume from the same checkpoint",
+            remedy="launch the same command with recipes/accelerate/fsdp2.yaml or multi_gpu.yaml",
+        )
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""
         self._engine.destroy()
+
+
+def _copied(value: Tensor) -> Tensor:
+    return value.detach().float().cpu().contiguous().clone()

@@ -45,19 +45,15 @@ class Strategy(Protocol):
         ...
 
     def syncing(self, *, last: bool) -> AbstractContextManager[None]:
-        """Round forward and backward of a micro-batch; ``last`` is True for the last one of a step."""
+        """Around forward and backward of a micro-batch; ``last`` is True for the last one of a step."""
         ...
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add this micro-batch's gradient; ``last`` is True for the last one of a step. Collective."""
+        """Add this micro-batch's gradient. Collective."""
         ...
 
     def update(self, lr: float, clip: float, check: Check) -> Tensor:
-        """Clip, check the norm, step, and clear the gradients. Collective.
-
-        Returns:
-            the gradient norm before clipping.
-        """
+        """Clip, check the norm, step, clear the gradients; returns the norm before clipping. Collective."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
@@ -78,7 +74,7 @@ class Strategy(Protocol):
 
 
 def wanted_strategy(name: str, group: Group) -> str:
-    """The strategy to use: the one named, or what the launcher asks for.
+    """The strategy that is named, or what the launcher asks for.
 
     Raises:
         UsageError: what was named and what was launched do not go together.

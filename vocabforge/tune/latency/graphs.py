@@ -1,7 +1,7 @@
 """Parts of captured cycles: each is captured alone and replayed, since a whole cycle is one graph without a seam.
 
 What belongs to no part (committing, the host that reads the accepted count, what overlaps) is left to the fitted rest.
-On a CPU the same calls are made under a host clock, so that every line is proved where there is no GPU.
+On a CPU the same calls are made under a host clock, so that every line is proved without a GPU.
 """
 
 from __future__ import annotations
@@ -10,75 +10,58 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ...bench.kernels.cycle import layer_call
+from ...bench.kernels.cycle import begin_drafting, layer_call, record_drafting, unprepared
 from ...bench.kernels.timing import Protocol, time_calls
-from ...decode.accelerate.device_cycle import DeviceCycle
 from ...decode.engine import Decoder
-from ...decode.proposers.model import ModelProposer
-from ...decode.request import Generation, Request
-from ...decode.tree import DraftTree
-from ...models.heads.registry import DraftHead, DraftState
 from .parts import CycleRun, CycleRunner
 from .records import PartKey, place_of
 from .table import head_family
 
-Asked = tuple[Tensor, int, DraftState | None]  # what a head was asked: hidden rows, k, state
-
 SECONDS = 0.02  # for the repeats of one part
-
-
-class _Recorder:
-    """A head that keeps what it is asked."""
-
-    def __init__(self, head: DraftHead) -> None:
-        self._head = head
-        self.asked: list[Asked] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._head, name)
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        self.asked.append((hidden.clone(), k, state))
-        return self._head.topk(hidden, k, state)
 
 
 @torch.inference_mode()
 def captured_parts(
     bench: CycleRunner, run: CycleRun, *, seconds: float = SECONDS
 ) -> list[tuple[PartKey, float]]:
-    """Seconds of the parts of a cycle that is captured whole; nothing where it cannot be.
+    """Seconds of the parts of a cycle that is captured whole; nothing if it cannot be.
 
     Args:
         seconds: for the repeats of one part.
     """
     assert run.tree is not None
-    tree, setting = run.tree, bench.setting(run)
-    proposer = bench.proposer(run.head, tree)
-    cycle = _prepared(bench, run, proposer)
-    if cycle is None:
+    tree, setting, proposer = run.tree, bench.setting(run), bench.proposer(run.head, run.tree)
+    room = 4 * (proposer.plan.nodes + proposer.plan.levels)
+    tokens = max(1, min(run.prefix, bench.model.config.max_positions - room))
+    capture = None if bench.capture is None else bench.capture()
+    decoder = Decoder(bench.model, proposer, rows=run.batch, wrap=capture)
+    if (cycle := decoder.device_cycle) is None:
         return []
-    device = bench.model.device
-    protocol = Protocol(device, seconds=seconds)
-    roots = torch.zeros(run.batch, dtype=torch.int64, device=device)
-    drafted, asked = _record(proposer, roots)
+    begin_drafting(decoder, [bench.prompt(tokens, row) for row in range(run.batch)], room)
+    protocol = Protocol(bench.model.device, seconds=seconds)
+    roots = torch.zeros(run.batch, dtype=torch.int64, device=bench.model.device)
+    drafted, asked = record_drafting(proposer, roots)
 
     def timed(call: Callable[[], Any]) -> float:
         return time_calls([call], protocol).seconds
 
+    def again(place: int) -> float:
+        hidden, k, state = asked[place]
+        return timed(lambda: proposer.head.topk(hidden, k, unprepared(state)))
+
     loop = timed(lambda: proposer.draft(roots, proposer.plan).tokens)
-    heads = [timed(_again(proposer.head, one)) for one in (asked[0], asked[-1])]
+    heads = [again(0), again(-1)]
     layer = timed(layer_call(proposer, roots, tree.topk)) if tree.depth else 0.0
-    head, at = setting.head, setting.sizes
+    at = setting.sizes
     found = [
         (place_of("verify", tree.kind, **at), timed(lambda: cycle.verify(drafted))),
         (place_of("commit", tree.kind, **at), 0.0),
         (place_of("start", "", **at), 0.0),
     ]
     for step, spent in zip((0, tree.depth)[: tree.levels], heads):
-        where = head_family(head.family, first=step == 0)
-        found.append((place_of("head", where, **at, scored=head.at(step)), spent))
+        where = head_family(setting.head.family, first=step == 0)
+        found.append((place_of("head", where, **at, scored=setting.head.at(step)), spent))
     if tree.depth:
         found.append((place_of("layer", tree.kind, **at), layer))
     grown = loop - heads[0] - tree.depth * (heads[1] + layer)
@@ -86,41 +69,3 @@ def captured_parts(
     for position in ("first", "further", "last"):
         found.append((place_of("grow", f"{tree.kind} {position}", **at), 0.0))
     return found
-
-
-def _prepared(bench: CycleRunner, run: CycleRun, proposer: ModelProposer) -> DeviceCycle | None:
-    """The captured cycle of a decoder that has read its prompts and stands before a drafting."""
-    plan, limit = proposer.plan, bench.model.config.max_positions
-    room = 4 * (plan.nodes + plan.levels)
-    tokens = max(1, min(run.prefix, limit - room))
-    capture = None if bench.capture is None else bench.capture()
-    decoder = Decoder(bench.model, proposer, rows=run.batch, wrap=capture)
-    cycle = decoder.device_cycle
-    if cycle is None:
-        return None
-    requests = [Request(bench.prompt(tokens, row), room, ()) for row in range(run.batch)]
-    stream = decoder.stream_batch(requests, [Generation() for _ in requests])
-    for _ in requests:
-        next(stream)
-    stream.close()  # type: ignore[attr-defined]
-    proposer.prepare()
-    return cycle
-
-
-def _record(proposer: ModelProposer, roots: Tensor) -> tuple[DraftTree, list[Asked]]:
-    """One drafting without a graph: its tree, and what its head was asked."""
-    head = proposer.head
-    recorder = _Recorder(head)
-    proposer.head = recorder
-    try:
-        tree = proposer.draft(roots, proposer.plan)
-    finally:
-        proposer.head = head
-    return tree, recorder.asked
-
-
-def _again(head: DraftHead, asked: Asked) -> Callable[[], Any]:
-    hidden, k, state = asked
-    if state is not None:  # what was prepared was so for one answer
-        state = DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
-    return lambda: head.topk(hidden, k, state)

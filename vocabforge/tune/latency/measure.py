@@ -10,7 +10,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from statistics import mean
 from typing import Any
@@ -21,8 +21,8 @@ import torch
 from ... import __version__
 from ...bench.kernels.cycle import new_capture
 from ...core.console import ProgressBar
+from ...core.errors import UsageError
 from ...decode.accelerate.graphs import GraphCapture
-from ...decode.proposers.registry import FITTING
 from ...evaluate.run.environment import describe_environment
 from ...models.heads.registry import DraftHead
 from ...models.target.interface import Target
@@ -31,15 +31,14 @@ from ..types import TreeSetting
 from .graphs import captured_parts
 from .parts import CycleRun, CycleRunner
 from .plan import MeasurePlan, plan_of
-from .records import AXES, CycleCheck, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
+from .records import AXES, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
 from .table import LatencyTable
 
-Times = Mapping[int, Sequence[float]]  # seconds by round
+Times = dict[int, list[float]]  # seconds by round
 Task = tuple[str, Callable[[int], None]]  # what it measures, and the measuring of one round
 
 LOW, HIGH = 0.1, 0.9  # quantiles of the rounds' means
-BETWEEN = 8  # tasks between two times of a task that is done again and again
-_CAPTURED = 6
+_CAPTURED = 6  # times as many cycles if they are captured, which takes long
 
 
 @dataclass(frozen=True)
@@ -74,32 +73,15 @@ class LatencyBudget:
     """How long is measured.
 
     Attributes:
-        budget_s: seconds; what a first round cannot reach within them is left out, and said, but for one measurement of
-            every kind of tree and head.
+        budget_s: seconds; what a first round cannot reach within them is left out and reported, except one
+            measurement of every kind of tree and head.
         rounds: most of them.
-        cycles: timed in each run of a round; ``_CAPTURED`` times as many where they are captured, which takes long.
-        seed: of the order in a round.
+        cycles: timed in each run of a round.
     """
 
     budget_s: float = 60.0
     rounds: int = 30
     cycles: int = 6
-    seed: int = 0
-
-
-def _by_round() -> dict[int, list[float]]:
-    return defaultdict(list)
-
-
-@dataclass
-class _Measured:
-    """Seconds by part, and of whole cycles by run, each by round."""
-
-    parts: dict[PartKey, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
-    cycles: dict[CycleRun, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
-
-    def all_of(self, run: CycleRun) -> list[float]:
-        return [one for seconds in self.cycles[run].values() for one in seconds]
 
 
 def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None) -> LatencyTable:
@@ -109,18 +91,51 @@ def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None)
         UsageError: no prompt with a token, or a drafter whose drafting has no parts.
     """
     options, began, model = options or LatencyBudget(), time.monotonic(), inputs.model
-    graphs = model.device.type == "cuda" if inputs.graphs is None else inputs.graphs
-    name = FITTING[getattr(inputs.drafter, "kind", "draft-model")][0]
-    capture = partial(_quiet_capture, model.device) if graphs else None
-    bench = CycleRunner(model, inputs.drafter, name, inputs.heads, inputs.prompts, capture)
     lengths, limit = [len(prompt) for prompt in inputs.prompts], model.config.max_positions
+    if not any(lengths):
+        raise UsageError(
+            "cycles are timed on the prompts' tokens, and there is none",
+            got="no prompt",
+            expected="a prompt with tokens",
+            remedy="check the prompts' file",
+        )
+    graphs = model.device.type == "cuda" if inputs.graphs is None else inputs.graphs
+    capture = partial(_quiet_capture, model.device) if graphs else None
+    bench = CycleRunner(model, inputs.drafter, inputs.heads, inputs.prompts, capture)
     plan = plan_of(bench.settings, inputs.trees, inputs.batches, lengths, inputs.new, limit)
-    measured = _Measured()
+    parts: dict[PartKey, Times] = defaultdict(lambda: defaultdict(list))
+    cycles: dict[CycleRun, list[float]] = defaultdict(list)
+
+    def timed(run: CycleRun, number: int) -> None:
+        found = captured_parts(bench, run) if graphs else []
+        for where, seconds in found or bench.timed(run, options.cycles):
+            parts[where][number].append(seconds)
+
+    def whole(run: CycleRun, number: int) -> None:
+        seconds = bench.whole(run, options.cycles * (_CAPTURED if graphs else 1))
+        cycles[run] += seconds
+        if run.tree is None:
+            parts[place_of("plain", "", batch=run.batch, prefix=run.prefix)][number] += seconds
+
+    def prefill(tokens: int, head: int, number: int) -> None:
+        where = place_of("prefill", "plain" if head < 0 else "drafting", tokens=tokens)
+        parts[where][number].append(bench.prefill(tokens, head))
+
+    def tasks(runs: Sequence[CycleRun], measure: Callable[[CycleRun, int], None], what: str) -> list[Task]:
+        return [(what + bench.setting(run).label, partial(measure, run)) for run in runs]
+
+    plain: list[Task] = [(f"plain, batch {run.batch}", partial(whole, run)) for run in plan.plain]
+    needed = [*plain, *tasks(plan.needed, timed, "")]
+    for tokens in plan.prefills:
+        needed += [(f"a prompt of {tokens} tokens", partial(prefill, tokens, head)) for head in (-1, 0)]
+    needed += plain  # again: every speed-up is over plain decoding
+    further = [
+        *tasks(plan.references, whole, "whole cycle: "),
+        *tasks(plan.timed, timed, ""),
+        *tasks(plan.checks, whole, "whole cycle: "),
+    ]
     bench.prefill(plan.prefills[0], 0)  # what is only done once is done
-    needed, further = _tasks(bench, plan, measured, options, graphs)
-    rounds, notes = run_rounds(
-        needed, further, seconds=options.budget_s, most=options.rounds, seed=options.seed
-    )
+    rounds, notes = run_rounds(needed, further, seconds=options.budget_s, most=options.rounds)
     table = LatencyTable(
         vocabforge=__version__,
         environment=describe_environment(device=str(model.device), dtype=dtype_name(model.dtype)),
@@ -128,12 +143,12 @@ def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None)
         graphs=graphs,
         target=shapes_of_target(model, inputs.target),
         drafter=shapes_of_drafter(inputs.drafter, inputs.digest),
-        parts=parts_of(measured.parts),
+        parts=_measured_parts(parts),
         notes=tuple(notes),
         rounds=rounds,
         seconds=time.monotonic() - began,
     )
-    return _with_rest(table, bench, plan, measured)
+    return _with_rest(table, bench, plan, cycles)
 
 
 def _quiet_capture(device: torch.device) -> GraphCapture:
@@ -142,71 +157,22 @@ def _quiet_capture(device: torch.device) -> GraphCapture:
     return made
 
 
-def _tasks(
-    bench: CycleRunner, plan: MeasurePlan, measured: _Measured, options: LatencyBudget, graphs: bool
-) -> tuple[list[Task], list[Task]]:
-    """Everything of a round: what no prediction can do without, and the rest."""
-
-    def timed(run: CycleRun, number: int) -> None:
-        found = captured_parts(bench, run) if graphs else []
-        for where, seconds in found or bench.timed(run, options.cycles):
-            measured.parts[where][number].append(seconds)
-
-    def whole(run: CycleRun, number: int) -> None:
-        seconds = bench.whole(run, options.cycles * (_CAPTURED if graphs else 1))
-        measured.cycles[run][number] += seconds
-        if run.tree is None:
-            measured.parts[place_of("plain", "", batch=run.batch, prefix=run.prefix)][number] += seconds
-
-    def prefill(tokens: int, head: int, number: int) -> None:
-        where = place_of("prefill", "plain" if head < 0 else "drafting", tokens=tokens)
-        measured.parts[where][number].append(bench.prefill(tokens, head))
-
-    def cycles(runs: Sequence[CycleRun]) -> list[Task]:
-        return [(f"whole cycle: {bench.setting(run).label}", partial(whole, run)) for run in runs]
-
-    def parts(runs: Sequence[CycleRun]) -> list[Task]:
-        return [(bench.setting(run).label, partial(timed, run)) for run in runs]
-
-    plain: list[Task] = [
-        (f"plain, batch {run.batch}, prefix {run.prefix:,}", partial(whole, run)) for run in plan.plain
-    ]
-    prefills: list[Task] = [
-        (f"a prompt of {tokens} tokens", partial(prefill, tokens, head))
-        for tokens in plan.prefills
-        for head in (-1, 0)
-    ]
-    further = [*cycles(plan.references), *parts(plan.timed), *cycles(plan.checks)]
-    # Every speed-up is over plain decoding, one task of many.
-    return [*plain, *prefills, *parts(plan.needed)], interspersed(further, plain)
-
-
-def interspersed(tasks: Sequence[Task], again: Sequence[Task]) -> list[Task]:
-    """The tasks with ``again`` behind every ``BETWEEN`` of them: what much rests on is measured all over a round."""
-    found: list[Task] = []
-    for number, task in enumerate(tasks, start=1):
-        found += [task, *again] if number % BETWEEN == 0 else [task]
-    return found
-
-
 def run_rounds(
-    needed: Sequence[Task], further: Sequence[Task], *, seconds: float, most: int, seed: int
+    needed: Sequence[Task], further: Sequence[Task], *, seconds: float, most: int
 ) -> tuple[int, list[str]]:
     """Go over the tasks until the time is up; the first round in order of importance, the others shuffled.
 
     Args:
-        needed: done once whatever they take.
-        further: a task may stand in them more than once.
+        needed: done once however long they take.
         seconds: that may be spent.
         most: rounds.
-        seed: of the order in a round.
 
     Returns:
-        whole rounds (1 where not even the first was), and what the first left out.
+        whole rounds (1 if not even the first was), and what the first left out.
     """
     end = time.monotonic() + seconds
     order, rounds = [*needed, *further], 0
-    stream = random.Random(seed)
+    stream = random.Random(0)
     with ProgressBar("Measuring latency", seconds, "s") as bar:
         last = time.monotonic()
         for number in range(most):
@@ -215,42 +181,29 @@ def run_rounds(
                 bar.update(now - last, note=f"round {number + 1}, {done} of {len(order)}")
                 last = now
                 if now > end and (number or done >= len(needed)):
-                    return max(rounds, 1), [] if number else _left_out(order, done)
+                    left = [] if number else [f"not measured, no time left: {one}" for one, _ in order[done:]]
+                    return max(rounds, 1), left
                 measure(number)
             rounds += 1
             stream.shuffle(order)
     return rounds, []
 
 
-def _left_out(order: Sequence[Task], done: int) -> list[str]:
-    """What a first round that ended before its task of this number never measured."""
-    known = {text for text, _ in order[:done]}
-    return [f"not measured, no time left: {text}" for text, _ in order[done:] if text not in known]
-
-
-def point_of(times: Times, at: Mapping[str, int]) -> Point:
-    """The mean of rounds' means, and how far these lie apart.
-
-    Means, not medians: the parts of a cycle then add up to the mean cycle, which tokens a second are made of, on a busy
-    machine too.
-
-    Args:
-        times: seconds by round, at least one.
-        at: sizes.
-    """
-    rounds = [mean(seconds) for seconds in times.values() if seconds]
-    low, high = map(float, np.quantile(rounds, [LOW, HIGH]))
-    middle = mean(rounds)
-    count = sum(map(len, times.values()))
-    return Point(at=dict(at), seconds=middle, low=min(low, middle), high=max(high, middle), count=count)
-
-
-def parts_of(times: Mapping[PartKey, Times]) -> tuple[MeasuredPart, ...]:
-    """Everything measured, by part and family."""
+def _measured_parts(times: Mapping[PartKey, Times]) -> tuple[MeasuredPart, ...]:
+    """By part and family. Means of rounds' means, not medians: the parts of a cycle add up to the mean cycle."""
     found: dict[tuple[str, str], list[Point]] = {}
     for where, by_round in sorted(times.items()):
-        at = dict(zip(AXES[where.name], where.sizes))
-        found.setdefault((where.name, where.family), []).append(point_of(by_round, at))
+        rounds = [mean(seconds) for seconds in by_round.values() if seconds]
+        low, high = map(float, np.quantile(rounds, [LOW, HIGH]))
+        middle = mean(rounds)
+        point = Point(
+            at=dict(zip(AXES[where.name], where.sizes)),
+            seconds=middle,
+            low=min(low, middle),
+            high=max(high, middle),
+            count=sum(map(len, by_round.values())),
+        )
+        found.setdefault((where.name, where.family), []).append(point)
     return tuple(
         MeasuredPart(name=name, family=family, points=tuple(points))
         for (name, family), points in found.items()
@@ -277,36 +230,23 @@ def fit_rest(cycles: Sequence[tuple[int, int, float, float]], *, by_size: bool) 
 
 
 def _with_rest(
-    table: LatencyTable, bench: CycleRunner, plan: MeasurePlan, measured: _Measured
+    table: LatencyTable, bench: CycleRunner, plan: MeasurePlan, cycles: Mapping[CycleRun, Sequence[float]]
 ) -> LatencyTable:
-    """Fit the rest to the reference cycles and compare all predictions with their cycles."""
-    cycles = []
-    for run in plan.references:
-        if seconds := measured.all_of(run):
-            setting = bench.setting(run)
-            known = sum(part.value for part in table.parts_of(setting).values())
-            cycles.append((setting.tree.levels, run.batch, known, mean(seconds)))
-    table = table.model_copy(update={"rest": fit_rest(cycles, by_size=table.graphs)})
-    real = [(run, s) for run in (*plan.references, *plan.checks) if (s := measured.all_of(run))]
-    errors = [table.cycle(bench.setting(run)).value / mean(seconds) - 1 for run, seconds in real]
-    error = (sum(one**2 for one in errors) / len(errors)) ** 0.5 if errors else 0.0
-    table = table.model_copy(update={"error": error})
-    checks = []
-    for run, seconds in real:
-        setting = bench.setting(run)
-        value, low, high = table.cycle(setting)
-        checks.append(
-            CycleCheck(
-                setting=setting,
-                fitted=run in plan.references,
-                predicted=value,
-                low=low,
-                high=high,
-                measured=mean(seconds),
-                cycles=len(seconds),
-            )
-        )
-    return table.model_copy(update={"checks": tuple(checks)})
+    """Fit the rest to the reference cycles, and find the error of predictions over all."""
+    real = [
+        (bench.setting(run), run in plan.references, mean(cycles[run]))
+        for run in (*plan.references, *plan.checks)
+        if run in cycles
+    ]
+    known = [
+        (one.tree.levels, one.batch, sum(part.value for part in table.parts_of(one).values()), seconds)
+        for one, fitted, seconds in real
+        if fitted
+    ]
+    table = table.model_copy(update={"rest": fit_rest(known, by_size=table.graphs)})
+    errors = [table.cycle(setting).value / seconds - 1 for setting, _, seconds in real]
+    error = (sum(one**2 for one in errors) / max(len(errors), 1)) ** 0.5
+    return table.model_copy(update={"error": error})
 
 
 def shapes_of_target(model: Target, fingerprint: str = "") -> Shapes:

@@ -16,7 +16,7 @@ from ...decode.accelerate.graphs import GraphCapture
 from ...decode.engine import Decoder
 from ...decode.proposers.interface import Commit, Draw, Plan
 from ...decode.proposers.model import ModelProposer
-from ...decode.proposers.registry import Lap, Proposer, ProposerParts, make_proposer
+from ...decode.proposers.registry import FITTING, Lap, Proposer, ProposerParts, make_proposer
 from ...decode.request import Generation, Request
 from ...decode.tree import DraftTree
 from ...models.heads.interface import PreparesSteps
@@ -30,12 +30,11 @@ WARM = 2  # cycles of a run before its clock counts
 OUTLIER = 3.0  # a cycle of more than this many times its run's median met something else
 
 
-@dataclass
 class Stopwatch:
     """Reads the clock after the device has done what it was asked."""
 
-    device: torch.device
-    last: float = field(default_factory=lambda: time.perf_counter())
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.last = device, time.perf_counter()
 
     def lap(self) -> float:
         """Seconds since the last reading."""
@@ -55,61 +54,48 @@ class CycleLaps:
         heads: of the draft head alone, one a level.
         ahead: that the head took inside of ``layers`` laps, before the drafter's pass.
         commit: of the drafter.
-        verify: the target's pass and the choice.
-        whole: from one committed cycle to the next.
     """
 
     laps: list[tuple[str, float]] = field(default_factory=list)
     heads: list[float] = field(default_factory=list)
     ahead: list[float] = field(default_factory=list)
     commit: float = 0.0
-    verify: float = 0.0
-    whole: float = 0.0
-
-    @property
-    def rest(self) -> float:
-        """What is none of the others."""
-        return self.whole - self.verify - self.commit - sum(seconds for _, seconds in self.laps)
 
 
 class TimedHead:
-    """A draft head that tells how long its answers take."""
+    """A draft head that records how long its answers take."""
 
-    def __init__(self, head: DraftHead, watch: Stopwatch) -> None:
-        self._head, self._watch = head, watch
+    def __init__(self, head: DraftHead, device: torch.device) -> None:
+        self._head, self._device = head, device
         self.cycle = CycleLaps()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._head, name)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        watch = Stopwatch(self._watch.device)
+        watch = Stopwatch(self._device)
         found = self._head.topk(hidden, k, state)
         self.cycle.heads.append(watch.lap())
         return found
 
 
 class TimedPreparingHead(TimedHead):
-    """The same of a head that begins before the drafter's pass."""
+    """The same for a head that begins before the drafter's pass."""
 
     def prepare(self, state: DraftState) -> DraftState:
-        watch = Stopwatch(self._watch.device)
+        watch = Stopwatch(self._device)
         found: DraftState = self._head.prepare(state)  # type: ignore[attr-defined]
         self.cycle.ahead.append(watch.lap())
         return found
 
 
 class TimedProposer:
-    """A proposer that tells how long each step of its drafting and its commits take.
-
-    Args:
-        proposer: a model-based one; it is taken apart and put together with a timed head.
-    """
+    """A model-based proposer that records how long each step of its drafting and its commits take."""
 
     def __init__(self, proposer: ModelProposer, device: torch.device) -> None:
         self._watch = Stopwatch(device)
         kind = TimedPreparingHead if isinstance(proposer.head, PreparesSteps) else TimedHead
-        self._timed = kind(proposer.head, self._watch)
+        self._timed = kind(proposer.head, device)
         self._inner = ModelProposer(proposer.backend, self._timed, proposer.policy)
         self.cycles: list[CycleLaps] = []
 
@@ -140,7 +126,7 @@ class CycleRun:
 
     Attributes:
         head: place in the list of draft heads; -1 decodes plainly.
-        tree: what is drafted; None where nothing is.
+        tree: what is drafted; None if nothing is.
         prefix: positions that the caches hold about its middle.
     """
 
@@ -154,7 +140,7 @@ class CycleRunner:
     """Runs cycles of a target, a drafter and its draft heads.
 
     Args:
-        name: of the proposer.
+        drafter: trained drafter, or a draft model of the target's vocabulary.
         prompts: token ids that prefixes are made of.
         capture: makes a recorder of captured cycles; None runs them step by step.
     """
@@ -163,35 +149,27 @@ class CycleRunner:
         self,
         model: Target,
         drafter: Any,
-        name: str,
         heads: Sequence[DraftHead],
         prompts: Sequence[Sequence[int]],
         capture: Callable[[], GraphCapture] | None = None,
     ) -> None:
-        self.model, self.drafter, self.name, self.heads = model, drafter, name, heads
-        self.capture = capture
+        self.model, self.drafter, self.heads, self.capture = model, drafter, heads, capture
+        self._name = FITTING[getattr(drafter, "kind", "draft-model")][0]
         self.settings = [setting_of(head) for head in heads]
         self._text = [token for prompt in prompts for token in prompt]
-        if not self._text:
-            raise UsageError(
-                "cycles are timed on the prompts' tokens, and there is none",
-                got="no prompt",
-                expected="a prompt with tokens",
-                remedy="check the prompts' file",
-            )
 
     def proposer(self, head: int, tree: TreeSetting) -> ModelProposer:
-        """A proposer of its own.
+        """A new proposer.
 
         Raises:
             UsageError: one that drafts without a model's states.
         """
         parts = ProposerParts(self.model, self.drafter, self.heads[head], tree.options)
-        found = make_proposer(self.name, parts)
+        found = make_proposer(self._name, parts)
         if not isinstance(found, ModelProposer):
             raise UsageError(
                 "only drafting with a model's states can be timed by part",
-                got=f"the proposer {self.name}",
+                got=f"the proposer {self._name}",
                 expected="a trained drafter, or a draft model of the target's vocabulary",
             )
         return found
@@ -213,20 +191,25 @@ class CycleRunner:
             verify.append(result.timings["verify"])
 
         self._cycles(run, timed, None, count, after)
-        cycles, whole = timed.cycles[WARM:], _steps(marks)
-        for cycle, seconds, all_of_it in zip(cycles, _steps(verify), whole):
-            cycle.verify, cycle.whole = seconds, all_of_it
-        return [one for place in usual(whole) for one in self._parts(run, run.tree, cycles[place])]
+        cycles, verified, whole = timed.cycles[WARM:], _steps(verify), _steps(marks)
+        return [
+            one
+            for place in usual(whole)
+            for one in self._parts(run, run.tree, cycles[place], verified[place], whole[place])
+        ]
 
-    def _parts(self, run: CycleRun, tree: TreeSetting, cycle: CycleLaps) -> list[tuple[PartKey, float]]:
+    def _parts(
+        self, run: CycleRun, tree: TreeSetting, cycle: CycleLaps, verify: float, whole: float
+    ) -> list[tuple[PartKey, float]]:
         """Where one cycle's laps belong."""
         setting = self.setting(run)
         head, at = setting.head, setting.sizes
         ahead = [0.0, *cycle.ahead, *[0.0] * tree.levels]  # none before the root's
+        rest = whole - verify - cycle.commit - sum(seconds for _, seconds in cycle.laps)
         found = [
-            (place_of("verify", tree.kind, **at), cycle.verify),
+            (place_of("verify", tree.kind, **at), verify),
             (place_of("commit", tree.kind, **at), cycle.commit),
-            (place_of("rest", "", **at), max(0.0, cycle.rest)),
+            (place_of("rest", "", **at), max(0.0, rest)),
         ]
         step = 0
         for part, seconds in cycle.laps:
@@ -234,11 +217,8 @@ class CycleRunner:
                 name, family = ("layer", tree.kind) if step else ("start", "")
                 found.append((place_of(name, family, **at), max(0.0, seconds - ahead[step])))
             elif part == "head":
-                alone = cycle.heads[step]
-                where = head_family(head.family, first=step == 0)
-                found.append(
-                    (place_of("head", where, **at, scored=head.at(step)), alone + ahead[step]),
-                )
+                alone, where = cycle.heads[step], head_family(head.family, first=step == 0)
+                found.append((place_of("head", where, **at, scored=head.at(step)), alone + ahead[step]))
                 position = "first" if step == 0 else "last" if step == tree.depth else "further"
                 found.append((place_of("grow", f"{tree.kind} {position}", **at), max(0.0, seconds - alone)))
                 step += 1
@@ -247,7 +227,7 @@ class CycleRunner:
         return found
 
     def whole(self, run: CycleRun, count: int) -> list[float]:
-        """Host seconds from one committed cycle to the next, as decoding pays them: captured where it captures."""
+        """Host seconds from one committed cycle to the next, as decoding pays them: captured if it captures."""
         proposer = None if run.tree is None else self.proposer(run.head, run.tree)
         marks: list[float] = []
         capture = None if self.capture is None else self.capture()
@@ -257,10 +237,9 @@ class CycleRunner:
 
     def prefill(self, tokens: int, head: int) -> float:
         """Seconds of reading a prompt up to its first new token; ``head`` -1 decodes plainly."""
-        tree = TreeSetting.chain(0)
-        proposer = None if head < 0 else self.proposer(head, tree)
+        proposer = None if head < 0 else self.proposer(head, TreeSetting.chain(0))
         result = Generation()
-        decoder = Decoder(self.model, proposer)  # with room as in use: passes look at whole steps of slots
+        decoder = Decoder(self.model, proposer)
         stream = decoder.stream(Request(self.prompt(tokens, 0), 4, ()), result)
         next(stream)
         stream.close()  # type: ignore[attr-defined]
@@ -291,26 +270,24 @@ class CycleRunner:
                 expected=f"more than {(WARM + 3) * (levels + 1) + 4:,} for cycles of {levels} levels",
             )
         most = (levels + 1) * (total + 2)  # more than these cycles can commit
-        # The cycles are to lie about the prefix, each about two tokens long where something is drafted.
+        # The cycles should be about the prefix, each about two tokens long if something is drafted.
         tokens = min(max(2, run.prefix - total * (2 if levels else 1) // 2), limit - most)
-        # Room as in use: in caches cut to these cycles, passes would look at fewer slots.
+        # Room as in use: in caches cut to these cycles, passes would read fewer slots.
         decoder = Decoder(self.model, proposer, rows=run.batch, wrap=capture)
         requests = [Request(self.prompt(tokens, row), most, ()) for row in range(run.batch)]
         results = [Generation() for _ in requests]
         stream = decoder.stream_batch(requests, results)
-        for _ in requests:
-            next(stream)
-        results[0].timings.setdefault("verify", 0.0)
-        after(results[0])
-        for _ in range(total):
+        for number in range(total + 1):
             for _ in requests:
                 next(stream)
+            if number == 0:
+                results[0].timings.setdefault("verify", 0.0)
             after(results[0])
         stream.close()  # type: ignore[attr-defined]
 
 
 def _steps(marks: Sequence[float]) -> list[float]:
-    """What lies between one cycle's mark and the next, without the warm-up; the first mark is before any cycle."""
+    """Differences of neighbours without the warm-up; the first mark is before any cycle."""
     return [after - before for before, after in zip(marks[WARM:], marks[WARM + 1 :])]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..types import HeadSetting, TreeSetting
 from .parts import CycleRun
 
-REFERENCES, CHECKS = 5, 4
+WHOLE = 9  # real cycles: every other one is for fitting the rest, the others for checking
 _ALIKE = 1.25  # prefixes nearer to each other than this are one
 
 
@@ -19,10 +19,10 @@ class MeasurePlan:
     """What is run.
 
     Attributes:
-        needed: runs whose parts are timed first of all, so that every kind of tree and every head has a time.
+        needed: runs whose parts are timed first, so that every kind of tree and every head has a time.
         timed: the others.
         plain: plain decoding.
-        references: whole cycles that the rest is fitted to; ``checks`` whole cycles that predictions are held against.
+        references: whole cycles that the rest is fitted to; ``checks``: that predictions are compared with.
         prefills: lengths of prompts.
     """
 
@@ -55,13 +55,7 @@ def covering(trees: Iterable[TreeSetting]) -> list[TreeSetting]:
 
 
 def prefixes(lengths: Sequence[int], new: int, limit: int) -> list[int]:
-    """One or two numbers of positions that caches hold while prompts of these lengths are continued.
-
-    Args:
-        lengths: of the prompts, in tokens.
-        new: tokens that follow.
-        limit: most positions of the target.
-    """
+    """One or two numbers of positions that caches hold while prompts of these lengths are continued by ``new``."""
     low, high = np.quantile(np.array(lengths) + new / 2, [0.1, 0.9])
     most = max(8, limit - new)
     found = sorted({max(8, min(int(low), most)), max(8, min(int(high), most))})
@@ -80,59 +74,51 @@ def plan_of(
 
     Args:
         heads: the drafter's own first.
-        trees, batches: of the space.
-        lengths, new, limit: as for :func:`prefixes`.
+        lengths: of the prompts, in tokens; ``new`` more follow.
+        limit: most positions of the target.
     """
     cover, places, sizes = covering(trees), prefixes(lengths, new, limit), sorted(set(batches))
     deepest = {(tree.kind, tree.topk): tree for tree in sorted(cover, key=lambda tree: tree.levels)}
-    needed = [CycleRun(0, tree, sizes[0], places[-1]) for tree in _deepest_of_kinds(cover)]
+    # One tree of each kind that goes through all steps of its growth.
+    by_kind = {tree.kind: tree for tree in sorted(cover, key=lambda tree: (tree.levels, tree.topk))}
+    needed = [CycleRun(0, tree, sizes[0], places[-1]) for tree in by_kind.values()]
     others = [
         CycleRun(head, tree, sizes[0], places[-1])
         for head in range(1, len(heads))
-        for tree in _fitting(heads[head], deepest.values())
+        for tree in sorted(deepest.values(), key=lambda tree: -tree.levels)
+        if _fits(heads[head], tree)
     ]
     first = {run.head: run for run in reversed(others)}
     needed += [first[head] for head in sorted(first)]
-    # Every tree at every prefix: where one prefix lacked some sizes, the line between prefixes would be of others.
+    # Every tree at every prefix: if one prefix lacked some sizes, the line between prefixes would be of others.
     timed = [CycleRun(0, tree, sizes[0], prefix) for prefix in reversed(places) for tree in cover] + others
     timed += [replace(run, batch=batch) for batch in sizes[1:] for run in timed]
-    whole = _spread_over(heads, list(trees), sizes, places[-1])
-    prefills = {
-        max(2, min(int(length), limit - 8)) for length in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1])
-    }
+    whole = _spread_over(heads, trees, sizes, places[-1])
+    quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1])
     return MeasurePlan(
         needed=tuple(needed),
         timed=tuple(run for run in dict.fromkeys(timed) if run not in needed),
         plain=tuple(CycleRun(-1, None, batch, prefix) for batch in sizes for prefix in places),
         references=tuple(whole[::2]),
         checks=tuple(whole[1::2]),
-        prefills=tuple(sorted(prefills)),
+        prefills=tuple(sorted({max(2, min(int(length), limit - 8)) for length in quantiles})),
     )
 
 
-def _deepest_of_kinds(trees: Iterable[TreeSetting]) -> list[TreeSetting]:
-    """One tree of each kind that goes through all steps of its growth."""
-    found = {tree.kind: tree for tree in sorted(trees, key=lambda tree: (tree.levels, tree.topk))}
-    return list(found.values())
-
-
-def _fitting(head: HeadSetting, trees: Iterable[TreeSetting]) -> list[TreeSetting]:
-    """Those that a head has tokens for, the deepest first."""
-    found = [tree for tree in trees if tree.topk <= min(head.scored)]
-    return sorted(found, key=lambda tree: -tree.levels)
+def _fits(head: HeadSetting, tree: TreeSetting) -> bool:
+    return tree.topk <= min(head.scored)
 
 
 def _spread_over(
-    heads: Sequence[HeadSetting], trees: list[TreeSetting], batches: Sequence[int], prefix: int
+    heads: Sequence[HeadSetting], trees: Iterable[TreeSetting], batches: Sequence[int], prefix: int
 ) -> list[CycleRun]:
     """Runs all over a space: trees from the smallest to the largest, heads and batches in turn."""
     ordered = sorted(set(trees), key=lambda tree: (tree.total, tree.levels, tree.topk))
-    count = min(REFERENCES + CHECKS, len(ordered) * len(heads) * len(batches))
+    count = min(WHOLE, len(ordered) * len(heads) * len(batches))
     found: list[CycleRun] = []
     for number in range(count):
         tree = ordered[round(number * (len(ordered) - 1) / max(count - 1, 1))]
         head = number // 2 % len(heads)
-        if not _fitting(heads[head], [tree]):
-            head = 0
+        head = head if _fits(heads[head], tree) else 0
         found.append(CycleRun(head, tree, batches[number % len(batches)], prefix))
     return list(dict.fromkeys(found))

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ...core.config import Positive, StrictModel
+from ...core.console import value_text
 from ...core.errors import DataError, MismatchError
 from ...core.files import atomic_write
 from ...core.records import read_versioned
 from ...decode.control.estimates import isotonic
 from ..types import CycleSetting, Seconds, total
-from .records import AXES, CycleCheck, MeasuredPart, Rest, Shapes, Time
+from .records import AXES, MeasuredPart, Rest, Shapes, Time
 
 LATENCY = "latency.json"
 SCHEMA_VERSION = 1
@@ -27,12 +28,7 @@ _ALIKE = {"full": ("static", "scheduled"), "static": ("full", "scheduled"), "sch
 
 
 class TimeSample(NamedTuple):
-    """A measured time at some sizes.
-
-    Attributes:
-        at: size by axis.
-        weight: how many measurements it stands for.
-    """
+    """A measured time at some sizes by axis; ``weight`` is how many measurements it stands for."""
 
     at: Mapping[str, int]
     seconds: Seconds
@@ -40,7 +36,7 @@ class TimeSample(NamedTuple):
 
 
 class Interpolated(NamedTuple):
-    """An answer, and the axes on which it lies beyond what was measured."""
+    """An answer, and the axes on which it is beyond what was measured."""
 
     seconds: Seconds
     beyond: frozenset[str]
@@ -50,14 +46,9 @@ def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[
     """The time at some sizes, from samples that need not fill a grid.
 
     Axis by axis: the samples of each measured size of the first axis answer for the others, then the line between
-    the two sizes next to the wanted one is read. Answers along an axis are made not to fall first
-    (isotonic regression). Above the largest size the last line goes on; below the smallest its time holds, which is
-    too much rather than too little. An axis with one measured size changes nothing.
-
-    Args:
-        samples: at least one.
-        axes: those to interpolate on; all samples and ``at`` name them.
-        at: wanted sizes.
+    the two sizes next to the wanted one is read. Answers along an axis are made not to fall (isotonic regression).
+    Above the largest size the last line continues; below the smallest its time holds, which is too much rather than
+    too little.
     """
     ranges = {axis: [sample.at[axis] for sample in samples] for axis in axes}
     beyond = {axis for axis, sizes in ranges.items() if not min(sizes) <= at[axis] <= max(sizes)}
@@ -65,34 +56,23 @@ def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[
 
 
 def _between(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
-    if not axes:
-        return _mean(samples)
+    if not axes:  # repeated measurements of the same sizes
+        weight = sum(sample.weight for sample in samples)
+        columns = (sum(one.seconds[place] * one.weight for one in samples) / weight for place in range(3))
+        return Seconds(*columns)
     axis, rest = axes[0], axes[1:]
     groups: dict[int, list[TimeSample]] = {}
     for sample in samples:
         groups.setdefault(sample.at[axis], []).append(sample)
-    sizes, wanted = sorted(groups), at[axis]
+    sizes = sorted(groups)
     found = [_between(groups[size], rest, at) for size in sizes]
     weights = [sum(sample.weight for sample in groups[size]) for size in sizes]
-    columns = (isotonic([one[place] for one in found], weights) for place in range(3))
-    return Seconds(*(line_at(sizes, column, wanted) for column in columns))
+    rising = (isotonic([one[place] for one in found], weights) for place in range(3))
+    return Seconds(*(_line_at(sizes, column, at[axis]) for column in rising))
 
 
-def _mean(samples: Sequence[TimeSample]) -> Seconds:
-    """Of repeated measurements of the same sizes."""
-    weight = sum(sample.weight for sample in samples)
-    return Seconds(
-        *(sum(sample.seconds[place] * sample.weight for sample in samples) / weight for place in range(3))
-    )
-
-
-def line_at(sizes: Sequence[int], values: Sequence[float], wanted: int) -> float:
-    """Read a piecewise linear curve; outside it as :func:`interpolate` says.
-
-    Args:
-        sizes: ascending.
-        values: one a size, never falling.
-    """
+def _line_at(sizes: Sequence[int], values: Sequence[float], wanted: int) -> float:
+    """Read a piecewise linear curve over ascending sizes; outside it as :func:`interpolate` says."""
     above = next((place for place, size in enumerate(sizes) if size >= wanted), len(sizes) - 1)
     if sizes[above] == wanted or above == 0:
         return values[above]
@@ -105,10 +85,8 @@ class LatencyTable(StrictModel):
     """What was measured on one machine with one target and one drafter.
 
     Attributes:
-        environment: of the machine (``evaluate.environment``).
-        dtype: of the models.
         graphs: cycles were captured as graphs.
-        error: typical relative error of predicted cycles (root mean square over ``checks``), which widens bounds.
+        error: relative error of predicted cycles (root mean square over real ones), which widens bounds.
         notes: what was left out, and why.
     """
 
@@ -122,7 +100,7 @@ class LatencyTable(StrictModel):
     parts: tuple[MeasuredPart, ...]
     rest: Rest = Rest()
     error: Time = 0.0
-    checks: tuple[CycleCheck, ...] = ()
+    checks: tuple[Any, ...] = ()  # of earlier versions
     notes: tuple[str, ...] = ()
     rounds: Positive = 1
     seconds: Time = 0.0
@@ -134,12 +112,10 @@ class LatencyTable(StrictModel):
             MismatchError: a part of it was never measured.
         """
         value, low, high = total(self.parts_of(setting).values())
-        widened = max(0.0, low * (1 - self.error)), high * (1 + self.error)
-        return Seconds(value, *widened)
+        return Seconds(value, max(0.0, low * (1 - self.error)), high * (1 + self.error))
 
     def parts_of(self, setting: CycleSetting) -> dict[str, Seconds]:
-        """Mean seconds of a cycle by part: ``head``, ``layers``, ``tree``, ``verification``, ``commit``,
-        ``rest``.
+        """Mean seconds of a cycle by part: ``head``, ``layers``, ``tree``, ``verification``, ``commit``, ``rest``.
 
         Raises:
             MismatchError: a part of it was never measured.
@@ -193,7 +169,7 @@ class LatencyTable(StrictModel):
         return self._at("plain", "", {"batch": batch, "prefix": prefix}).seconds
 
     def prefill(self, tokens: int, *, drafting: bool = True) -> Seconds:
-        """Mean seconds of reading one prompt up to its first new token, with the drafter's part where it drafts.
+        """Mean seconds of reading one prompt up to its first new token, with the drafter's part if it drafts.
 
         Raises:
             MismatchError: it was never measured.
@@ -208,19 +184,18 @@ class LatencyTable(StrictModel):
             MismatchError: a size differs.
         """
         for what, ours, theirs in (("target", self.target, target), ("drafter", self.drafter, drafter)):
-            leave = {"fingerprint"}
-            if ours.model_dump(exclude=leave) != theirs.model_dump(exclude=leave):
+            got, expected = (one.model_dump(exclude={"fingerprint"}) for one in (ours, theirs))
+            if got != expected:
                 raise MismatchError(
                     f"the latency file was measured with a {what} of other sizes",
-                    got=_words(ours),
-                    expected=_words(theirs),
+                    got=value_text(got),
+                    expected=value_text(expected),
                     source=source,
                     remedy="run tune --measure-only with this target and drafter on that machine",
                 )
 
     @cached_property
     def _answers(self) -> dict[tuple[object, ...], Interpolated]:
-        """What was asked before: a search asks for the same parts again and again."""
         return {}
 
     def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Interpolated:
@@ -270,13 +245,6 @@ def head_family(family: Iterable[object], *, first: bool) -> str:
     return f"{' '.join(map(str, family))} {'first' if first else 'further'}"
 
 
-def _words(shapes: Shapes) -> str:
-    return (
-        f"{shapes.kind}, hidden size {shapes.hidden_size:,}, {shapes.layers:,} layers, "
-        f"{shapes.vocab_size:,} tokens, {shapes.parameters:,} parameters"
-    )
-
-
 def write_latency(path: Path, table: LatencyTable) -> None:
     """Write a table; a reader sees all of it or none."""
     atomic_write(path, table.model_dump_json(indent=1) + "\n")
@@ -297,15 +265,14 @@ def read_latency(path: Path) -> LatencyTable:
 
 
 def _check_parts(table: LatencyTable, file: Path) -> None:
-    """Every point must name the axes of its part: a misspelt one would be found only by the setting that needs it."""
+    """Every point must name the axes of its part."""
     for part in table.parts:
+        axes = AXES.get(part.name)
         for point in part.points:
-            if part.name not in AXES or set(point.at) != set(AXES[part.name]):
+            if axes is None or set(point.at) != set(axes):
                 raise DataError(
                     "the latency file does not fit its schema",
                     got=f"{part.name} by {', '.join(sorted(point.at))}",
-                    expected=f"{part.name} by {', '.join(sorted(AXES.get(part.name, ())))}"
-                    if part.name in AXES
-                    else f"a part of {', '.join(AXES)}",
+                    expected=f"a part of {', '.join(AXES)}" if axes is None else f"by {', '.join(axes)}",
                     source=file,
                 )

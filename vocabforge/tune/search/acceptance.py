@@ -1,4 +1,4 @@
-"""How much of what a candidate drafts is accepted: decoded on prompts, kept on disk as soon as it is known."""
+"""How much of what a candidate drafts is accepted: decoded on prompts, saved as soon as it is known."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from ...core.config import StrictModel
 from ...core.errors import ArtifactError, DataError
@@ -21,8 +21,7 @@ from ...evaluate.acceptance.prompts import LivePrompts
 from ...evaluate.results.intervals import estimate, ratio
 from ...evaluate.results.schema import Figure
 from ...models.target.interface import Target
-
-Count = Annotated[int, Field(ge=0)]
+from ..types import Count
 
 
 class PromptRow(StrictModel):
@@ -67,10 +66,7 @@ def digest(value: Any) -> str:
 
 
 class AcceptanceStore:
-    """A folder with one file a candidate: rows by the digest of their prompt.
-
-    A file is replaced whole after each measurement, so that a killed run loses the one it was at.
-    """
+    """A folder with one file a candidate, replaced whole: rows by the digest of their prompt."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,12 +94,9 @@ class AcceptanceStore:
             ) from error
 
     def write(self, key: str, about: Mapping[str, Any], rows: Mapping[str, PromptRow]) -> None:
-        """Keep everything that is known of a candidate."""
-        body = {
-            "key": key,
-            "about": dict(about),
-            "rows": {name: row.model_dump() for name, row in rows.items()},
-        }
+        """Save everything that is known of a candidate."""
+        saved = {name: row.model_dump() for name, row in rows.items()}
+        body = {"key": key, "about": dict(about), "rows": saved}
         atomic_write_json(self.folder / f"{key[:32]}.json", body)
 
 
@@ -139,9 +132,9 @@ class AcceptanceSource:
         """Of a candidate's file."""
         return digest({**self.identity, "candidate": dict(about)})
 
-    def plain(self, places: Sequence[int]) -> list[PromptRow]:
-        """Plain decoding's rows."""
-        return self.rows({"decoding": "plain"}, None, places)
+    def plain(self) -> list[PromptRow]:
+        """Plain decoding's rows, of all prompts."""
+        return self.rows({"decoding": "plain"}, None, range(len(self)))
 
     def rows(
         self, about: Mapping[str, Any], proposer: Callable[[], Proposer] | None, places: Sequence[int]

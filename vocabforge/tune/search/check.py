@@ -1,4 +1,4 @@
-"""Predictions beside what ``eval`` measures, on prompts that nothing was tuned on."""
+"""Predictions and what ``eval`` measures, on prompts that nothing was tuned on."""
 
 from __future__ import annotations
 
@@ -6,72 +6,54 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...core.artifact import MANIFEST
-from ...decode.build.methods import Method, recipe_methods
+from ...decode.build.methods import recipe_methods
 from ...decode.build.recipe import PLAIN, DecodingRecipe, recipe_dict
 from ...decode.proposers.interface import Wrap
-from ...evaluate.results.schema import MethodResults, Results, read_results
+from ...evaluate.results.schema import Results, read_results
 from ...evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
 from ...evaluate.run.settings import RunSettings
 from ...models.device import synchroniser
-from ..report.outcome import CheckedPrediction, TuneCheck
+from ..outcome import CheckedPrediction, TuneCheck
 from .acceptance import digest
 from .predict import Prediction
-from .search import Entry, finalists, ranked
+from .search import Entry, ranked
 from .session import Joined, TuneSession
-
-TOP = 3
 
 
 def check_predictions(joined: Joined, entries: Sequence[Entry], count: int, wrap: Wrap | None) -> TuneCheck:
     """Evaluate some configurations as ``eval --recipe`` does and compare tokens a second.
 
-    Those that the search stopped early are decoded on all tuning prompts first, so that all predictions rest on the
-    same ones. The evaluation is in ``check-...`` in the run's folder; an existing one is not repeated.
+    Those that the search stopped early are decoded on all tuning prompts first. The evaluation is in ``check-...`` in
+    the run's folder; an existing one is not repeated.
 
     Args:
         count: configurations; see :func:`choose`.
     """
     loaded = joined.loaded
-    everything = len(loaded.source)
-    predicted: dict[str, Prediction] = {}
     chosen = choose(entries, count)
+    predicted: dict[str, Prediction] = {}
     for entry in chosen:
-        rows = joined.measure(entry.candidate, everything)
+        rows = joined.measure(entry.candidate, len(loaded.source))
         predicted[entry.name] = joined.predict(entry.candidate, rows)[1]
-    drafter = loaded.settings.drafter
     recipe = DecodingRecipe(
         target=loaded.settings.target,
         tokenizer=loaded.settings.tokenizer,
         dtype=loaded.settings.dtype,
-        methods={entry.name: entry.candidate.recipe(drafter) for entry in chosen},
+        methods={entry.name: entry.candidate.recipe(loaded.settings.drafter) for entry in chosen},
     )
-    device = str(loaded.models.model.device)
-    methods = recipe_methods(recipe, device=device, wrap=wrap, models=loaded.models)
-    folder = loaded.output / f"check-{digest([recipe_dict(recipe), _questions(loaded)])[:12]}"
+    checking = loaded.halves.checking
+    asked = [checking.sha256, checking.max_new_tokens, loaded.halves.form, loaded.hashes, loaded.environment]
+    folder = loaded.output / f"check-{digest([recipe_dict(recipe), asked])[:12]}"
     if not (folder / MANIFEST).is_file():
-        _evaluate(folder, loaded, recipe, methods, device)
+        _evaluate(folder, loaded, recipe, wrap)
     return compare(predicted | {PLAIN: joined.plain()[1]}, read_results(folder), folder.name)
 
 
 def choose(entries: Sequence[Entry], count: int) -> list[Entry]:
-    """Configurations all over the space: the best, the worst, and others at even steps of predicted tokens a second.
-
-    No measurement can rank ways whose speeds are alike; even steps ask for what can be told apart. If fewer were
-    decoded (the budget ran out), others from all over the space fill the gaps.
-    """
+    """Configurations at even steps of predicted rank, from the best to the worst of those that were decoded."""
     order = ranked(entries, 1)
-    if len(order) <= count:
-        left = [entry for entry in entries if not entry.by_batch]
-        wanted = min(count - len(order), len(left))
-        return order + [left[place * len(left) // wanted] for place in range(wanted)]
-    best, worst = finalists(entries, 1)[0].value(1), order[-1].value(1)
-    # What few prompts put above the best of all prompts is more luck than speed.
-    sober = [entry for entry in order if entry.value(1) <= best]
-    rest, found = sober if len(sober) >= count else order, []
-    for step in range(count):
-        value = best + (worst - best) * step / max(count - 1, 1)
-        found.append(rest.pop(min(range(len(rest)), key=lambda at: abs(rest[at].value(1) - value))))
-    return sorted(found, key=lambda entry: -entry.value(1))
+    most = min(count, len(order))
+    return [order[step * (len(order) - 1) // max(most - 1, 1)] for step in range(most)]
 
 
 def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: str) -> TuneCheck:
@@ -82,59 +64,34 @@ def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: s
         results: of the evaluation of the same names.
         evaluation: name of its folder.
     """
-    measured = {one.name: one for one in results.methods}
+    measured = {one.name: one.summary.overall.tokens_per_s for one in results.methods}
     order = sorted(predicted.keys() - {PLAIN}, key=lambda name: -predicted[name].value)
-    found = sorted(order, key=lambda name: -_speed(measured[name]))
+    found = sorted(order, key=lambda name: -(measured[name].value or 0.0))
 
-    def row(name: str, place: int, rank: int) -> CheckedPrediction:
-        ours, figures = predicted[name], measured[name].summary.overall
-        speed, value = figures.tokens_per_s, _speed(measured[name])
-        low, high = ours.tokens_per_s.low or ours.value, ours.tokens_per_s.high or ours.value
+    def row(name: str) -> CheckedPrediction:
+        ours, speed = predicted[name], measured[name]
         return CheckedPrediction(
             name=name,
             predicted=ours.tokens_per_s,
             measured=speed,
-            error=ours.value / value - 1 if value else 0.0,
-            inside=(speed.low or value) <= high and low <= (speed.high or value),
-            predicted_rank=place,
-            measured_rank=rank,
-            predicted_accepted=ours.accepted,
-            measured_accepted=figures.accepted_length,
+            error=ours.value / speed.value - 1 if speed.value else 0.0,
+            predicted_rank=0 if name == PLAIN else order.index(name) + 1,
+            measured_rank=0 if name == PLAIN else found.index(name) + 1,
         )
 
-    rows = [row(name, order.index(name) + 1, found.index(name) + 1) for name in order]
-    errors = [abs(one.error) for one in rows]
-    base = row(PLAIN, 0, 0)
-    speedups = [abs((1 + one.error) / (1 + base.error) - 1) for one in rows]
-    top, measured_top = order[:TOP], found[:TOP]
+    rows = [row(name) for name in [*order, PLAIN]]
+    errors = [abs(one.error) for one in rows[:-1]]
     return TuneCheck(
         questions=results.benchmark.questions,
         rows=rows,
-        plain=base,
-        mean_error=sum(errors) / len(errors),
-        worst_error=max(errors),
-        speedup_error=sum(speedups) / len(speedups),
-        top=top,
-        measured_top=measured_top,
-        same_top=set(top) == set(measured_top),
-        same_order=top == measured_top,
+        mean_error=sum(errors) / max(len(errors), 1),
         evaluation=evaluation,
     )
 
 
-def _speed(measured: MethodResults) -> float:
-    return measured.summary.overall.tokens_per_s.value or 0.0
-
-
-def _questions(loaded: TuneSession) -> list[object]:
-    checking = loaded.halves.checking
-    return [checking.sha256, checking.max_new_tokens, loaded.halves.form, loaded.hashes, loaded.environment]
-
-
-def _evaluate(
-    folder: Path, loaded: TuneSession, recipe: DecodingRecipe, methods: Sequence[Method], device: str
-) -> None:
-    tokenizer = loaded.models.tokenizer
+def _evaluate(folder: Path, loaded: TuneSession, recipe: DecodingRecipe, wrap: Wrap | None) -> None:
+    device, tokenizer = str(loaded.models.model.device), loaded.models.tokenizer
+    methods = recipe_methods(recipe, device=device, wrap=wrap, models=loaded.models)
     provenance = Provenance(
         target=loaded.settings.target.resolve().name,
         environment=loaded.environment,

@@ -1,13 +1,11 @@
 """From measured acceptance and measured latency to tokens a second, as ``eval`` counts them, with an interval.
 
-A prompt of P tokens that ends with n new tokens after c cycles takes ``prefill(P) + c * cycle(prefix)`` seconds, the
-prefix being the mean of its own: P + n / 2. ``eval`` divides new tokens by seconds question by question and takes the
-mean; so does :func:`predict` for one request at a time. B requests side by side share each cycle: all tokens over all
-seconds, where a prompt's cycles are divided by B and the prompts' own passes, which hold up every row, are not.
+A prompt of P tokens that ends with n new tokens after c cycles takes ``prefill(P) + c * cycle(P + n / 2)`` seconds.
+For one request at a time the rate is the mean over prompts of n by seconds. B requests side by side share each cycle:
+all tokens over all seconds, with a prompt's cycles divided by B; the prompts' own passes hold up every row.
 
-The interval joins two errors that have nothing to do with each other, so their distances from the value are added in
-quadrature: which prompts were asked (bootstrap over prompts, ``evaluate/results/intervals.py``), and the bounds of the
-seconds (all parts early, or all late).
+The interval joins two independent errors in quadrature: which prompts were asked (bootstrap,
+``evaluate/results/intervals.py``), and the bounds of the seconds (all parts early, or all late).
 """
 
 from __future__ import annotations
@@ -43,17 +41,15 @@ class Prediction:
         tokens_per_s: with its 95% interval.
         accepted: tokens that a cycle commits, with its interval over prompts; of plain decoding 1.
         cycle: seconds of a cycle at the prompts' mean prefix.
-        prompts: that it rests on.
     """
 
     tokens_per_s: Figure
     accepted: Figure
     cycle: Seconds
-    prompts: int
 
     @property
     def value(self) -> float:
-        """Tokens a second; 0 where nothing was decoded."""
+        """Tokens a second; 0 if nothing was decoded."""
         return self.tokens_per_s.value or 0.0
 
 
@@ -70,12 +66,7 @@ def mean_prefix(rows: Sequence[PromptRow]) -> int:
 def predict(
     rows: Sequence[PromptRow], head: HeadSetting, tree: TreeSetting, latency: Latency, *, batch: int = 1
 ) -> Prediction:
-    """Tokens a second of a draft head with a draft tree.
-
-    Args:
-        rows: measured acceptance of the prompts.
-        batch: requests side by side; the rate is that of all of them.
-    """
+    """Tokens a second of a draft head with a draft tree, all ``batch`` requests together."""
 
     def cycle(prefix: int) -> Seconds:
         return latency.cycle(CycleSetting(head=head, tree=tree, batch=batch, prefix=prefix))
@@ -101,37 +92,26 @@ def _predict(
 ) -> Prediction:
     cycles = {prefix: cycle(prefix) for prefix in {*map(prefix_of, rows), mean_prefix(rows)}}
     starts = {tokens: prefill(tokens) for tokens in {row.prompt_tokens for row in rows}}
+    tokens = np.array([row.new_tokens for row in rows], dtype=np.float64)
 
-    def seconds(place: int) -> Array:
-        """(Q,) of each prompt, with the value (0) or a bound (1, 2) of all times."""
-        return np.array(
+    def rate(place: int) -> Figure:
+        """With the value (0) or a bound (1, 2) of all times."""
+        seconds = np.array(
             [
                 starts[row.prompt_tokens][place] + row.cycles * cycles[prefix_of(row)][place] / batch
                 for row in rows
             ]
         )
+        pair = (tokens / seconds, np.ones_like(tokens)) if batch == 1 else (tokens, seconds)
+        return estimate(np.stack(pair, axis=-1)[:, None], ratio, pooled=True)  # (Q, 1, 2)
 
-    tokens = np.array([row.new_tokens for row in rows], dtype=np.float64)
-    figures = [_rate(tokens, seconds(place), batch) for place in range(3)]
-    middle, early, late = figures
+    middle, fast, slow = map(rate, range(3))
     return Prediction(
-        _joined(middle, fast=early.value, slow=late.value),
-        accepted_length(rows),
-        cycles[mean_prefix(rows)],
-        len(rows),
+        _joined(middle, fast.value, slow.value), accepted_length(rows), cycles[mean_prefix(rows)]
     )
 
 
-def _rate(tokens: Array, seconds: Array, batch: int) -> Figure:
-    """Mean of the prompts' rates; of several side by side the rate of all."""
-    if batch == 1:
-        columns = np.stack([tokens / seconds, np.ones_like(tokens)], axis=-1)
-    else:
-        columns = np.stack([tokens, seconds], axis=-1)
-    return estimate(columns[:, None], ratio, pooled=True)  # columns: (Q, 2)
-
-
-def _joined(figure: Figure, *, fast: float | None, slow: float | None) -> Figure:
+def _joined(figure: Figure, fast: float | None, slow: float | None) -> Figure:
     value = figure.value
     if value is None or fast is None or slow is None:
         return figure

@@ -1,9 +1,9 @@
-"""What a search found, as ``tune.json`` holds it: figures, what to run with, and what the other ways lack."""
+"""What a search found, as ``tune.json`` holds it: figures, what to run with, and remarks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,19 @@ from ...core.files import sha256_file
 from ...core.provenance import command_line
 from ...decode.build.recipe import PLAIN
 from ...decode.build.spec import MethodSpec
+from ...evaluate.results.schema import Figure
+from ...models.heads.registry import DraftHead
 from ..latency.table import LATENCY, LatencyTable
-from ..report.outcome import BatchRow, CandidateRow, Recommendation, RunnerUp, Times, TuneResults
+from ..outcome import BatchRow, CandidateRow, Recommendation, TuneResults
+from ..types import setting_of
 from .acceptance import accepted_length
 from .predict import Prediction
-from .search import Entry, finalists
+from .search import Entry, best_of_heads, finalists
 from .session import Joined
 
 
 def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResults:
-    """All of ``tune.json`` but the check.
+    """All of ``tune.json`` except the check.
 
     Args:
         late: the time for measuring acceptance was up.
@@ -30,18 +33,18 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
     settings = loaded.settings
 
     def row(entry: Entry) -> CandidateRow:
-        candidate = entry.candidate
+        choice = entry.candidate.head
+        head: DraftHead = loaded.head(choice)
         return CandidateRow(
             name=entry.name,
-            head=candidate.head.name,
-            scores=joined.settings[candidate.head].label,
-            tree=candidate.tree.label,
+            head=choice.name,
+            scores=setting_of(head).label,
             state=entry.state,
             prompts=len(entry.rows),
             identical=sum(one.identical for one in entry.rows),
             accepted=accepted_length(entry.rows) if entry.rows else None,
-            batches=batch_rows(entry.by_batch, plain, joined.warnings(entry)),
-            method=method_of(candidate.recipe(settings.drafter)),
+            batches=_batch_rows(entry.by_batch, plain, lambda batch: joined.warnings(entry, batch)),
+            method=_absolute(entry.candidate.recipe(settings.drafter)),
         )
 
     rows = [row(entry) for entry in entries]
@@ -67,47 +70,41 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
             "checking": len(loaded.halves.checking.questions),
             "left_out": loaded.halves.left_out,
         },
-        plain=batch_rows(plain, plain, {}),
+        plain=_batch_rows(plain, plain, lambda batch: []),
         candidates=rows,
         recommendations=[recommend(entries, plain, batch) for batch in settings.batch],
         remarks=_remarks(joined, rows, late),
     )
 
 
-def batch_rows(
+def _batch_rows(
     by_batch: Mapping[int, Prediction],
     plain: Mapping[int, Prediction],
-    warnings: Mapping[int, Sequence[str]],
+    warnings: Callable[[int], list[str]],
 ) -> list[BatchRow]:
-    """Predictions as rows, compared with plain decoding's."""
     return [
         BatchRow(
             batch=batch,
             tokens_per_s=one.tokens_per_s,
             speedup=one.value / plain[batch].value if plain[batch].value else None,
-            cycle=Times.of(one.cycle),
-            warnings=list(warnings.get(batch, ())),
+            cycle=Figure(value=one.cycle.value, low=one.cycle.low, high=one.cycle.high),
+            warnings=warnings(batch),
         )
         for batch, one in by_batch.items()
     ]
 
 
-def method_of(recipe: MethodSpec) -> MethodSpec:
+def _absolute(spec: MethodSpec) -> MethodSpec:
     """The same with paths that hold wherever the recipe is used from."""
-    paths = {name: getattr(recipe, name) for name in ("drafter", "vocab", "head")}
-    return recipe.model_copy(
-        update={name: path.resolve() for name, path in paths.items() if path is not None}
-    )
+    paths = {name: getattr(spec, name) for name in ("drafter", "vocab", "head")}
+    return spec.model_copy(update={name: path.resolve() for name, path in paths.items() if path is not None})
 
 
 def _latency_facts(table: LatencyTable, path: Path) -> dict[str, Any]:
     return {
         "file": str(path),
         "sha256": sha256_file(path / LATENCY if path.is_dir() else path),
-        "environment": dict(table.environment),
-        "dtype": table.dtype,
-        "graphs": table.graphs,
-        "error": table.error,
+        **{name: getattr(table, name) for name in ("environment", "dtype", "graphs", "error")},
         "notes": list(table.notes),
     }
 
@@ -115,11 +112,11 @@ def _latency_facts(table: LatencyTable, path: Path) -> dict[str, Any]:
 def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[str]:
     table, loaded, settings = joined.latency, joined.loaded, joined.loaded.settings
     found = []
-    if loaded.settings.what_if is not None:
+    if settings.what_if is not None:
         where = table.environment.get("gpu") or table.environment.get("processor") or "another machine"
         found.append(
-            f"What if: all seconds come from {loaded.settings.what_if}, measured on {where}; accepted lengths were "
-            "measured here. No speed was measured on this machine."
+            f"What if: all seconds come from {settings.what_if}, measured on {where}; only accepted lengths were "
+            "measured here."
         )
     if table.dtype != settings.dtype:
         found.append(
@@ -131,20 +128,16 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
         unreached = sum(row.state == "not reached" for row in rows)
         found.append(
             f"The time for measuring acceptance was up: {done} of {len(rows)} ways are known on all prompts, "
-            f"{unreached} on none. The same command with a longer --budget continues."
+            f"{unreached} on none. The same command with more --seconds continues."
         )
-    warned = [row for row in rows if any(found.warnings for found in row.batches)]
-    if warned:
-        first = next(found.warnings[0] for found in warned[0].batches if found.warnings)
+    if warned := [row.name for row in rows if any(one.warnings for one in row.batches)]:
         found.append(
-            f"The seconds of {len(warned)} ways go beyond what was measured; of {warned[0].name}, {first}."
+            f"Seconds beyond what was measured: {len(warned)} ways, marked with ?, such as {warned[0]}."
         )
-    different = [row for row in rows if row.identical < row.prompts]
-    if different:
+    if different := [row.name for row in rows if row.identical < row.prompts]:
         found.append(
-            f"{len(different)} ways gave another output than plain decoding on a prompt or more, first "
-            f"{different[0].name}: rounding may decide between two nearly equal logits of the target; eval "
-            "tells which it is."
+            f"{len(different)} ways gave another output than plain decoding, first {different[0]}: run eval with the "
+            "recipe, which tells a tie within rounding from a fault."
         )
     if loaded.halves.left_out:
         found.append(f"{loaded.halves.left_out} questions were left out: too long for the target.")
@@ -153,76 +146,43 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
 
 def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: int) -> Recommendation:
     """The way with the most predicted tokens a second: of the candidates known on most prompts, or plain decoding."""
-    order = finalists(entries, batch)
-    base = plain[batch]
-    if not order or order[0].value(batch) <= base.value:
-        return _plain_wins(order, base, batch)
-    best = order[0]
-    won = best.by_batch[batch]
-    others = _others(order, batch)
-    runner_ups = [_runner_up(entry.name, entry.by_batch[batch], won) for entry in others]
-    runner_ups.append(_runner_up(PLAIN, base, won))
-    speedup = won.value / base.value if base.value else None
-    why = [
-        f"It commits {won.accepted.value or 0:.2f} tokens a cycle of {won.cycle.value * 1e3:.3g} ms; plain decoding "
-        f"one in {base.cycle.value * 1e3:.3g} ms."
-    ]
-    close = [one.name for one in runner_ups if not one.sure]
-    if close:
-        why.append(
-            f"Within the intervals it cannot be told from {', '.join(close[:4])}"
-            + (f" and {len(close) - 4} more." if close[4:] else ".")
-        )
+    order, base = finalists(entries, batch), plain[batch]
+    others = best_of_heads(order)
+    if order and order[0].value(batch) > base.value:
+        best, won = order[0], order[0].by_batch[batch]
+        same = [entry for entry in order[1:] if entry.candidate.head == best.candidate.head][:1]
+        others = sorted([*same, *others[1:]], key=lambda entry: -entry.value(batch))
+        name = best.name
+        why = [
+            f"It commits {won.accepted.value or 0:.2f} tokens a cycle of {won.cycle.value * 1e3:.3g} ms; plain "
+            f"decoding one in {base.cycle.value * 1e3:.3g} ms."
+        ]
+        ways = [*((entry.name, entry.by_batch[batch]) for entry in others), (PLAIN, base)]
+        if close := [way for way, other in ways if not _apart(other, won)]:
+            more = f" and {len(close) - 4} more" if close[4:] else ""
+            why.append(f"Within the intervals it cannot be told from {', '.join(close[:4])}{more}.")
+    else:
+        name, won = PLAIN, base
+        why = [
+            "Plain decoding is faster than every draft head and tree that was tried: do without the drafter."
+        ]
+        if order:
+            first = order[0].by_batch[batch]
+            why.append(
+                f"The best of them, {order[0].name}, commits {first.accepted.value or 0:.2f} tokens a cycle of "
+                f"{first.cycle.value * 1e3:.3g} ms, in which plain decoding makes "
+                f"{first.cycle.value / base.cycle.value:.2f}."
+            )
     return Recommendation(
         batch=batch,
-        method=best.name,
+        method=name,
         tokens_per_s=won.tokens_per_s,
-        speedup=speedup,
+        speedup=won.value / base.value if base.value else None,
         why=why,
-        runner_ups=runner_ups,
+        others=[entry.name for entry in others],
     )
 
 
-def _plain_wins(order: Sequence[Entry], base: Prediction, batch: int) -> Recommendation:
-    why = ["Plain decoding is faster than every draft head and tree that was tried: do without the drafter."]
-    if order:
-        best = order[0].by_batch[batch]
-        need = best.cycle.value / base.cycle.value  # tokens of plain decoding in that time
-        why.append(
-            f"The best of them, {order[0].name}, commits {best.accepted.value or 0:.2f} tokens a cycle of "
-            f"{best.cycle.value * 1e3:.3g} ms, in which plain decoding makes {need:.2f}."
-        )
-    runner_ups = [_runner_up(one.name, one.by_batch[batch], base) for one in _best_of_heads(order)]
-    return Recommendation(
-        batch=batch,
-        method=PLAIN,
-        tokens_per_s=base.tokens_per_s,
-        speedup=1.0,
-        why=why,
-        runner_ups=runner_ups,
-    )
-
-
-def _best_of_heads(order: Sequence[Entry]) -> list[Entry]:
-    heads: dict[str, Entry] = {}
-    for entry in order:
-        heads.setdefault(entry.candidate.head.name, entry)
-    return list(heads.values())
-
-
-def _others(order: Sequence[Entry], batch: int) -> list[Entry]:
-    """The best of each other draft head, and the winner's head with its next tree; the best first."""
-    best = order[0]
-    same = [entry for entry in order[1:] if entry.candidate.head == best.candidate.head][:1]
-    found = [*same, *(one for one in _best_of_heads(order) if one is not best)]
-    return sorted(found, key=lambda entry: -entry.value(batch))
-
-
-def _runner_up(name: str, other: Prediction, won: Prediction) -> RunnerUp:
-    return RunnerUp(
-        name=name,
-        tokens_per_s=other.value / won.value - 1,
-        accepted=(other.accepted.value or 0) / (won.accepted.value or 1) - 1,
-        cycle=other.cycle.value / won.cycle.value - 1,
-        sure=(other.tokens_per_s.high or other.value) < (won.tokens_per_s.low or won.value),
-    )
+def _apart(other: Prediction, won: Prediction) -> bool:
+    """The intervals do not overlap."""
+    return (other.tokens_per_s.high or other.value) < (won.tokens_per_s.low or won.value)

@@ -1,4 +1,4 @@
-"""Successive halving: every candidate on few prompts, the better half on twice as many, until all prompts are used."""
+"""Successive halving: every candidate on two prompts, the better half on twice as many, up to all prompts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .predict import Prediction
 from .space import TuneCandidate
 
 State = Literal["measured", "stopped", "not reached"]
+FIRST = 2  # prompts of the first round
+LEAST = 8  # candidates that a round leaves at least
 
 
 class Ways(Protocol):
@@ -24,30 +26,6 @@ class Ways(Protocol):
     def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> Mapping[int, Prediction]:
         """By batch size."""
         ...
-
-
-@dataclass(frozen=True)
-class Halving:
-    """How a search goes.
-
-    Attributes:
-        prompts: in all.
-        first: prompts of the first round; doubled from round to round.
-        least: candidates that a round leaves at least.
-    """
-
-    prompts: int
-    first: int = 2
-    least: int = 8
-
-    @property
-    def rounds(self) -> list[int]:
-        """Prompts of each round: 2, 4, 8, .. and all."""
-        found, size = [], max(1, self.first)
-        while size < self.prompts:
-            found.append(size)
-            size *= 2
-        return [*found, self.prompts]
 
 
 @dataclass
@@ -76,53 +54,49 @@ class Entry:
 def search(
     found: Sequence[TuneCandidate],
     ways: Ways,
-    halving: Halving,
+    prompts: int,
     *,
+    least: int = LEAST,
     left: Callable[[int], float] = lambda number: 1.0,
     tell: Callable[[int, int, str], None] = lambda done, of, what: None,
 ) -> list[Entry]:
     """Everything about every candidate, in the order given.
 
     Args:
+        prompts: in all.
+        least: candidates that a round leaves at least.
         left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in
             that round. The first candidate is always measured on the first prompts.
-        tell: called before a candidate is decoded with its number in the round, how many the round has, and a
-            text.
+        tell: called before a candidate is decoded with its number in the round, how many the round has, and a text.
     """
     entries = {one.name: Entry(one) for one in found}
     # Shuffled, so that a budget does not cut off one corner of the space.
     alive = random.Random(0).sample(list(found), len(found))
-    for number, prompts in enumerate(halving.rounds, start=1):
+    number, size = 1, min(FIRST, prompts)
+    while True:
         known: list[Entry] = []
         for place, candidate in enumerate(alive):
-            tell(place, len(alive), f"round {number} of {len(halving.rounds)}: {candidate.name}")
+            tell(place, len(alive), f"{size} of {prompts} prompts: {candidate.name}")
             if known and left(number) <= 0:
                 break
             entry = entries[candidate.name]
-            entry.rows = ways.measure(candidate, prompts)
+            entry.rows = ways.measure(candidate, size)
             entry.by_batch = ways.predict(candidate, entry.rows)
-            entry.state = "measured" if prompts == halving.prompts else "stopped"
+            entry.state = "measured" if size == prompts else "stopped"
             known.append(entry)
-        alive = [entry.candidate for entry in survivors(known, halving)]
-        if left(number + 1) <= 0:
-            break
-    return [entries[one.name] for one in found]
+        if size == prompts or left(number + 1) <= 0:
+            return [entries[one.name] for one in found]
+        alive = [entry.candidate for entry in _survivors(known, least)]
+        number, size = number + 1, min(2 * size, prompts)
 
 
-def survivors(entries: Sequence[Entry], halving: Halving) -> list[Entry]:
-    """Those of one round that the next one decodes, the best first.
-
-    For each batch size the better half, and the best of each draft head, so that heads can be compared.
-    """
-    count = max(halving.least, (len(entries) + 1) // 2)
-    batches = dict.fromkeys(batch for entry in entries for batch in entry.by_batch)
+def _survivors(entries: Sequence[Entry], least: int) -> list[Entry]:
+    """For each batch size the better half, and the best of each draft head, so that heads can be compared."""
+    count = max(least, (len(entries) + 1) // 2)
     kept: dict[str, Entry] = {}
-    for batch in batches:
+    for batch in entries[0].by_batch:
         order = ranked(entries, batch)
-        heads: dict[str, Entry] = {}
-        for entry in order:
-            heads.setdefault(entry.candidate.head.name, entry)
-        for entry in [*order[:count], *heads.values()]:
+        for entry in [*order[:count], *best_of_heads(order)]:
             kept.setdefault(entry.name, entry)
     return list(kept.values())
 
@@ -138,3 +112,11 @@ def finalists(entries: Iterable[Entry], batch: int) -> list[Entry]:
     order = ranked(entries, batch)
     most = max((len(entry.rows) for entry in order), default=0)
     return [entry for entry in order if len(entry.rows) == most]
+
+
+def best_of_heads(order: Iterable[Entry]) -> list[Entry]:
+    """The first of each draft head."""
+    heads: dict[str, Entry] = {}
+    for entry in order:
+        heads.setdefault(entry.candidate.head.name, entry)
+    return list(heads.values())

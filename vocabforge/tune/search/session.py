@@ -5,22 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...core.artifact import open_artifact
 from ...core.errors import MismatchError
+from ...decode.build.methods import build_method
 from ...decode.build.models import Models
+from ...decode.engine import Decoder
+from ...decode.proposers.registry import Proposer
 from ...evaluate.run.environment import describe_environment
-from ...models.heads.registry import DraftHead
+from ...models.heads.registry import DraftHead, base_of
 from ..latency.table import LatencyTable
 from ..questions import Halves, read_halves
 from ..settings import MethodSpace, TuneSettings
-from ..types import CycleSetting, setting_of
+from ..types import CycleSetting, HeadSetting, TreeSetting, setting_of
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
 from .predict import Prediction, mean_prefix, predict, predict_plain
-from .proposers import Proposing, head_choices
 from .search import Entry
-from .space import HeadChoice, TuneCandidate, candidates, cut_vocabs, trees_of
+from .space import FULL, HeadChoice, TuneCandidate, candidates, cut_vocabs, head_choices, trees_of
+
+OWN = "own"
+
+
+def proposer_of(models: Models, drafter: Path, candidate: TuneCandidate) -> Proposer:
+    """The proposer of a candidate, as ``eval --recipe`` builds it; drafter and heads are shared.
+
+    Raises:
+        VocabForgeError: a vocabulary or a head of another tokenizer or drafter, or a size beyond it.
+    """
+    method = build_method(models, candidate.recipe(drafter), candidate.name)
+    proposer = cast("Decoder", method.generator).proposer
+    assert proposer is not None
+    return proposer
 
 
 class TuneSession:
@@ -34,12 +50,12 @@ class TuneSession:
     """
 
     def __init__(self, output: Path, settings: TuneSettings, space: MethodSpace) -> None:
-        self.output, self.settings, self.space = output, settings, space
+        self.output, self.settings = output, settings
         self.models = Models(
             settings.target, settings.tokenizer, device=settings.device, dtype=settings.dtype
         )
-        self.proposing = Proposing(self.models, settings.drafter)
-        self.trees = trees_of(space, self.proposing.most_levels)
+        self.drafter = self.models.drafter(settings.drafter)[0]
+        self.trees = trees_of(space, self.drafter.max_steps)
         most = max(tree.total for tree in self.trees)
         self.halves: Halves = read_halves(
             settings.prompts,
@@ -49,7 +65,12 @@ class TuneSession:
             room=self.models.model.config.max_positions - settings.max_new_tokens - most,
             new_tokens=settings.max_new_tokens,
         )
-        self.choices = self._choices()
+        cut = list[tuple[str, Path]]()
+        if settings.ranking is not None:
+            cut = cut_vocabs(settings.ranking, settings.size, settings.target, output / "vocab")
+        base = base_of(self.drafter)
+        self.choices = head_choices(space, FULL if len(base.weight) == len(base.embedding) else OWN, cut)
+        self._heads: dict[tuple[HeadChoice, int], DraftHead] = {}
         self.source = AcceptanceSource(
             self.models.model,
             self.halves.tuning,
@@ -78,35 +99,34 @@ class TuneSession:
     def environment(self) -> dict[str, Any]:
         return describe_environment(device=str(self.models.model.device), dtype=self.settings.dtype)
 
-    @property
-    def levels(self) -> int:
-        """Of the deepest tree; a head with a schedule is laid over them."""
-        return max(tree.levels for tree in self.trees)
+    def proposer(self, candidate: TuneCandidate) -> Proposer:
+        """See :func:`proposer_of`."""
+        return proposer_of(self.models, self.settings.drafter, candidate)
 
-    def heads(self) -> list[DraftHead]:
-        """Of :attr:`choices`, the drafter's own first."""
-        return [self.proposing.head(choice, self.levels) for choice in self.choices]
+    def head(self, choice: HeadChoice, levels: int | None = None) -> DraftHead:
+        """The draft head of a choice, built once.
+
+        Args:
+            levels: of its tree: a schedule of budgets is laid over them; None: of the deepest one.
+        """
+        levels = levels or max(tree.levels for tree in self.trees)
+        key = choice, levels if ":" in (choice.spec.budget or "") else 0
+        if key not in self._heads:
+            chain = TuneCandidate(choice, TreeSetting.chain(levels - 1))
+            self._heads[key] = cast("DraftHead", self.proposer(chain).head)
+        return self._heads[key]
 
     def about(self, candidate: TuneCandidate) -> dict[str, Any]:
         """What decides a candidate's drafts, by content."""
         head = candidate.head.spec
-        given = {
-            name: None if path is None else open_artifact(path, verify=False).content_hash
-            for name, path in (("vocab", head.vocab), ("head", head.head))
-        }
+        paths = {"vocab": head.vocab, "head": head.head}
         return {
-            **given,
+            **{name: path and open_artifact(path, verify=False).content_hash for name, path in paths.items()},
             "shortlist": head.shortlist,
             "budget": head.budget,
             "dynamic": head.dynamic,
             "tree": candidate.tree.model_dump(mode="json"),
         }
-
-    def _choices(self) -> list[HeadChoice]:
-        settings, cut = self.settings, list[tuple[str, Path]]()
-        if settings.ranking is not None:
-            cut = cut_vocabs(settings.ranking, settings.size, settings.target, self.output / "vocab")
-        return head_choices(self.space, self.proposing.own, cut)
 
 
 class Joined:
@@ -114,7 +134,6 @@ class Joined:
 
     Attributes:
         candidates: heads times trees, without those that the latency table lacks.
-        settings: sizes of each head.
         left_out: heads that are not searched, and why.
 
     Raises:
@@ -124,12 +143,11 @@ class Joined:
     def __init__(self, loaded: TuneSession, latency: LatencyTable) -> None:
         self.loaded, self.latency = loaded, latency
         self._abouts: dict[str, dict[str, Any]] = {}
-        heads = dict(zip(loaded.choices, loaded.heads()))
-        self.settings = {choice: setting_of(head) for choice, head in heads.items()}
         self.left_out: dict[str, str] = {}
         self.candidates: list[TuneCandidate] = []
-        for one in candidates({choice: head.size for choice, head in heads.items()}, loaded.trees):
-            head = self.settings[one.head]
+        sizes = {choice: loaded.head(choice).size for choice in loaded.choices}
+        for one in candidates(sizes, loaded.trees):
+            head = setting_of(loaded.head(one.head))
             try:
                 for batch in loaded.settings.batch:
                     latency.cycle(CycleSetting(head=head, tree=one.tree, batch=batch, prefix=64))
@@ -146,15 +164,18 @@ class Joined:
                 remedy="run tune --measure-only there with the same draft heads and trees",
             )
 
+    def setting(self, candidate: TuneCandidate) -> HeadSetting:
+        """The sizes of its draft head that its time depends on."""
+        return setting_of(self.loaded.head(candidate.head, candidate.tree.levels))
+
     def measure(self, candidate: TuneCandidate, prompts: int) -> list[PromptRow]:
-        """Acceptance on the first prompts; decoded only where it is not known."""
+        """Acceptance on the first prompts; decoded only if it is not known."""
         about = self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
-        make = partial(self.loaded.proposing.proposer, candidate)
-        return self.loaded.source.rows(about, make, range(prompts))
+        return self.loaded.source.rows(about, partial(self.loaded.proposer, candidate), range(prompts))
 
     def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
         """By batch size."""
-        head, tree = self.loaded.proposing.setting(candidate), candidate.tree
+        head, tree = self.setting(candidate), candidate.tree
         return {
             batch: predict(rows, head, tree, self.latency, batch=batch)
             for batch in self.loaded.settings.batch
@@ -162,17 +183,11 @@ class Joined:
 
     def plain(self) -> dict[int, Prediction]:
         """Plain decoding on all prompts."""
-        rows = self.loaded.source.plain(range(len(self.loaded.source)))
+        rows = self.loaded.source.plain()
         return {batch: predict_plain(rows, self.latency, batch=batch) for batch in self.loaded.settings.batch}
 
-    def warnings(self, entry: Entry) -> dict[int, list[str]]:
-        """Why its seconds rest on more than what was measured, by batch size."""
-        if not entry.rows:
-            return {}
-        head, prefix = self.loaded.proposing.setting(entry.candidate), mean_prefix(entry.rows)
-        return {
-            batch: self.latency.warnings(
-                CycleSetting(head=head, tree=entry.candidate.tree, batch=batch, prefix=prefix)
-            )
-            for batch in self.loaded.settings.batch
-        }
+    def warnings(self, entry: Entry, batch: int) -> list[str]:
+        """Why its seconds rest on more than what was measured."""
+        head, tree = self.setting(entry.candidate), entry.candidate.tree
+        setting = CycleSetting(head=head, tree=tree, batch=batch, prefix=mean_prefix(entry.rows))
+        return self.latency.warnings(setting)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...core.artifact import MANIFEST, open_artifact
 from ...core.errors import ArtifactError, DataError, UsageError
+from ...decode.build.heads import parse_dynamic
 from ...decode.build.spec import MethodSpec
 from ...vocab.counts.table import load_counts
 from ...vocab.subset.forced import ForceOptions, forced_ids
@@ -20,12 +21,7 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """A draft head.
-
-    Attributes:
-        name: behind which its trees are named.
-        spec: the fields of a method that ask for it.
-    """
+    """A draft head: a name, and the fields of a method that ask for it."""
 
     name: str = FULL
     spec: MethodSpec = field(default_factory=MethodSpec)
@@ -40,12 +36,8 @@ class TuneCandidate:
 
     @property
     def name(self) -> str:
-        """Unique in a space, and fit for files: ``full+chain4``, ``r128+tree6x10x60`` (levels, width, nodes)."""
-        tree = self.tree
-        shape = (
-            f"chain{tree.levels}" if tree.kind == "chain" else f"tree{tree.levels}x{tree.topk}x{tree.total}"
-        )
-        return f"{self.head.name}+{shape}"
+        """Unique in a space, and fit for files: ``full+chain4``, ``r128+tree6x10x60``."""
+        return f"{self.head.name}+{self.tree.label}"
 
     def recipe(self, drafter: Path) -> MethodSpec:
         """What ``eval --recipe`` runs."""
@@ -53,13 +45,62 @@ class TuneCandidate:
         return self.head.spec.model_copy(update=own)
 
 
-def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSetting]:
-    """Every tree of a space, chains first.
-
-    A dynamic tree of one child a node is a chain and is left out.
+def head_choices(
+    space: MethodSpace, own: str = FULL, cut: Sequence[tuple[str, Path]] = ()
+) -> list[HeadChoice]:
+    """Every draft head of a search, the drafter's own first.
 
     Args:
-        most_levels: levels that the drafter can fill; None where there is no bound.
+        own: name of the drafter's own head.
+        cut: label and folder of further draft vocabularies.
+
+    Raises:
+        ArtifactError: a folder without a draft head.
+        UsageError: an option that none of the heads has a use for.
+    """
+    vocabs = (*space.vocabs, *cut)
+    kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in space.heads}
+    rankers = [one for one in space.dynamic if one.startswith("ranker")]
+    for name, given, kind in (
+        ("--shortlist", space.shortlists, "ranker"),
+        ("--budget", space.budgets, "router"),
+        ("--dynamic ranker", rankers, "ranker"),
+    ):
+        if given and kind not in kinds.values():
+            remedy = "the time for measuring is --seconds" if name == "--budget" else None
+            raise UsageError(
+                f"{name} means nothing here", got=list(given), expected=f"--head with a {kind}", remedy=remedy
+            )
+    if space.dynamic and not vocabs:
+        raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab or --ranking")
+    found = [HeadChoice(own), *(HeadChoice(label, MethodSpec(vocab=path)) for label, path in vocabs)]
+    for label, path in space.heads:
+        if kinds[path] == "ranker" and space.shortlists:
+            sizes = {f"{label}-k{k}": MethodSpec(head=path, shortlist=k) for k in space.shortlists}
+        elif kinds[path] == "router" and space.budgets:
+            words = [(text, text.replace(":", "-")) for text in space.budgets]
+            sizes = {f"{label}-b{word}": MethodSpec(head=path, budget=text) for text, word in words}
+        else:
+            sizes = {label: MethodSpec(head=path)}
+        found += [HeadChoice(name, spec) for name, spec in sizes.items()]
+    for text in space.dynamic:
+        what, tail = parse_dynamic(text), text.replace(":", "")
+        for label, vocab in vocabs:
+            if what.source == "context":
+                found.append(HeadChoice(f"{label}+{tail}", MethodSpec(vocab=vocab, dynamic=text)))
+                continue
+            for name, path in space.heads:
+                if kinds[path] == "ranker":
+                    spec = MethodSpec(vocab=vocab, head=path, dynamic=text)
+                    found.append(HeadChoice(f"{label}+{name}{what.size or ''}", spec))
+    return found
+
+
+def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSetting]:
+    """Every tree of a space, chains first; a dynamic tree of one child a node is a chain and is left out.
+
+    Args:
+        most_levels: levels that the drafter can fill; None if there is no bound.
 
     Raises:
         UsageError: nothing is left.
@@ -82,7 +123,7 @@ def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSet
     return found
 
 
-def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) -> list[TuneCandidate]:
+def candidates(heads: Mapping[HeadChoice, int], trees: Sequence[TreeSetting]) -> list[TuneCandidate]:
     """Heads times trees that are no wider than the head.
 
     Args:
@@ -92,34 +133,27 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) ->
         UsageError: two heads share a name, or there is no tree that fits.
     """
     names = [head.name for head in heads]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
             "two draft heads have one name", got=", ".join(twice), remedy="name them: --vocab LABEL=DIR"
         )
-    shapes = list(trees)
-    found = [
-        TuneCandidate(head, tree) for head, size in heads.items() for tree in shapes if tree.topk <= size
-    ]
+    found = [TuneCandidate(head, tree) for head, size in heads.items() for tree in trees if tree.topk <= size]
     if not found:
         raise UsageError(
             "every draft tree is wider than every draft head",
-            got=f"topk of {min(tree.topk for tree in shapes)} and more",
+            got=f"topk of {min(tree.topk for tree in trees)} and more",
             expected=f"at most {max(heads.values())}",
             remedy="give a smaller --topk",
         )
     return found
 
 
-def cut_vocabs(ranking: Path, sizes: Sequence[int], target: Path, folder: Path) -> list[tuple[str, Path]]:
-    """Subset artefacts ``folder/rSIZE``, made where they are not there yet.
+def cut_vocabs(ranking: Path, sizes: Iterable[int], target: Path, folder: Path) -> list[tuple[str, Path]]:
+    """Subset artefacts ``folder/rSIZE``, made if they are not there yet; label and folder of each, by size.
 
     Args:
         ranking: a frequency table (the target's end tokens and control tokens are forced), or a subset artefact,
             whose first ids in rank order are taken.
-
-    Returns:
-        Label and folder of each, from the smallest.
 
     Raises:
         ArtifactError: neither of the two.
@@ -154,17 +188,17 @@ def _from_counts(ranking: Path, size: int, target: Path) -> VocabSubset:
 
 def _first(ranking: Path, size: int) -> VocabSubset:
     whole = load_subset(ranking)
-    if not max(len(whole.forced), 1) <= size <= len(whole):
+    least = max(len(whole.forced), 1)
+    if not least <= size <= len(whole):
         raise UsageError(
             "the ranking does not have this size",
             got=f"{size:,}",
-            expected=f"{max(len(whole.forced), 1):,} (its forced ids) to {len(whole):,}",
+            expected=f"{least:,} (its forced ids) to {len(whole):,}",
             source=ranking,
         )
-    forced = set(whole.forced)
-    first = [*forced, *(token for token in whole.ranked.tolist() if token not in forced)][:size]
-    order = {token: place for place, token in enumerate(whole.ranked.tolist())}
-    ranked = whole.ranked[sorted(order[token] for token in first)]
+    forced, ids = set(whole.forced), whole.ranked.tolist()
+    chosen = {*forced, *[token for token in ids if token not in forced][: size - len(forced)]}
+    ranked = whole.ranked[[place for place, token in enumerate(ids) if token in chosen]]
     return VocabSubset.from_ranked(
         ranked, vocab_size=whole.vocab_size, fingerprint=whole.fingerprint, forced=whole.forced
     )

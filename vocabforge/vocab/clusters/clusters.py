@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from ...core.artifact import open_artifact, write_artifact
 from ...core.errors import MismatchError, UsageError
 from ...core.files import form_errors
-from .backends import Backend
 from .kmeans import KMeansOptions, spherical_kmeans
 from .rows import Ids, Rows, UnitRows
 
@@ -27,7 +26,7 @@ _FORMS = {
     "centroids": np.float32,
     "cosine": np.float32,
 }
-_QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
+_QUANTILES = {"min": 0.0, "median": 0.5, "max": 1.0}
 _LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
 
 
@@ -35,10 +34,9 @@ _LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
 class Clusters:
     """The V token ids of a tokenizer in M clusters, none of them empty.
 
-    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside
-    a cluster ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of
-    the head (those from V on) are in no cluster: no token is theirs, so a drafter must never propose them.
-    Rows that are zero have no direction and share one cluster (``zero_cluster``), whose centroid is 0.
+    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside a cluster
+    ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of the head are in no
+    cluster. Zero rows share one (``zero_cluster``), whose centroid is 0.
 
     Attributes:
         permutation: (V,) int64 target ids; cluster m owns ``permutation[offsets[m]:offsets[m + 1]]``.
@@ -46,10 +44,8 @@ class Clusters:
         assignment: (V,) int32 cluster of each id.
         centroids: (M, d) float32 unit vectors.
         cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
-        zero_cluster: the cluster of the zero rows, None without any.
-        head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
-            ``name``, ``tied``.
-        origin: how: options, backend, ``objective``, ``history`` and so on.
+        head: which rows were clustered: ``digest``, ``rows``, ``padded``, ``width`` (d), ``dtype``, ``name``, ``tied``.
+        origin: how: options, ``objective``, ``history`` and so on.
     """
 
     permutation: Ids
@@ -114,7 +110,7 @@ def check_count(clusters: int, vocab_size: int) -> None:
 
 
 def make_clusters(
-    rows: UnitRows, options: KMeansOptions, backend: Backend, *, fingerprint: str, head: Mapping[str, Any]
+    rows: UnitRows, options: KMeansOptions, *, fingerprint: str, head: Mapping[str, Any]
 ) -> Clusters:
     """Cluster the rows of an LM head into ``options.clusters``, one of them for the zero rows if there are any.
 
@@ -123,7 +119,7 @@ def make_clusters(
     """
     check_count(options.clusters, rows.count)
     zero = len(rows.zero_ids) > 0
-    result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero), backend)
+    result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero))
     assignment = np.full(rows.count, options.clusters - 1, dtype=np.int64)
     assignment[rows.ids] = result.assignment
     centroids = np.zeros((options.clusters, rows.width), dtype=np.float32)
@@ -132,14 +128,9 @@ def make_clusters(
     cosine[: len(result.cosine)] = result.cosine
     origin = {
         "seed": options.seed,
-        "init": options.init,
         "iterations": options.iterations,
-        "restarts": options.restarts,
-        "backend": backend.name,
         "objective": result.objective,
         "history": list(result.history),
-        "objectives": list(result.objectives),
-        "run": result.run,
         "converged": result.converged,
         "refilled": result.refilled,
     }
@@ -237,20 +228,16 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
         array = getattr(clusters, name)
         if array.shape != shape or array.dtype != _FORMS[name]:
             return f"{name} is {array.dtype} {array.shape}, not {np.dtype(_FORMS[name])} {shape}"
-    permutation, offsets = clusters.permutation, clusters.offsets
-    if not np.array_equal(np.sort(permutation), np.arange(vocab_size)):
-        return "the permutation does not hold every id once"
-    if offsets[0] != 0 or offsets[-1] != vocab_size or bool((np.diff(offsets) <= 0).any()):
-        return f"the offsets do not ascend from 0 to {vocab_size:,}"
-    if not np.array_equal(clusters.assignment[permutation], np.repeat(np.arange(count), clusters.sizes)):
-        return "the assignment is not that of the permutation"
-    _, expected, _ = canonical(clusters.assignment.astype(np.int64), count)
-    if not np.array_equal(expected, permutation):
-        return "the clusters are not in their canonical order"
-    if not np.isfinite(clusters.centroids).all():
-        return "a centroid is not finite"
-    if not np.isfinite(clusters.cosine).all():
-        return "a cosine is not finite"
+    assignment = clusters.assignment.astype(np.int64)
+    if not np.array_equal(np.unique(assignment), np.arange(count)):
+        return f"the assignment is not to {count} clusters, all in use"
+    _, permutation, offsets = canonical(assignment, count)
+    if not np.array_equal(permutation, clusters.permutation) or not np.array_equal(offsets, clusters.offsets):
+        return "the clusters are not in the canonical order of their assignment"
+    if not np.array_equal(assignment[permutation], np.repeat(np.arange(count), np.diff(offsets))):
+        return "the assignment does not number the clusters in their canonical order"
+    if not (np.isfinite(clusters.centroids).all() and np.isfinite(clusters.cosine).all()):
+        return "a centroid or a cosine is not finite"
     if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
         return f"there is no cluster {clusters.zero_cluster}"
     return None
@@ -259,50 +246,18 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
 def cluster_figures(clusters: Clusters) -> dict[str, Any]:
     """What is reported of clusters, ready for JSON.
 
-    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``variation`` their standard deviation
-    over their mean. ``mean_cosine`` is over all rows with a direction, ``cluster_cosine`` has quantiles over
-    clusters of their rows' mean cosine. ``share_of_largest_10`` is a share of the vocabulary.
+    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``mean_cosine`` that of all rows with a
+    direction to their centroid.
     """
     sizes = clusters.sizes
     share = sizes / sizes.sum()
     directed = np.arange(len(clusters)) != (-1 if clusters.zero_cluster is None else clusters.zero_cluster)
-    cosine = clusters.cosine[directed].astype(np.float64)
     return {
         "clusters": len(clusters),
         "vocab_size": clusters.vocab_size,
         "sizes": {name: float(np.quantile(sizes, at)) for name, at in _QUANTILES.items()},
-        "mean_size": float(sizes.mean()),
-        "share_of_largest_10": float(np.sort(share)[::-1][:10].sum()),
-        "singletons": int((sizes == 1).sum()),
         "balance": float(-(share * np.log(share)).sum() / np.log(len(clusters))),
-        "variation": float(sizes.std() / sizes.mean()),
-        "mean_cosine": float((cosine * sizes[directed]).sum() / sizes[directed].sum()),
-        "cluster_cosine": {name: float(np.quantile(cosine, at)) for name, at in _QUANTILES.items()},
+        "mean_cosine": float((clusters.cosine.astype(np.float64) * sizes).sum() / sizes[directed].sum()),
         "zero_rows": 0 if clusters.zero_cluster is None else int(sizes[clusters.zero_cluster]),
         "padded_rows": int(clusters.head["padded"]),
     }
-
-
-def examples(clusters: Clusters, text_of: Callable[[int], str], *, tokens: int = 12) -> list[dict[str, Any]]:
-    """A few clusters with their lowest ids, as text: by size the largest, median and smallest; by cohesion the
-    tightest, median and loosest of those with at least 4 ids; each once."""
-    by_size = np.lexsort((np.arange(len(clusters)), -clusters.sizes))
-    fair = np.flatnonzero(clusters.sizes >= min(4, int(clusters.sizes.max())))
-    by_cosine = fair[np.lexsort((fair, -clusters.cosine[fair]))]
-    chosen: dict[int, str] = {}
-    for order, names in (
-        (by_size, ("largest", "of median size", "smallest")),
-        (by_cosine, ("tightest", "of median cosine", "loosest")),
-    ):
-        for name, at in zip(names, (0, len(order) // 2, len(order) - 1), strict=True):
-            chosen.setdefault(int(order[at]), name)
-    return [
-        {
-            "cluster": cluster,
-            "why": why,
-            "size": int(clusters.sizes[cluster]),
-            "cosine": float(clusters.cosine[cluster]),
-            "tokens": [text_of(int(token)) for token in clusters.members(cluster)[:tokens]],
-        }
-        for cluster, why in chosen.items()
-    ]

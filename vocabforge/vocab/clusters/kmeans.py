@@ -1,22 +1,20 @@
 """Spherical k-means: unit rows in M clusters, so that the mean cosine to the own centroid is large.
 
-Lloyd's iteration with normalised centroids (Dhillon and Modha 2001); rows are read block by block. The
-backend proposes the nearest centroids in float32; what float32 cannot decide, and every sum, is computed in
-float64 and in the order of the rows. So a result depends on rows, options and seed, and not on backend or
-number of threads (as long as a backend's float32 products are right to 5e-6).
+Lloyd's iteration with normalised centroids (Dhillon and Modha 2001); rows are read block by block. torch
+proposes the nearest centroids in float32; what float32 cannot decide, and every sum, is computed in float64
+and in the order of the rows. So a result depends on rows, options and seed, not on device or threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ...core.console import ProgressBar
 from ...core.errors import UsageError
-from .backends import Backend, Search
 from .rows import Ids, Rows, UnitRows
 
 CLOSE = 1e-5  # products nearer to each other are compared again in float64
@@ -27,45 +25,34 @@ _SPARE = 64
 SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
 
 Reals = npt.NDArray[np.float64]
-Step = Callable[[], None]
+# (n, d) unit rows -> the min(2, M) best centroids of each: ids and inner products, the better first.
+Search = Callable[[Rows], tuple[Ids, Rows]]
 
 
 @dataclass(frozen=True)
 class KMeansOptions:
-    """How to cluster.
-
-    Attributes:
-        clusters: M.
-        iterations: at most so many; fewer where nothing changes any more.
-        restarts: runs from different starts; the one with the best objective is kept.
-        seed: of the first run; run i uses (seed, i).
-    """
+    """How to cluster: M, at most so many iterations, and the seed."""
 
     clusters: int
     iterations: int = 25
-    restarts: int = 1
     seed: int = 0
-    init: str = "kmeans++"
 
     def __post_init__(self) -> None:
-        for name, least in (("clusters", 1), ("iterations", 1), ("restarts", 1), ("seed", 0)):
+        for name, least in (("clusters", 1), ("iterations", 1), ("seed", 0)):
             if (value := getattr(self, name)) < least:
                 raise UsageError(f"{name} is too small", got=value, expected=f"at least {least}")
-        if self.init not in INITS:
-            raise UsageError("there is no such start", got=f"--init {self.init}", expected=", ".join(INITS))
 
 
 @dataclass(frozen=True, eq=False)
 class KMeansResult:
-    """The best run.
+    """Clusters, and how they were found.
 
     Attributes:
         assignment: (n,) int64 cluster of each unit row; no cluster is empty.
         centroids: (M, d) float32, the normalised sum of each cluster's unit rows.
         cosine: (M,) float64 mean cosine of each cluster's rows to its centroid.
         history: the objective, which is the mean cosine of all rows, after each iteration.
-        refilled: clusters that had died and were given a row, over all iterations.
-        objectives: the last objective of every run.
+        refilled: clusters that had died and were given a row.
         converged: it stopped because nothing changed.
     """
 
@@ -74,8 +61,6 @@ class KMeansResult:
     cosine: Reals
     history: tuple[float, ...]
     refilled: int
-    objectives: tuple[float, ...]
-    run: int
     converged: bool
 
     @property
@@ -95,7 +80,24 @@ class Sweep:
     sizes: Ids
 
 
-def spherical_kmeans(rows: UnitRows, options: KMeansOptions, backend: Backend) -> KMeansResult:
+def torch_search(centroids: Rows) -> Search:
+    """A search over centroids (M, d) by a product in float32, on the GPU if there is one."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    columns = torch.from_numpy(centroids).to(device).T  # (d, M)
+    nearest = min(2, len(centroids))
+
+    def search(rows: Rows) -> tuple[Ids, Rows]:
+        scores, ids = torch.topk(torch.from_numpy(rows).to(device) @ columns, nearest)
+        return ids.cpu().numpy(), scores.cpu().numpy()
+
+    return search
+
+
+def spherical_kmeans(
+    rows: UnitRows, options: KMeansOptions, search: Callable[[Rows], Search] = torch_search
+) -> KMeansResult:
     """Cluster unit rows; a progress bar shows iterations and objective.
 
     Raises:
@@ -105,28 +107,14 @@ def spherical_kmeans(rows: UnitRows, options: KMeansOptions, backend: Backend) -
         raise UsageError(
             "there are fewer rows than clusters", got=f"{len(rows):,} rows", expected=f"{options.clusters:,}"
         )
-    kept: KMeansResult | None = None
-    objectives: list[float] = []
-    for run in range(options.restarts):
-        result = _run(rows, options, run, backend)
-        objectives.append(result.objective)
-        if kept is None or result.objective > kept.objective:
-            kept = result
-    assert kept is not None
-    return replace(kept, objectives=tuple(objectives))
-
-
-def _run(rows: UnitRows, options: KMeansOptions, run: int, backend: Backend) -> KMeansResult:
-    rng = np.random.default_rng([options.seed, run])
-    label = f" {run + 1}/{options.restarts}" if options.restarts > 1 else ""
-    with ProgressBar(f"start{label} ({options.init})", options.clusters, "centroids") as bar:
-        start = start_centroids(rows, options.clusters, options.init, rng, lambda: bar.update(1))
-    with ProgressBar(f"k-means{label}", options.iterations * len(rows), "rows") as bar:
-        return replace(_iterate(rows, start, options.iterations, backend, bar), run=run)
+    with ProgressBar("start (kmeans++)", options.clusters, "centroids") as bar:
+        start = plus_plus(rows, options.clusters, np.random.default_rng([options.seed, 0]), bar.update)
+    with ProgressBar("k-means", options.iterations * len(rows), "rows") as bar:
+        return _iterate(rows, start, options.iterations, search, bar)
 
 
 def _iterate(
-    rows: UnitRows, centroids: Rows, iterations: int, backend: Backend, bar: ProgressBar
+    rows: UnitRows, centroids: Rows, iterations: int, search: Callable[[Rows], Search], bar: ProgressBar
 ) -> KMeansResult:
     history: list[float] = []
     labels: Ids | None = None
@@ -134,7 +122,7 @@ def _iterate(
     cosine = np.zeros(len(centroids))
     while len(history) < iterations and not converged:
         bar.update(note=f"iteration {len(history) + 1}/{iterations}{note}")
-        sweep = sweep_rows(rows, centroids, backend.search(centroids), bar.update)
+        sweep = sweep_rows(rows, centroids, search(centroids), bar.update)
         refilled += refill(rows, centroids, sweep)
         converged = labels is not None and bool(np.array_equal(labels, sweep.labels))
         labels = sweep.labels
@@ -144,7 +132,7 @@ def _iterate(
         note = f", mean cosine {history[-1]:.4f}"
     bar.update((iterations - len(history)) * len(rows))
     assert labels is not None
-    return KMeansResult(labels, centroids, cosine, tuple(history), refilled, (), 0, converged)
+    return KMeansResult(labels, centroids, cosine, tuple(history), refilled, converged)
 
 
 def sweep_rows(
@@ -196,31 +184,12 @@ def _normalised(sums: Reals, former: Rows) -> tuple[Rows, Reals]:
     return centroids, lengths
 
 
-def start_centroids(
-    rows: UnitRows, clusters: int, init: str, rng: np.random.Generator, step: Step = lambda: None
+def plus_plus(
+    rows: UnitRows, clusters: int, rng: np.random.Generator, step: Callable[[int], None] = lambda _: None
 ) -> Rows:
-    """M rows as first centroids, (M, d) float32.
+    """k-means++ (Arthur and Vassilvitskii 2007) on the sphere: (M, d) rows out of a pool of 8 M drawn at random.
 
-    Args:
-        init: a name of ``INITS`` (``KMeansOptions`` refuses others).
-        step: called once for each centroid that is chosen.
-    """
-    return INITS[init](rows, clusters, rng, step)
-
-
-def sampled(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Step) -> Rows:
-    """M different rows, all equally likely."""
-    chosen = np.sort(rng.choice(len(rows), size=clusters, replace=False))
-    for _ in range(clusters):
-        step()
-    return rows.pick(chosen)
-
-
-def plus_plus(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Step) -> Rows:
-    """k-means++ (Arthur and Vassilvitskii 2007) on the sphere, over a pool of 8 M rows drawn at random.
-
-    The next row is drawn with probability proportional to 1 - (its cosine to the nearest chosen row), half
-    its squared distance.
+    The next row is drawn with probability proportional to 1 - (its cosine to the nearest chosen row).
     """
     size = min(len(rows), _POOL * clusters)
     pool = rows.pick(np.sort(rng.choice(len(rows), size=size, replace=False)))  # (P, d)
@@ -234,14 +203,8 @@ def plus_plus(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Ste
         gap[gap < SAME] = 0.0
         np.minimum(distance, gap, out=distance)
         distance[at] = 0.0
-        step()
+        step(1)
     return pool[chosen]
-
-
-INITS: dict[str, Callable[[UnitRows, int, np.random.Generator, Step], Rows]] = {
-    "kmeans++": plus_plus,
-    "sample": sampled,
-}
 
 
 def _draw(weights: np.ndarray, chosen: list[int], rng: np.random.Generator) -> int:
@@ -257,12 +220,8 @@ def _draw(weights: np.ndarray, chosen: list[int], rng: np.random.Generator) -> i
 def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
     """Move into each empty cluster the row farthest from its own centroid; the number of rows moved.
 
-    A cluster's last row is never taken, and while others are left, no two clusters get the same direction
-    (rows of unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|.
-
-    Args:
-        centroids: (M, d) that the sweep measured with.
-        sweep: changed in place; afterwards no cluster is empty, if there are at least M rows.
+    A cluster's last row is never taken, and while others are left, no two clusters get the same direction (rows of
+    unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|. ``sweep`` changes in place.
     """
     dead = np.flatnonzero(sweep.sizes == 0)
     if not len(dead):

@@ -42,7 +42,7 @@ class UnitRows:
         ids: (n,) rows of the source that are kept, ascending.
         scale: (n,) float32, 1 / |x_i|.
         zero_ids: rows without a direction (norm 0), left out.
-        count: rows looked at: the first ``count`` of the source.
+        count: rows of the source that were read, from the first on.
     """
 
     source: RowSource
@@ -79,11 +79,9 @@ class UnitRows:
 
 
 def unit_rows(source: RowSource, count: int, *, name: object, digest: Any = None) -> UnitRows:
-    """Measure the first ``count`` rows of a matrix.
+    """Measure the first ``count`` rows of a matrix; those behind (padding) are never read.
 
-    Args:
-        source: the matrix; rows from ``count`` on (padding) are never read.
-        digest: a hashlib object that takes every row in float32.
+    ``digest``, a hashlib object, takes every row in float32.
 
     Raises:
         DataError: a row holds NaN or infinity, or no row has a direction.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from ...corpus.tokenizer.cuts import CutRule, NoCut
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .engines import PART, NotSuited, PlainEngine, count_rows, groups
+from .engines import NotSuited, PlainEngine, groups
 from .table import Counts
 
-MAX_PIECES = 400_000  # remembered; about 40 MB of text and slots
-MAX_IDS = 4_000_000  # remembered; 16 MB
-LONG_PIECE = 256  # characters; longer ones hardly come twice
+MAX_PIECES = 400_000  # remembered; about 100 MB
+LONG_PIECE = 256  # characters; longer ones hardly come twice and are not remembered
 CALL_COST = 16  # handing one piece to the library costs as much as this many characters of plain text
 SPLIT_COST = 0.25  # splitting and counting a character, as a share of encoding it plainly
 WORTH = 0.9  # pieces are used while they cost less than this share of the plain path
@@ -26,96 +24,35 @@ SAMPLED = 1 << 16  # characters of a sample from which it can say that a text ha
 
 
 class Remembered:
-    """Ids of pieces that were encoded before, in one pool, with a bound on its size.
-
-    Args:
-        rule: cuts the pieces.
-        begins: the pieces stand at the start of a text.
-    """
+    """Ids of pieces that were encoded before; ``begins``: they stand at the start of a text."""
 
     def __init__(self, rule: CutRule, begins: bool) -> None:
-        self._rule = rule
-        self._begins = begins
-        # At the start of a text pieces are not what they are behind each other.
-        self._apart = begins and rule.interior is not rule.backend
-        self._forget()
-
-    def _forget(self) -> None:
-        self._slots: dict[str, int] = {}
-        self._starts = np.zeros(1, np.int64)  # (pieces + 1,): piece i has ids starts[i]:starts[i + 1]
-        self._pool = np.zeros(0, np.uint32)
+        self._rule, self._begins = rule, begins
+        self._ids: dict[str, list[int]] = {}
 
     def cost(self, pieces: Mapping[str, int]) -> int:
         """Characters of plain text that encoding the unknown ones among ``pieces`` is worth."""
-        new = [piece for piece in pieces if piece not in self._slots]
-        again = sum(1 for piece in new if pieces[piece] > 1)
-        return sum(map(len, new)) + CALL_COST * again
+        new = [piece for piece in pieces if piece not in self._ids]
+        return sum(map(len, new)) + CALL_COST * len(new)
 
     def count(self, pieces: Mapping[str, int], vocab_size: int) -> Counts:
         """Counts of pieces with their multiplicity: (V,)."""
-        counts = np.zeros(vocab_size, np.int64)
-        apart = [piece for piece, times in pieces.items() if times == 1 and piece not in self._slots]
-        long = [piece for piece, times in pieces.items() if times > 1 and len(piece) > LONG_PIECE]
-        counts += count_rows(self._once(apart), vocab_size)
-        for piece, row in zip(long, self._rule.encode(long, self._begins)):
-            np.add.at(counts, row, pieces[piece])
-        left_out = {*apart, *long}
-        rest = {piece: times for piece, times in pieces.items() if piece not in left_out}
-        if not rest:
-            return counts
-        ids, lengths = self._gather(rest)
-        times = np.fromiter(rest.values(), np.int64, len(rest))
+        rows = self.rows(pieces)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        weights = np.repeat(np.fromiter(pieces.values(), np.int64, len(rows)), lengths)  # (ids,)
+        ids = np.fromiter(chain.from_iterable(rows), np.int64, len(weights))
         # Sums of whole numbers below 2**53 are exact in the float64 of bincount.
-        weights = np.repeat(times, lengths)  # (ids,)
-        return counts + np.bincount(ids, weights=weights, minlength=vocab_size).astype(np.int64)
+        return np.bincount(ids, weights=weights, minlength=vocab_size).astype(np.int64)
 
-    def _once(self, pieces: list[str]) -> list[list[int]]:
-        """Ids of new pieces that come once: joined again where that is a text cut into the same pieces."""
-        rule = self._rule
-        texts, chunk, size = [], [], 0
-        for piece in pieces:
-            if self._apart or piece[0] != " " or not rule.closed(piece):
-                texts.append(piece)
-                continue
-            chunk.append(piece)
-            size += len(piece)
-            if size >= PART:
-                texts += _together(rule, chunk)
-                chunk, size = [], 0
-        return rule.encode([*texts, *_together(rule, chunk)], self._begins)
-
-    def ids(self, pieces: Sequence[str]) -> list[int]:
-        """Ids of pieces one after the other."""
-        ids: list[int] = self._gather(pieces)[0].tolist()
-        return ids
-
-    def _gather(self, pieces: Collection[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """(ids of the pieces one after the other, how many each has)."""
-        self._learn(pieces)
-        slots = np.fromiter(map(self._slots.__getitem__, pieces), np.int64, len(pieces))
-        starts, lengths = self._starts[slots], np.diff(self._starts)[slots]
-        ends = np.cumsum(lengths)
-        shift = np.repeat(starts - ends + lengths, lengths)  # (ids,): from the place here to that in the pool
-        return self._pool[shift + np.arange(len(shift))], lengths
-
-    def _learn(self, pieces: Iterable[str]) -> None:
-        if len(self._slots) > MAX_PIECES or len(self._pool) > MAX_IDS:
-            self._forget()
-        new = [piece for piece in dict.fromkeys(pieces) if piece not in self._slots]
-        if not new:
-            return
-        rows = self._rule.encode(new, self._begins)
-        self._slots.update(zip(new, range(len(self._slots), len(self._slots) + len(new))))
-        fresh = np.fromiter(chain.from_iterable(rows), np.uint32)
-        ends = self._starts[-1] + np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
-        self._starts = np.concatenate([self._starts, ends])
-        self._pool = np.concatenate([self._pool, fresh])
-
-
-def _together(rule: CutRule, pieces: list[str]) -> list[str]:
-    """One text of the pieces where it is cut into the same again, else the pieces."""
-    text = rule.joined(pieces)
-    return pieces if text is None else [text]
+    def rows(self, pieces: Collection[str]) -> list[list[int]]:
+        """Ids of each piece."""
+        if len(self._ids) > MAX_PIECES:
+            self._ids.clear()
+        new = [piece for piece in dict.fromkeys(pieces) if piece not in self._ids]
+        found = dict(zip(new, self._rule.encode(new, self._begins)))
+        rows = [found[piece] if piece in found else self._ids[piece] for piece in pieces]
+        self._ids.update((piece, ids) for piece, ids in found.items() if len(piece) <= LONG_PIECE)
+        return rows
 
 
 class PiecesEngine:
@@ -144,8 +81,8 @@ class PiecesEngine:
         rows = []
         for text, begin in zip(texts, begins):
             pieces = self._rule.pieces(text)
-            head = self._memory[bool(begin)].ids(pieces[:1])
-            rows.append(head + self._memory[False].ids(pieces[1:]))
+            some = self._memory[bool(begin)].rows(pieces[:1]) + self._memory[False].rows(pieces[1:])
+            rows.append(list(chain.from_iterable(some)))
         return rows
 
     def share(self, texts: Sequence[str]) -> float:

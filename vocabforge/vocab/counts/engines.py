@@ -75,21 +75,12 @@ SAMPLE_PART = 2_000
 
 
 class CountEngine(Protocol):
-    """Counts tokens of batches. Not thread-safe; one process may hold several.
-
-    Attributes:
-        name: its row in :data:`ENGINES`.
-    """
+    """Counts tokens of batches. Not thread-safe; one process may hold several."""
 
     name: str
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
-        """Counts of a batch: (V,).
-
-        Args:
-            texts: any texts without lone surrogates.
-            begins: False for a text that continues the one before it, behind a proven cut.
-        """
+        """Counts of a batch: (V,); ``begins`` is False for a text that continues the one before it."""
         ...
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
@@ -120,9 +111,7 @@ def choose_engine(
 ) -> EngineChoice:
     """The fastest engine that is proven for the tokenizer and gives the plain ids on a sample.
 
-    Args:
-        sample: texts of the corpus; the first 400,000 characters are encoded by both ways.
-        only: the name of an engine: this one or an error.
+    ``only`` names an engine: this one or an error.
 
     Raises:
         UsageError: ``only`` is unknown, or its engine is not proven or gives other ids.
@@ -305,9 +294,9 @@ def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[
 def unproven(whole: Mapping[str, Any]) -> str | None:
     """What in a ``tokenizer.json`` is not on the list of structures on which fastokens is exact; else None.
 
-    On the list: no normaliser or NFC; GPT-2's ByteLevel, alone or behind a Digits that splits single digits,
-    or one of :data:`KNOWN_PATTERNS` and ByteLevel; a BPE model over all 256 bytes with any merges. A Split
-    with GPT-2's pattern is not: the two disagree about U+180E.
+    On the list: no normaliser or NFC; GPT-2's ByteLevel, alone or behind a Digits that splits single digits, or one of
+    :data:`KNOWN_PATTERNS` and ByteLevel; a BPE model over all 256 bytes. A Split with GPT-2's pattern is not: the two
+    disagree about U+180E.
     """
     for step in flat(whole["normalizer"], "normalizers"):
         if step["type"] != "NFC":

@@ -23,13 +23,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, eq=False)
 class TablePart:
-    """One table that goes into another.
-
-    Attributes:
-        name: for messages, and as a domain.
-        weight: share in a mixture before the weights are normalised; addition does not read it.
-        content_hash: of the artefact, for the record.
-    """
+    """One table that goes into another: its name for messages and as a domain, and its share in a mixture."""
 
     name: str
     table: FrequencyTable
@@ -42,10 +36,8 @@ def merge_tables(
 ) -> FrequencyTable:
     """Add the counts of tables of one tokenizer and one mode.
 
-    Args:
-        as_domains: each part becomes a domain under its name; else the parts' own domains are joined by name
-            (a table without any counts as the domain ``other`` where another has some).
-        allow_repeats: a source may occur in two tables; its text then counts twice.
+    With ``as_domains`` each part becomes a domain under its name; else the parts' own domains are joined by name. With
+    ``allow_repeats`` a source may occur in two tables; its text then counts twice.
 
     Raises:
         UsageError: no part, or two domains would have one name.
@@ -82,12 +74,8 @@ def merge_tables(
 def mix_tables(parts: Sequence[TablePart], *, as_domains: bool = False) -> FrequencyTable:
     """The weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as whole numbers.
 
-    Computed in exact rational arithmetic, so the order of the parts makes no difference, and rounded once at a
-    total of about :data:`MIXTURE_TOTAL`. No id that has a count falls to 0: what would is refused.
-
-    Args:
-        parts: with positive weights, which are normalised to 1.
-        as_domains: see :func:`merge_tables`.
+    Exact rational arithmetic, rounded once at a total of about :data:`MIXTURE_TOTAL`. Weights are normalised to 1.
+    A weight by which an id with a count would fall to 0 is refused.
 
     Raises:
         UsageError: no part, a weight that is not positive, or two domains would have one name.
@@ -257,10 +245,7 @@ def _special(parts: Sequence[TablePart]) -> SpecialTokens:
 
 
 def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) -> FrequencyTable:
-    """A table of some domains of a table: added, or mixed where weights are given.
-
-    Args:
-        wanted: domain -> weight; None for all of them adds the counts.
+    """A table of some domains (name -> weight) of a table: added, or mixed where weights are given.
 
     Raises:
         UsageError: a name that is no domain of the table, or weights for some names only.

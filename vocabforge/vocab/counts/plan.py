@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,20 +26,12 @@ _SAMPLE_CHARACTERS = 96 << 10
 
 Unit = tuple[Shard, ...]
 """Consecutive shards of one domain that are counted together: what is lost at most when a run is killed."""
-Stamp = tuple[int, int]
-"""Size and time of the last change of a file."""
 
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What is to be counted, and by what.
-
-    Attributes:
-        units: the shards put together; every process has the same.
-        cut: where long texts are cut while they are read, None for nowhere.
-        reasons: why no faster engine was taken.
-        stamps: of each source when it was divided, None where there is no file: places to divide are those
-            of exactly this file.
+    """What is to be counted, and by what: shards, units of shards (every process has the same), the engine, and the
+    rule by which long texts are cut while they are read.
     """
 
     shards: Sequence[Shard]
@@ -48,12 +39,6 @@ class CountPlan:
     engine: CountEngine
     cut: CutRule | None
     reasons: Sequence[str]
-    stamps: Mapping[str, Stamp | None]
-
-    @property
-    def stored_bytes(self) -> int:
-        """Of all shards, as they lie on the disk."""
-        return stored(self.shards)
 
 
 def make_plan(
@@ -80,30 +65,15 @@ def make_plan(
         return found
 
     shards = divide(rule)
-    stamps = file_stamps(shards)
     choice = _choose(tokenizer, shards, options, rule)
     if choice.rule is not rule:  # the sample disproved the rule: nothing is cut then
         shards = divide(choice.rule)
-        stamps = file_stamps(shards)
     units = make_units(shards, min(options.shard_bytes, _UNIT_BYTES))
-    return CountPlan(shards, units, choice.engine, _cutter(choice.rule), choice.reasons, stamps)
+    return CountPlan(shards, units, choice.engine, _cutter(choice.rule), choice.reasons)
 
 
 def _cutter(rule: CutRule | NoCut) -> CutRule | None:
     return None if isinstance(rule, NoCut) else rule
-
-
-def file_stamps(shards: Iterable[Shard]) -> dict[str, Stamp | None]:
-    """The stamp of each shard's source, None where there is no file."""
-    stamps: dict[str, Stamp | None] = {}
-    for source in {shard.source for shard in shards}:
-        try:
-            facts = os.stat(source)
-        except OSError:
-            stamps[source] = None
-        else:
-            stamps[source] = (facts.st_size, facts.st_mtime_ns)
-    return stamps
 
 
 def stored(shards: Sequence[Shard]) -> int:

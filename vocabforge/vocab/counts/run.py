@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.console import ProgressBar, human_rate, say
 from ...core.distributed import Group, joined
-from ...core.errors import DataError, UsageError
+from ...core.errors import DataError
 from ...corpus.sources.shards import Shard
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import SpecialTokens
@@ -33,9 +33,7 @@ class CountRun:
     Attributes:
         reasons: why no faster engine was taken, and what else is worth saying.
         start_s: seconds of planning, and of choosing and checking the engine.
-        stored_bytes: bytes of the input as stored.
-        units: number of parts that are kept apart until the run is whole.
-        resumed: parts whose result was taken over from an interrupted run.
+        units: number of parts; ``resumed`` of them were taken over from an interrupted run.
     """
 
     table: FrequencyTable
@@ -65,26 +63,23 @@ def count_corpus(
 ) -> CountRun:
     """Count inputs, with a progress bar; under a launcher every process calls this and gets the whole result.
 
-    Args:
-        domains: name -> inputs that are counted apart.
-        keep: saves the result (called on rank 0); the partial results are removed when it has.
+    ``domains`` are name -> inputs that are counted apart. ``keep`` saves the result on rank 0, then the partial results
+    are removed.
 
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
-        UsageError: options that exclude each other.
         MismatchError: the launched processes do not see the same input.
     """
     if options.mode == "assistant" and tokenizer.chat_template is None:
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
     with joined() as group:
-        _check_limit(options, group)
         plan = make_plan(tokenizer, inputs, options, domains or {})
         check_same_plan(group, plan.shards, options, tokenizer)
         partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-        resumed = 0 if options.max_tokens is not None else _resumed(partials, plan.units)
+        resumed = _resumed(partials, plan.units)
         start = time.monotonic()
-        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options, plan.stamps)
+        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
         results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
         tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
         run = CountRun(
@@ -94,16 +89,18 @@ def count_corpus(
             problems=problems,
             start_s=start - began,
             seconds=time.monotonic() - start,
-            stored_bytes=plan.stored_bytes,
+            stored_bytes=stored(plan.shards),
             units=len(plan.units),
             resumed=resumed,
         )
-        _say_problems(problems)
+        skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
+        if skipped:
+            say(f"Skipped {skipped}")
         _say_special(tokenizer, run.table)
         if not run.table.tokens:
             group.wait()
             partials.remove()  # of nothing there is nothing to go on from
-        _check_counted(run.table, problems, inputs)
+        _check_counted(run.table, skipped, inputs)
         if keep is not None:
             if group.rank == 0:
                 keep(run)
@@ -121,15 +118,6 @@ def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
     return resumed
 
 
-def _check_limit(options: CountOptions, group: Group) -> None:
-    if options.max_tokens is not None and (group.size > 1 or options.workers > 1):
-        raise UsageError(
-            "a token limit is counted in order, by one process",
-            got=f"{group.size} launched processes, {options.workers} workers",
-            expected="--max-tokens with one process and --workers 1",
-        )
-
-
 def _count(
     counter: ShardCounter, mine: Sequence[Unit], partials: PartialResults, total: int, group: Group
 ) -> dict[Unit, UnitResult]:
@@ -142,8 +130,7 @@ def _count(
 
         def progress(read: int, tokens: int) -> None:
             nonlocal counted
-            if tokens:  # bytes are reported by the thread that reads, tokens by the one that counts
-                counted += tokens
+            counted += tokens
             rate = human_rate(counted / max(time.monotonic() - start, 1e-9), "tokens")
             bar.update(read, note=f"{counted:,} tokens, {rate}")
 
@@ -212,9 +199,8 @@ def _table(
 
 
 def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object]:
-    facts = {key: value for key, value in options.deciding(tokenizer).items() if value is not None}
-    del facts["fingerprint"]
-    return facts | ({"max_tokens": options.max_tokens} if options.max_tokens is not None else {})
+    facts = options.deciding(tokenizer)
+    return {key: value for key, value in facts.items() if value is not None and key != "fingerprint"}
 
 
 def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
@@ -227,11 +213,6 @@ def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> di
         source: found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
         for source, found in parts.items()
     }
-
-
-def _say_problems(problems: Mapping[str, int]) -> None:
-    if problems:
-        say("Skipped " + "; ".join(f"{count:,} x {kind}" for kind, count in problems.items()))
 
 
 def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
@@ -247,10 +228,9 @@ def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
             )
 
 
-def _check_counted(table: FrequencyTable, problems: Mapping[str, int], inputs: Sequence[str | Path]) -> None:
+def _check_counted(table: FrequencyTable, skipped: str, inputs: Sequence[str | Path]) -> None:
     if table.tokens:
         return
-    skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
     raise DataError(
         f"there is nothing to count: the input has no {'token' if table.documents else 'document'}",
         got=skipped or "only empty files or blank lines",

@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -25,14 +24,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ...core.console import say
-from ...core.errors import DataError, VocabForgeError
+from ...core.errors import VocabForgeError
 from ...core.files import atomic_write, disk_errors
 from ...corpus.sources.shards import read_shard, shard_digest
 from ...corpus.sources.sources import Problems
 from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from .engines import choose_engine
-from .plan import Stamp, Unit, file_stamps, stored
+from .plan import Unit, stored
 from .table import Tally
 from .tally import CountOptions, TokenCounter
 
@@ -44,13 +43,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class UnitResult:
-    """What counting one unit gave.
-
-    Attributes:
-        tally: its counts, documents and bytes.
-        digests: of the stored bytes that were read, one a shard.
-        problems: how many lines or rows were skipped, by reason.
-    """
+    """Counts, documents and bytes of one unit, a digest for each shard, and lines skipped by reason."""
 
     tally: Tally
     digests: tuple[str, ...]
@@ -58,10 +51,8 @@ class UnitResult:
 
 
 class PartialResults:
-    """The folder of a run's partial results.
-
-    A result is found again by a key over everything that decides it (shards, options, tokenizer) and believed only
-    if its own checksum holds and its sources still have the digests that were counted.
+    """The folder of a run's partial results, found again by a key over everything that decides them and believed only
+    if their own checksum holds and their sources still have the digests that were counted.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], vocab_size: int) -> None:
@@ -143,100 +134,65 @@ def _checksum(meta: Mapping[str, Any], ids: np.ndarray, counts: np.ndarray) -> s
 
 @dataclass(frozen=True)
 class ShardCounter:
-    """What counts shards: tokenizer, engine, rule for cutting long texts, options, files as they were planned."""
+    """What counts shards: tokenizer, engine, rule for cutting long texts, options."""
 
     tokenizer: TextTokenizer
     engine: Any
     cut: CutRule | None
     options: CountOptions
-    stamps: Mapping[str, Stamp | None]
     said: list[str] = field(default_factory=list)
 
-    def count(
-        self, unit: Unit, progress: Progress, *, digests: Sequence[str], max_tokens: int | None = None
-    ) -> tuple[UnitResult, bool]:
-        """The unit's result, and whether it was read to its end (False: ``max_tokens`` was reached).
+    def count(self, unit: Unit, progress: Progress, digests: Sequence[str]) -> UnitResult:
+        """Read and count a unit.
 
         Raises:
-            DataError: a source is damaged, or changed since the work was divided.
+            DataError: a source is damaged, or has become shorter since the work was divided.
         """
-        problems = Problems(strict=self.options.sources.strict, shown=_SHOWN - len(self.said))
-        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode, max_tokens)
+        sources = self.options.sources
+        problems = Problems(strict=sources.strict, shown=_SHOWN - len(self.said))
+        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode)
         documents = itertools.chain.from_iterable(
             read_shard(
-                shard,
-                self.options.sources,
-                cut=self.cut,
-                problems=problems,
-                on_bytes=lambda read: progress(read, 0),
+                shard, sources, cut=self.cut, problems=problems, on_bytes=lambda read: progress(read, 0)
             )
             for shard in unit
         )
         counter.add(documents, problems, lambda tokens: progress(0, tokens))
         self.said.extend(problems.first)
-        for source, now in file_stamps(unit).items():
-            if self.stamps[source] != now:
-                raise DataError(
-                    "the input changed while it was read",
-                    source=source,
-                    remedy="run again when nothing writes to it; finished shards are kept",
-                )
-        return UnitResult(counter.tally, tuple(digests), dict(problems.kinds)), not counter.full
+        return UnitResult(counter.tally, tuple(digests), dict(problems.kinds))
 
 
 def count_here(
     counter: ShardCounter, units: Sequence[Unit], partials: PartialResults, progress: Progress
 ) -> Iterator[tuple[Unit, UnitResult]]:
-    """Results of units in their order, those of an earlier run taken over; stops at ``max_tokens``."""
-    left = counter.options.max_tokens
+    """Results of units in their order, those of an earlier run taken over."""
     for unit in units:
         digests = [shard_digest(shard) for shard in unit]
-        result = partials.load(unit, digests) if left is None else None
+        result = partials.load(unit, digests)
         if result is not None:
             progress(stored(unit), result.tally.tokens)
         else:
-            result, whole = counter.count(unit, progress, digests=digests, max_tokens=left)
-            if whole and left is None:
-                partials.save(unit, result)
+            result = counter.count(unit, progress, digests)
+            partials.save(unit, result)
         yield unit, result
-        if left is not None:
-            left -= result.tally.tokens
-            if left <= 0:
-                return
 
 
 _state: dict[str, Any] = {}
 
 
-def _start_worker(
-    source: Path,
-    engine: str,
-    cuts: bool,
-    options: CountOptions,
-    stamps: Mapping[str, Stamp | None],
-    folder: Path,
-    read: Any,
-    counted: Any,
-) -> None:
+def _start_worker(source: Path, engine: str, cuts: bool, options: CountOptions, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
     os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.workers))
     tokenizer = load_tokenizer(source)
     rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
     chosen = choose_engine(tokenizer, (), only=engine, rule=rule).engine
     cut = None if isinstance(rule, NoCut) else rule
-    _state["counter"] = ShardCounter(tokenizer, chosen, cut, options, stamps)
+    _state["counter"] = ShardCounter(tokenizer, chosen, cut, options)
     _state["partials"] = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-    _state["read"], _state["counted"] = read, counted
 
 
 def _count_in_worker(unit: Unit) -> UnitResult:
-    def progress(read: int, counted: int) -> None:
-        for name, value in (("read", read), ("counted", counted)):
-            if value:
-                with _state[name].get_lock():
-                    _state[name].value += value
-
-    ((_, result),) = count_here(_state["counter"], [unit], _state["partials"], progress)
+    ((_, result),) = count_here(_state["counter"], [unit], _state["partials"], lambda *_: None)
     return result
 
 
@@ -249,25 +205,19 @@ def count_in_workers(
         VocabForgeError: a worker failed or was killed; finished shards are kept.
     """
     options = counter.options
-    context = multiprocessing.get_context("spawn")
-    read, counted = context.Value("q", 0), context.Value("q", 0)
-    task = (counter.tokenizer.source, counter.engine.name, counter.cut is not None, options, counter.stamps)
+    task = (counter.tokenizer.source, counter.engine.name, counter.cut is not None, options, partials.folder)
     pool = futures.ProcessPoolExecutor(
         min(options.workers, max(1, len(units))),
-        context,
+        multiprocessing.get_context("spawn"),
         _start_worker,
-        (*task, partials.folder, read, counted),
+        task,
     )
     try:
         waiting = {pool.submit(_count_in_worker, unit): unit for unit in units}
-        seen = [0, 0]
-        while waiting:
-            done, _ = futures.wait(waiting, timeout=0.5, return_when=futures.FIRST_COMPLETED)
-            now = [int(read.value), int(counted.value)]
-            progress(now[0] - seen[0], now[1] - seen[1])
-            seen = now
-            for future in done:
-                yield waiting.pop(future), future.result()
+        for future in futures.as_completed(waiting):
+            result = future.result()
+            progress(stored(waiting[future]), result.tally.tokens)
+            yield waiting[future], result
     except BrokenProcessPool as error:
         raise VocabForgeError(
             "a counting worker ended before its work was done",
@@ -275,15 +225,7 @@ def count_in_workers(
             remedy="finished shards are kept: run the same command again, with fewer --workers",
         ) from error
     finally:
+        workers = list((getattr(pool, "_processes", None) or {}).values())  # shutdown forgets them
         pool.shutdown(wait=False, cancel_futures=True)
-        _end_processes(pool)
-
-
-def _end_processes(pool: futures.ProcessPoolExecutor, patience_s: float = 2.0) -> None:
-    """End workers that still count after a failure; after success they have nothing to do and end by themselves."""
-    processes = list((getattr(pool, "_processes", None) or {}).values())
-    deadline = time.monotonic() + patience_s
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.terminate()
+        for process in workers:
+            process.terminate()  # after a failure one may still count; the others have nothing to do

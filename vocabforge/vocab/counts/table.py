@@ -47,15 +47,13 @@ class FrequencyTable:
 
     Attributes:
         counts: (V,) int64, V = highest token id of the tokenizer + 1.
-        documents: documents counted (texts, or conversations).
-        bytes: their UTF-8 bytes (mode ``assistant``: of the assistant's contents).
-        mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` only the tokens that
-            the assistant writes in rendered conversations; ``mixture`` is a weighted mean of normalised
-            frequencies, scaled to whole numbers (its ``tokens`` are no tokens that anybody counted).
+        bytes: UTF-8 bytes of the documents (mode ``assistant``: of the assistant's contents).
+        mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` the tokens that the assistant
+            writes in rendered conversations; ``mixture`` is a weighted mean of normalised frequencies as whole numbers.
         sources: digest of each source by name.
         special: the tokenizer's special ids, so that a subset can be chosen without the tokenizer.
         domains: the parts that were counted apart, by name; together they are the whole.
-        origin: what a merged or mixed table was made from, one entry a part, and how it was counted.
+        origin: what a merged or mixed table was made from, and how it was counted.
     """
 
     counts: Counts
@@ -145,14 +143,8 @@ def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
             return f"{counts.dtype} {counts.shape}"
     if table.mode not in get_args(CountMode):
         return f"mode {table.mode}"
-    if (
-        min(
-            table.documents,
-            table.bytes,
-            *(min(part.documents, part.bytes) for part in table.domains.values()),
-        )
-        < 0
-    ):
+    parts: list[Any] = [table, *table.domains.values()]
+    if min(min(part.documents, part.bytes) for part in parts) < 0:
         return "less than no documents or bytes"
     special = table.special
     ids = (*special.eos, *special.control, *special.tools, *special.bytes, *special.others)

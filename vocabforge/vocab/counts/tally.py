@@ -25,14 +25,8 @@ SHARD_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class CountOptions:
-    """How a corpus is counted.
-
-    Attributes:
-        mode: see :class:`~vocabforge.vocab.counts.table.FrequencyTable`; ``mixture`` cannot be counted.
-        sources: how files are cut into documents and which are kept.
-        engine: an engine by name, None for the fastest that is proved equal.
-        shard_bytes: stored bytes of a shard, the unit of resuming and of division.
-        max_tokens: stop behind the document (a piece of a long text) with which this many are counted.
+    """How a corpus is counted: ``engine`` None is the fastest that is proved equal; ``shard_bytes`` is the unit of
+    resuming and of division.
     """
 
     mode: CountMode = "corpus"
@@ -40,13 +34,11 @@ class CountOptions:
     engine: str | None = None
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
-    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("shard_bytes", 1), ("max_tokens", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is too small", got=value, expected=f"at least {least}")
+        for name in ("workers", "shard_bytes"):
+            if (value := getattr(self, name)) < 1:
+                raise UsageError(f"{name} is too small", got=value, expected="at least 1")
 
     def deciding(self, tokenizer: TextTokenizer) -> dict[str, Any]:
         """What the counts of a shard depend on, beside its bytes."""
@@ -75,18 +67,10 @@ class TokenCounter:
         engine: counts plain texts; no special token is added.
     """
 
-    def __init__(
-        self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode, max_tokens: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode) -> None:
         self._tokenizer, self._engine, self._mode = tokenizer, engine, mode
-        self._left = max_tokens
         self._counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self._documents = self._bytes = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether ``max_tokens`` are counted."""
-        return self._left is not None and self._left <= 0
 
     @property
     def tally(self) -> Tally:
@@ -102,50 +86,17 @@ class TokenCounter:
         """Count documents, in batches of bounded size; ``on_batch`` is called with each batch's tokens."""
         batches = batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)
         for batch in prefetched(batches):
-            tokens = self._add_batch(batch, problems)
+            if self._mode == "assistant":
+                parts = list(self._answers(batch, problems))
+            else:
+                texts = [document.plain_text() for document in batch]
+                parts = [(self._engine.count(texts, [document.begins for document in batch]), batch)]
+            for counts, counted in parts:
+                self._counts += counts
+                self._documents += sum(document.begins for document in counted)
+                self._bytes += sum(self._size(document) for document in counted)
             if on_batch is not None:
-                on_batch(tokens)
-            if self.full:
-                return
-
-    def _add_batch(self, batch: list[Document], problems: Problems) -> int:
-        if self._mode == "assistant":
-            parts = list(self._answers(batch, problems))
-        else:
-            parts = [(self._encode(batch), batch)]
-        before = 0
-        for counts, documents in parts:
-            tokens = int(counts.sum())
-            if self._left is not None and tokens > self._left and len(documents) > 1:
-                return before + self._add_singly(documents)
-            self._take(counts, documents, tokens)
-            before += tokens
-            if self.full:
-                break
-        return before
-
-    def _add_singly(self, documents: list[Document]) -> int:
-        """The batch in which ``max_tokens`` is reached, a document at a time."""
-        taken = 0
-        for document in documents:
-            if self.full:
-                break
-            counts = self._encode([document])
-            tokens = int(counts.sum())
-            self._take(counts, [document], tokens)
-            taken += tokens
-        return taken
-
-    def _take(self, counts: Counts, documents: list[Document], tokens: int) -> None:
-        self._counts += counts
-        self._documents += sum(document.begins for document in documents)
-        self._bytes += sum(self._size(document) for document in documents)
-        if self._left is not None:
-            self._left -= tokens
-
-    def _encode(self, documents: list[Document]) -> Counts:
-        texts = [document.plain_text() for document in documents]
-        return self._engine.count(texts, [document.begins for document in documents])
+                on_batch(sum(int(counts.sum()) for counts, _ in parts))
 
     def _size(self, document: Document) -> int:
         if self._mode == "assistant":

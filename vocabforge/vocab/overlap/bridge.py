@@ -7,11 +7,9 @@ stand for nothing and never go over, but for one pair of end tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 
@@ -19,15 +17,8 @@ from ...core.errors import MismatchError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import Ids
 from .overlap import ComparedVocabulary, Overlap, pair_up, prepare
+from .spelling import Speller
 from .token_bytes import TokenForms
-
-
-class Spelling(Protocol):
-    """Spells bytes that stand behind other text; see :class:`~vocabforge.vocab.overlap.spelling.Speller`."""
-
-    def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
-        """Ids for each entry: empty where there is no spelling, None where nothing is asked (None or b"")."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +27,13 @@ class BridgeSide:
 
     Attributes:
         forms: bytes of every row of the model's LM head; None for special tokens and padded rows.
-        speller: spells bytes with its tokens.
-        eos: its end tokens, but for those that are text as well; first the one that is paired with the other side's.
-        start: what stands before a text (its BOS, mostly); never empty: a model needs a token to begin with.
+        eos: its end tokens, but for those that are text as well; first the one paired with the other side's.
+        start: what stands before a text (its BOS, mostly); never empty.
         opening: bytes that its tokenizer puts before a text (the space of most SentencePiece vocabularies).
     """
 
     forms: tuple[bytes | None, ...]
-    speller: Spelling
+    speller: Speller
     eos: tuple[int, ...]
     start: tuple[int, ...]
     opening: bytes = b""
@@ -79,11 +69,8 @@ class BridgeSide:
 
 @dataclass(frozen=True, eq=False)
 class Bridge:
-    """Two vocabularies, and what they share.
-
-    Attributes:
-        pairs: (n, 2) int64, ids of target and drafter with the same bytes, one to one, ascending in the target's.
-        eos: end token of the target and of the drafter that stand for each other; None where a side has none.
+    """Two vocabularies; ``pairs`` (n, 2) int64 are ids of target and drafter with the same bytes, one to one, ascending
+    in the target's; ``eos`` is an end token of each that stand for each other.
     """
 
     target: BridgeSide
@@ -108,11 +95,9 @@ def make_bridge(
     *,
     overlap: Overlap | None = None,
 ) -> Bridge:
-    """Compare two tokenizers, or take what was found before.
+    """Compare two tokenizers, or take a saved overlap (``vocabforge compare-vocab --output``).
 
-    Args:
-        rows: of the LM heads of target and drafter; ids beyond them do not exist for the models.
-        overlap: ``compare(target, drafter)`` saved earlier (``vocabforge compare-vocab --output``).
+    ``rows`` are those of the LM heads of target and drafter; ids beyond them do not exist for the models.
 
     Raises:
         MismatchError: the overlap is one of other tokenizers.
@@ -144,20 +129,14 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
     Raises:
         MismatchError: one of the two is another one.
     """
-    made = overlap.a.fingerprint, overlap.b.fingerprint
-    if made == (target.fingerprint, drafter.fingerprint):
-        return
-    sides = {"target": target, "drafter": drafter}
-    absent = [f"the {role}'s" for role, one in sides.items() if one.fingerprint not in made]
-    wrong = f"with another tokenizer than {' and '.join(absent) or 'one of the two'}"
-    if made == (drafter.fingerprint, target.fingerprint):
-        wrong = "the other way round: of the drafter's tokenizer and the target's"
-    raise MismatchError(
-        f"the overlap was made {wrong}",
-        got=" and ".join(f"{side.name} ({side.fingerprint[:12]})" for side in (overlap.a, overlap.b)),
-        expected=" and ".join(f"{one.fingerprint[:12]} of {one.source}" for one in sides.values()),
-        remedy="vocabforge compare-vocab TARGET DRAFTER --output DIR",
-    )
+    for role, one, made in (("target", target, overlap.a), ("drafter", drafter, overlap.b)):
+        if one.fingerprint != made.fingerprint:
+            raise MismatchError(
+                f"the overlap was made with another tokenizer than the {role}'s",
+                got=f"{made.name} ({made.fingerprint[:12]})",
+                expected=f"{one.fingerprint[:12]} of {one.source}",
+                remedy="vocabforge compare-vocab TARGET DRAFTER --output DIR",
+            )
 
 
 def _side(one: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:

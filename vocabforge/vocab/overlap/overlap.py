@@ -1,9 +1,8 @@
 """Two vocabularies side by side: which tokens are the same bytes, and how each spells the other's tokens.
 
-The tables follow those of Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding
-Algorithms for Heterogeneous Vocabularies", tables 8 to 11): sizes, overlap, overlap weighted by use on a corpus,
-injectivity. Tokens are compared by their byte forms (:mod:`~vocabforge.vocab.overlap.token_bytes`); special tokens are
-left out but for one pair of end tokens.
+The tables follow Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
+Heterogeneous Vocabularies", tables 8 to 11). Tokens are compared by their byte forms; special tokens are left out
+but for one pair of end tokens.
 """
 
 from __future__ import annotations
@@ -75,13 +74,13 @@ class VocabularySide:
 
     Attributes:
         family: how it spells bytes.
-        vocab_size: highest id + 1 (a model's head may have more, padded rows, which no tokenizer tells of).
+        vocab_size: highest id + 1.
         text_tokens: ids that stand for bytes, added tokens included.
         special: special tokens and the unknown token.
         added: added tokens that are not special.
         unused: ids without a token.
         duplicates: ids beyond the first with the same bytes.
-        single_bytes: how many of the 256 bytes have a token; with all of them any text can be spelled.
+        single_bytes: how many of the 256 bytes have a token.
         shared: ids whose bytes are a token of the other side.
         needed: ids by how many tokens of the other side they need: none fits, 1, 2, ... 7, 8 or more.
     """
@@ -106,11 +105,10 @@ class Overlap:
     """What two vocabularies share.
 
     Attributes:
-        pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A. Where several ids
-            of a side have the same bytes, the one that its tokenizer itself writes goes first, then the lower.
+        pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A; of several ids with the
+            same bytes the one that the tokenizer itself writes goes first, then the lower.
         forms: number of byte strings that are tokens of both.
-        eos_pair: one end token of each, which stand for each other: what was asked for, else the first of each
-            that stands for no text; None where a side has none.
+        eos_pair: one end token of each, which stand for each other; None where a side has none.
         corpus: figures of :func:`~vocabforge.vocab.overlap.on_text.compare_on_corpus`, None without a corpus.
     """
 
@@ -140,12 +138,7 @@ def compare(
     corpus: Mapping[str, Any] | None = None,
     eos_pair: tuple[int, int] | None = None,
 ) -> Overlap:
-    """Compare two vocabularies.
-
-    Args:
-        corpus: kept with the result.
-        eos_pair: end tokens that stand for each other (see :func:`end_token`), by default the first of each.
-    """
+    """Compare two vocabularies; ``eos_pair`` are end tokens that stand for each other, by default the first of each."""
     ids_a, ids_b = a.by_form, b.by_form
     ends = a.ends, b.ends
     return Overlap(
@@ -233,11 +226,7 @@ def histogram(needed: Ids, weights: Ids | None = None) -> tuple[int, ...]:
 def save_overlap(
     overlap: Overlap, path: Path, *, config: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> None:
-    """Write the artefact (kind ``overlap``): the pairs, and all figures in its manifest.
-
-    Args:
-        config: how it was made, for the record (paths of the tokenizers and of the corpus).
-    """
+    """Write the artefact (kind ``overlap``): the pairs, and all figures in its manifest."""
     with write_artifact(path, KIND, overlap.to_json(), config=config, overwrite=overwrite) as folder:
         save_file({"pairs": np.ascontiguousarray(overlap.pairs)}, folder / _FILE)
 

@@ -28,12 +28,9 @@ _EMPTY: dict[str, Any] = {
 class Speller:
     """Spells bytes with a tokenizer's pre-tokeniser and model, as they stand behind other text.
 
-    The normaliser is left out but for the mark that it writes for a space, and nothing is put before the text.
-    A spelling counts only if its tokens' bytes are the bytes asked for; special tokens have none, and a text that
-    looks like one is spelled as any other. What the tokenizer cannot be given as
-    text (bytes that are no valid UTF-8), or reads otherwise at the beginning of a word, is spelled by its model
-    (byte-level), or by the longest match over the byte forms (WordPiece's own rule; byte fallback's too, for
-    bytes that no longer token covers).
+    The normaliser is left out but for the mark that it writes for a space. A spelling counts only if its tokens' bytes
+    are the bytes asked for. What the tokenizer cannot be given as text, or reads otherwise at the beginning of a word,
+    is spelled by its model (byte-level), or by the longest match over the byte forms.
     """
 
     def __init__(self, tokenizer: TextTokenizer, forms: TokenForms) -> None:

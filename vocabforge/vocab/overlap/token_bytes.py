@@ -1,9 +1,8 @@
 """What each token stands for, as bytes: the only form in which two vocabularies can be compared.
 
 The byte form of a token is what the tokenizer's decoder adds to a text for it, behind other tokens. So a leading
-space belongs to the token that writes it (``Ġthe``, ``▁the``, and WordPiece's word-initial ``the`` are all
-``b" the"``; ``##ing`` is ``b"ing"``), and the joined byte forms of a text's ids are the text as the tokenizer
-sees it: after its normaliser, and with the space that it puts before a text, if it does.
+space belongs to the token that writes it (``Ġthe``, ``▁the`` and WordPiece's ``the`` are ``b" the"``; ``##ing`` is
+``b"ing"``), and the joined byte forms of a text's ids are the text behind the tokenizer's normaliser.
 """
 
 from __future__ import annotations
@@ -42,10 +41,8 @@ class TokenForms:
 
     Attributes:
         forms: V entries; None for special tokens, the unknown token and ids without a token.
-        special: ids of the special added tokens, of the unknown token, and of the tokens that begin and end a
-            text, whether or not the file marks them as special (their form is None).
-        added: ids of the other added tokens (such as ``<think>``): their form is their text, but text is cut
-            into them before the model runs, so the model's merges never make them.
+        special: ids of the special added tokens, the unknown token, and those that begin and end a text.
+        added: ids of the other added tokens (such as ``<think>``), which the model's merges never make.
         family: how the vocabulary spells bytes, for people.
     """
 
@@ -65,10 +62,7 @@ def token_bytes(tokenizer: TextTokenizer) -> list[bytes | None]:
 
 
 def token_forms(tokenizer: TextTokenizer) -> TokenForms:
-    """:func:`token_bytes`, with what tells control tokens and added tokens apart.
-
-    How a vocabulary spells bytes is read from the tokenizer's decoder, pre-tokeniser, normaliser and model type,
-    never guessed from its tokens.
+    """:func:`token_bytes`, with what tells control tokens and added tokens apart; read from the tokenizer's parts.
 
     Raises:
         DataError: the tokenizer's decoder is not one whose bytes are known.
@@ -276,9 +270,8 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"}
 def readable(token: bytes | str) -> str:
     """A token as people can read it on one line, and no two tokens alike.
 
-    A space is ``␣``, line ends and tabs are ``\\n``, ``\\r``, ``\\t``, a byte that is no part of valid UTF-8 is
-    ``\\xNN``, whatever is not seen (control, bidirectional and zero-width characters, other spaces, unassigned
-    code points) is ``\\uNNNN``; a combining mark at the beginning stands on a dotted circle.
+    A space is ``␣``; line ends and tabs are escaped; a byte outside valid UTF-8 is ``\\xNN``, whatever is not seen
+    ``\\uNNNN``; a combining mark at the beginning stands on a dotted circle.
     """
     text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
     shown = "".join(map(_shown, text))

@@ -21,13 +21,7 @@ SHARES = (0.9, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Carrying:
-    """How few ids carry a share of the tokens.
-
-    Attributes:
-        share: of the tokens, as asked.
-        size: the fewest ids that hold at least so many; None where the ranking never does.
-        of_vocabulary: ``size`` / V.
-    """
+    """The fewest ids that hold a share of the tokens, and their share of V; None where the ranking never does."""
 
     share: float
     size: int | None
@@ -55,10 +49,9 @@ def coverage_at(ranked: Ids, counts: Ids, sizes: Sequence[int]) -> list[float | 
 
 
 def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
-    """The fewest first ids of a ranking that hold at least ``share`` of the counted tokens.
+    """The fewest first ids of a ranking that hold at least ``share`` of the counted tokens; None where all hold less.
 
-    Exact: ``share`` is taken as the decimal fraction that it was written as. None where all ids of the ranking
-    together hold less.
+    Exact: ``share`` is the decimal fraction that it was written as.
 
     Raises:
         UsageError: ``share`` outside 0 < share <= 1.

@@ -15,12 +15,8 @@ from .select import SpecialTokens
 
 @dataclass(frozen=True)
 class ForceOptions:
-    """What is forced beside the end tokens and the chat template's control tokens, which always are.
-
-    Attributes:
-        bytes: the 256 byte tokens, so that any text can be drafted.
-        tools: the template's added tokens for tool calls and thinking.
-        target: a target's folder, whose end tokens are forced too and whose tokenizer must be the table's.
+    """What is forced beside the end tokens and the chat template's control tokens: ``ids``, the 256 ``bytes``, the
+    template's ``tools`` tokens, and the end tokens of a ``target`` folder, whose tokenizer must be the table's.
     """
 
     ids: tuple[int, ...] = ()
@@ -62,11 +58,9 @@ def forced_ids(table: FrequencyTable, options: ForceOptions) -> tuple[int, ...]:
 def target_rows(folder: Path, vocab_size: int) -> int | None:
     """Rows of a target's LM head, ``vocab_size`` of its config.json; None where it names none.
 
-    More rows than the tokenizer has ids are padding, and normal.
-
     Raises:
         DataError: there is no such folder.
-        MismatchError: fewer rows than ``vocab_size`` token ids.
+        MismatchError: fewer rows than ``vocab_size`` token ids (more are padding).
     """
     if not folder.is_dir():
         raise DataError(

@@ -29,7 +29,6 @@ from .subset import VocabSubset
 EXPORTS: dict[str, str] = {
     "fr-spec": "vocabforge.vocab.subset.maps:write_fr_spec",
     "d2t": "vocabforge.vocab.subset.maps:write_d2t",
-    "text": "vocabforge.vocab.subset.maps:write_text",
     "counts-text": "vocabforge.vocab.subset.maps:write_counts_text",
 }
 _COUNT_DIGITS = 19  # those of 2**63 - 1
@@ -37,17 +36,10 @@ _COUNT_DIGITS = 19  # those of 2**63 - 1
 
 @dataclass(frozen=True, eq=False)
 class ExportInputs:
-    """What the exports are written from.
-
-    Attributes:
-        counts: (V,) that it was chosen by, None for one that was read from a list.
-        tokenizer: spells the tokens for people.
-        rows: rows of the target's head for ``t2d``, padded ones included; None: the tokenizer's V.
-    """
+    """A subset, the counts (V,) it was chosen by, and rows of the target's head for ``t2d``, padded ones included."""
 
     subset: VocabSubset
     counts: Ids | None = None
-    tokenizer: TextTokenizer | None = None
     rows: int | None = None
 
 
@@ -55,15 +47,16 @@ def exporters(names: Iterable[str], what: ExportInputs) -> list[Callable[[Path],
     """Writers by name, each to be called with a folder; what one of them lacks is said before any runs.
 
     Raises:
-        UsageError: an unknown name, or an export that needs the tokenizer or the counts and has none.
+        UsageError: an unknown name, or an export that needs counts and has none.
     """
     wanted = list(dict.fromkeys(names))
-    writers = [resolve(EXPORTS, name, "export") for name in wanted]
-    if "text" in wanted and what.tokenizer is None:
+    if "text" in wanted:
         raise UsageError(
-            "the export text spells tokens, and there is no tokenizer to do it with",
-            expected="--tokenizer PATH, or a --target with a tokenizer.json",
+            "the export text was removed",
+            expected=", ".join(EXPORTS),
+            remedy="vocabforge inspect shows the tokens of a draft vocabulary",
         )
+    writers = [resolve(EXPORTS, name, "export") for name in wanted]
     if "counts-text" in wanted and what.counts is None:
         raise UsageError(
             "the export counts-text needs counts, and a list of ids has none",
@@ -85,25 +78,6 @@ def write_d2t(what: ExportInputs, folder: Path) -> Path:
     """``d2t.safetensors``: offsets ``d2t`` (R,) int64 and ``t2d`` (rows,) bool."""
     path = folder / "d2t.safetensors"
     save_file({"d2t": what.subset.d2t(), "t2d": what.subset.t2d(what.rows)}, path)
-    return path
-
-
-def write_text(what: ExportInputs, folder: Path) -> Path:
-    """``tokens.tsv`` for people: rank (from 1), id, count (``-`` without counts), token."""
-    from ..overlap.token_bytes import readable, token_bytes
-
-    if what.tokenizer is None:
-        raise ValueError("exporters() lets no text be written without a tokenizer")
-    forms = token_bytes(what.tokenizer)
-    lines = ["rank\tid\tcount\ttoken"]
-    for rank, token in enumerate(what.subset.ranked.tolist(), start=1):
-        form = forms[token]
-        # A control token stands for no bytes: show its name.
-        shown = readable(form if form is not None else what.tokenizer.backend.id_to_token(token) or "")
-        count = "-" if what.counts is None else str(int(what.counts[token]))
-        lines.append(f"{rank}\t{token}\t{count}\t{shown}")
-    path = folder / "tokens.tsv"
-    atomic_write(path, "\n".join(lines) + "\n")
     return path
 
 
@@ -144,12 +118,9 @@ def read_fr_spec(path: Path) -> Ids:
             source=path,
         ) from error
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
-        kinds = sorted({type(token).__name__ for token in value}) if isinstance(value, list) else []
         raise DataError(
             "the file holds no list of token ids",
-            got=f"a list of {', '.join(kinds) or 'nothing'}"
-            if kinds or value == []
-            else type(value).__name__,
+            got=f"{type(value).__name__}: {str(value)[:60]}",
             expected="a plain list of whole numbers, in rank order",
             source=path,
         )
@@ -197,8 +168,8 @@ def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
     """A frequency table from one count a line (SpecVocab); documents and bytes are not known and 0.
 
     Raises:
-        DataError: no such file, a line that is no count, or another number of lines than the tokenizer has ids
-            (further lines of 0 are padded rows).
+        DataError: no such file, a line that is no count, or another number of lines than the tokenizer has ids (further
+            lines of 0 are padded rows).
     """
     try:
         lines = path.read_text("ascii").splitlines()

@@ -24,19 +24,11 @@ DEFAULT_STEPS = 7
 def schedule_sizes(
     law: str, k_max: int, k_min: int | None = None, steps: int = DEFAULT_STEPS
 ) -> tuple[int, ...]:
-    """B(0) ... B(K - 1).
-
-    Args:
-        k_max: size at steps 0 and 1.
-        k_min: size that the law falls to; ``constant`` has none.
-        steps: K, the draft steps.
-
-    Returns:
-        K sizes, none above the one before it, all within k_min .. k_max.
+    """B(0) ... B(K - 1), never rising, within k_min .. k_max; K = ``steps``. ``constant`` has no k_min.
 
     Raises:
-        UsageError: an unknown law, K below 1, sizes below 1 or the wrong way round, a k_min that is missing
-            or has no meaning.
+        UsageError: an unknown law, K below 1, sizes below 1 or the wrong way round, a k_min that is missing or has no
+            meaning.
     """
     function: Callable[[int, int, int, int], int] = resolve(LAWS, law, "schedule")
     if law == "constant":

@@ -17,14 +17,8 @@ from ..overlap.token_bytes import byte_level_characters, is_byte_level
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids by purpose.
-
-    Attributes:
-        eos: end of sequence and end of turn.
-        control: special tokens that the chat template writes.
-        tools: added tokens for tool calls and thinking that the chat template writes.
-        bytes: the 256 single bytes, empty where the tokenizer does not have all of them.
-        others: special added tokens that are neither end nor control tokens.
+    """Ids by purpose: ends of sequence and turn, the chat template's special tokens (``control``) and its added
+    tokens for tool calls and thinking (``tools``), the 256 single bytes (empty without all), other special tokens.
     """
 
     eos: tuple[int, ...] = ()
@@ -75,20 +69,11 @@ Ids = npt.NDArray[np.int64]
 
 
 def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "error") -> Ids:
-    """The ``size`` ids of a draft vocabulary, in rank order.
+    """The ``size`` ids of a draft vocabulary, (R,) int64 in rank order, unique.
 
-    Forced ids come first, then the others by count, descending; ties go to the lower id (within the forced
-    ids too). FR-Spec (Zhao et al. 2025) and VocabTrim (Goel et al. 2025) differ in what was counted only.
-
-    Args:
-        counts: (V,) int64.
-        size: R, 1..V.
-        forced: ids that must be inside.
-        fill: when fewer than R ids are forced or have a count: ``error``, or ``lowest-id`` takes the lowest
-            ids without a count.
-
-    Returns:
-        (R,) int64, unique.
+    Forced ids come first, then the others by count (V,), descending; ties go to the lower id. FR-Spec (Zhao et al.
+    2025) and VocabTrim (Goel et al. 2025) differ in what was counted only. ``fill`` says what happens when fewer than R
+    ids are forced or have a count: ``error``, or ``lowest-id`` takes the lowest ids without a count.
 
     Raises:
         UsageError: R outside 1..V or below the number of forced ids, or a forced id outside the vocabulary.

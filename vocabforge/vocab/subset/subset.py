@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
-from ...core.errors import ArtifactError, DataError, UsageError
+from ...core.errors import DataError, UsageError
+from ...core.files import form_errors
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint
 from .select import Fill, Ids, select
 
@@ -28,12 +28,10 @@ class VocabSubset:
     Attributes:
         ids: (R,) int64, ascending; row j of a draft head stands for target id ``ids[j]``.
         ranked: (R,) int64, the same ids in rank order (the FR-Spec list).
-        vocab_size: V of the tokenizer; a target's head may have more, padded rows.
         forced: ids that are inside whatever their counts, ascending.
         coverage: share of the counted tokens whose id is inside, None when nothing was counted.
         filled: how many ids have neither a count nor a reason to be forced.
-        schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all
-            of them at every step.
+        schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all.
     """
 
     ids: Ids
@@ -106,7 +104,7 @@ class VocabSubset:
         return hashlib.sha256(head + self.ids.astype("<i8").tobytes()).hexdigest()
 
     def check_tokenizer(self, tokenizer: TextTokenizer, *, source: object) -> None:
-        """Refuse a tokenizer that this draft vocabulary was not made for; ``source`` is where it stands.
+        """Refuse a tokenizer that this draft vocabulary (of ``source``) was not made for.
 
         Raises:
             MismatchError: the fingerprints differ.
@@ -173,12 +171,7 @@ def save_subset(
     overwrite: bool = False,
     exports: Iterable[Callable[[Path], object]] = (),
 ) -> None:
-    """Write the artefact (kind ``subset``).
-
-    Args:
-        parents: content hashes by role.
-        exports: each is called with the folder and writes a further file into it, listed in the manifest.
-    """
+    """Write the artefact (kind ``subset``); each of ``exports`` is called with the folder and writes a further file."""
     meta = {
         "size": len(subset),
         "vocab_size": subset.vocab_size,
@@ -203,32 +196,26 @@ def load_subset(path: Path) -> VocabSubset:
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
-    try:
-        arrays, size = load_file(artifact.file(_FILE)), meta["size"]
-        subset = VocabSubset(
-            ids=arrays["ids"],
-            ranked=arrays["ranked"],
-            vocab_size=int(meta["vocab_size"]),
-            fingerprint=str(meta["fingerprint"]),
-            forced=tuple(int(token) for token in meta["forced"]),
-            coverage=meta["coverage"],
-            filled=int(meta["filled"]),
-            schedule=tuple(int(size) for size in meta.get("schedule", ())),
-        )
-        if not isinstance(meta["fingerprint"], str):
-            raise ValueError(f"fingerprint {meta['fingerprint']!r}")
-        if subset.coverage is not None and not (
-            type(subset.coverage) in (int, float) and 0 <= subset.coverage <= 1
-        ):
-            raise ValueError(f"coverage {subset.coverage!r}")
-        if len(subset) != size:
-            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({size})")
-    except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
-        got = error.got if isinstance(error, DataError) else error
-        raise ArtifactError(
-            "the draft vocabulary cannot be read",
-            got=got,
-            source=path,
-            remedy="make it again with select-vocab",
-        ) from error
+    with form_errors("the draft vocabulary cannot be read", path, remedy="make it again with select-vocab"):
+        arrays = load_file(artifact.file(_FILE))
+        try:
+            subset = VocabSubset(
+                ids=arrays["ids"],
+                ranked=arrays["ranked"],
+                vocab_size=int(meta["vocab_size"]),
+                fingerprint=meta["fingerprint"],
+                forced=tuple(int(token) for token in meta["forced"]),
+                coverage=meta["coverage"],
+                filled=int(meta["filled"]),
+                schedule=tuple(int(size) for size in meta.get("schedule", ())),
+            )
+        except DataError as error:
+            raise ValueError(error.got) from error
+        if not isinstance(subset.fingerprint, str):
+            raise ValueError(f"fingerprint {subset.fingerprint!r}")
+        share = subset.coverage
+        if share is not None and not (type(share) in (int, float) and 0 <= share <= 1):
+            raise ValueError(f"coverage {share!r}")
+        if len(subset) != meta["size"]:
+            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({meta['size']})")
     return subset

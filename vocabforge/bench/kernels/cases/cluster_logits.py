@@ -51,9 +51,6 @@ def _case(shape: ModelShape, kind: str) -> OpCase:
             "opened": opened(random),
         }
 
-    def vary(inputs: Inputs, seed: int) -> Inputs:
-        return {**inputs, "opened": opened(generator(inputs["hidden"].device, seed))}
-
     def floor(inputs: Inputs) -> float:
         listed = int(inputs["offsets"].diff()[inputs["opened"].any(0)].sum())
         return 2.0 * hidden * (listed + rows) + 4.0 * (listed * rows + listed) + rows * clusters
@@ -79,6 +76,5 @@ def _case(shape: ModelShape, kind: str) -> OpCase:
         floor_bytes=floor,
         floor_flops=2.0 * rows * shape.router_tokens * hidden,
         baselines={"matmul of as many contiguous rows": contiguous, "gather + matmul": gathered},
-        vary=vary,
         dtypes=(torch.bfloat16, torch.float16),
     )

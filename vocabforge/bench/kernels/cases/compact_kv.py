@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ....ops.compact_kv import compact_kv, compact_kv_reference
-from .types import Inputs, ModelShape, OpCase, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -26,29 +25,19 @@ def cases(shape: ModelShape) -> list[OpCase]:
             "destination": shape.prefix + torch.arange(pairs, device=device)[None],
         }
 
-    def run(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor]:
-        compact_kv(**inputs, backend=backend)
-        return inputs["keys"], inputs["values"]
-
-    def reference(inputs: Inputs) -> tuple[Tensor, Tensor]:
-        compact_kv_reference(**inputs)
-        return inputs["keys"], inputs["values"]
-
     def floor(inputs: Inputs) -> float:
         """Each moved slot read and written once, in both caches."""
         moved = int((inputs["source"] != inputs["destination"]).sum())
         per_slot = shape.layers * shape.kv_heads * shape.head_dim * inputs["keys"].element_size()
         return 4.0 * moved * per_slot + 16.0 * pairs
 
-    case = OpCase(
-        name=f"compact_kv L={shape.layers} P={pairs}",
-        op="compact_kv",
+    case = case_of_op(
+        compact_kv,
+        compact_kv_reference,
+        name=f"L={shape.layers} P={pairs}",
         sizes={"L": shape.layers, "P": pairs},
         make=make,
-        run=run,
-        reference=reference,
         floor_bytes=floor,
-        baselines={"torch": reference},
         tolerance=0.0,
         mutates=("keys", "values"),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),

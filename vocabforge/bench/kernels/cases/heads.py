@@ -216,7 +216,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
 
 def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
     """The case of one head."""
-    floor = partial(floor_bytes, shape=shape, setting=setting)
+    moved, work = head_cost(shape, setting)
     name = f"{setting.label} V={shape.vocab} N={shape.rows}"
     return OpCase(
         name=name,
@@ -233,11 +233,10 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
             "ops": int(setting.ops),
         },
         make=partial(_make, shape, setting),
-        vary=partial(_vary, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
         reference=partial(_reference, setting, shape.topk),
-        floor_bytes=floor,
-        floor_flops=2.0 * shape.rows * _macs(shape, setting),
+        floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
+        floor_flops=2.0 * shape.rows * work,
         check=_check,
     )
 
@@ -250,37 +249,24 @@ def requests_of(rows: int) -> int:
 def _make(
     shape: ModelShape, setting: BenchHead, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Inputs:
-    random = generator(device, seed)
-    size = (shape.vocab, shape.hidden)
-    weight = normal(size, random, dtype, LOGIT / shape.hidden**0.5)
+    random, rows = generator(device, seed), shape.rows
+    weight = normal((shape.vocab, shape.hidden), random, dtype, LOGIT / shape.hidden**0.5)
     base = HeadBase(nn.Parameter(weight, False), torch.arange(shape.vocab, device=device), weight)
-    return _with_head(shape, setting, base, seed)
-
-
-def _vary(shape: ModelShape, setting: BenchHead, inputs: Inputs, seed: int) -> Inputs:
-    """Another head over the same big matrix: it touches other rows, and has weights of its own."""
-    return _with_head(shape, setting, inputs["base"], seed)
-
-
-def _with_head(shape: ModelShape, setting: BenchHead, base: HeadBase, seed: int) -> Inputs:
-    random = generator(base.weight.device, seed + 1)
-    dtype, rows = base.weight.dtype, shape.rows
     hidden, previous = (_rows(shape, random, dtype, setting.alike) for _ in range(2))
-    tokens = torch.randint(shape.vocab, (1,), generator=random, device=hidden.device).expand(rows).clone()
+    tokens = torch.randint(shape.vocab, (1,), generator=random, device=device).expand(rows).clone()
     requests = requests_of(rows)
     context = distinct_ids(shape.vocab, (requests, text_tokens(shape)), random)
-    state = DraftState(_STEP, tokens, previous, requests, context)
     head, module, used = build_setting(shape, setting, base, random)
     own = {f"part {n}": one for n, one in enumerate(module.parameters())} if module is not None else {}
     return {
         "head": head,
         "hidden": hidden,
-        "state": state,
+        "state": DraftState(_STEP, tokens, previous, requests, context),
         "base": base,
         "module": module,
         "used": used,
         "fp8": setting.fp8,
-        "weight": base.weight,
+        "weight": weight,
         **own,
     }
 
@@ -295,33 +281,28 @@ def _rows(shape: ModelShape, random: torch.Generator, dtype: torch.dtype, alike:
     return common + noise
 
 
-def _macs(shape: ModelShape, setting: BenchHead) -> int:
-    """Multiply-adds of a row that cannot be avoided."""
-    scorer = setting.rank * (shape.vocab + shape.hidden)
-    width = max(1, shape.hidden // 4)
-    return {
-        "full": shape.vocab * shape.hidden,
-        "static": shape.static * shape.hidden,
-        "low-rank": scorer,
-        "ranker": scorer + setting.shortlist * shape.hidden,
-        "router": width * (2 * shape.hidden + shape.clusters) + shape.router_tokens * shape.hidden,
-        "context": shape.context_tokens * shape.hidden,
-        "hybrid": scorer + (hybrid_core(shape) + setting.shortlist) * shape.hidden,
+def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[float, float]:
+    """Fewest bytes that a head reads for a step, and multiply-adds of a row: scorer or MLP whole, listed rows once.
+
+    Args:
+        item: bytes of a weight.
+    """
+    d, unlike = shape.hidden, 1 if setting.alike else shape.rows
+    scorer = setting.rank * (shape.vocab + d)  # 0 without one
+    routed = max(1, d // 4) * (2 * d + shape.clusters) if setting.kind == "router" else 0
+    rows = {
+        "full": shape.vocab,
+        "static": min(shape.static, shape.vocab),
+        "low-rank": 0,
+        "ranker": setting.shortlist,
+        "router": shape.router_tokens,
+        "context": shape.context_tokens,
+        "hybrid": hybrid_core(shape) + setting.shortlist,
     }[setting.kind]
-
-
-def floor_bytes(inputs: Inputs, shape: ModelShape, setting: BenchHead) -> float:
-    """Every weight row that the step needs, once: scorers and MLPs whole, rows of the LM head that any row lists."""
-    item = inputs["weight"].element_size()
-    module = inputs["module"]
-    own = 0.0 if module is None else float(sum(p.numel() * p.element_size() for p in module.parameters()))
+    moved = float((scorer + routed + min(rows * unlike, shape.vocab) * d) * item)
     if setting.fp8:  # one byte a weight of W_vocab, and four a row
-        own += shape.vocab * (setting.rank * (1.0 - item) + 4.0)
-    rows = 0
-    if setting.kind not in ("low-rank", "static"):  # those read their own parts only
-        listed = law_of(setting.kind, inputs, shape.topk)[1]
-        rows = shape.vocab if listed is None else int(listed.any(0).sum())
-    return float(own + rows * shape.hidden * item + shape.rows * shape.hidden * item)
+        moved += shape.vocab * (setting.rank * (1.0 - item) + 4.0)
+    return moved, float(scorer + routed + rows * d)
 
 
 def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:

@@ -35,9 +35,6 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
             "ids": _ids(kind, vocab, rows, k, random).int(),
         }
 
-    def vary(inputs: Inputs, seed: int) -> Inputs:
-        return {**inputs, "ids": _ids(kind, vocab, rows, k, generator(inputs["hidden"].device, seed)).int()}
-
     def floor(inputs: Inputs) -> float:
         """Each distinct row once, whoever asks for it; hidden states, ids and logits once."""
         listed = int(inputs["ids"].unique().numel())
@@ -57,6 +54,5 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         floor_bytes=floor,
         floor_flops=2.0 * rows * k * d,
         baselines={"gather + matmul": gather},
-        vary=vary,
         dtypes=(torch.bfloat16, torch.float16),
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ....ops.rope_store import rope_store, rope_store_reference
-from .types import Inputs, ModelShape, OpCase, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -30,26 +29,16 @@ def cases(shape: ModelShape) -> list[OpCase]:
             "qk_norm": normal((heads + kv_heads, dim), random, dtype) if shape.qk_norm else None,
         }
 
-    def run(inputs: Inputs, backend: str) -> tuple[Tensor, ...]:
-        q = rope_store(**inputs, heads=heads, eps=shape.eps, backend=backend)
-        return q, inputs["keys"], inputs["values"]
-
-    def reference(inputs: Inputs) -> tuple[Tensor, ...]:
-        q = rope_store_reference(**inputs, heads=heads, eps=shape.eps)
-        return q, inputs["keys"], inputs["values"]
-
     moved = 2.0 * dim * (rows * (2 * every + 2) + (heads + kv_heads if shape.qk_norm else 0)) + 8.0 * rows
-    return [
-        OpCase(
-            name=f"rope_store T={rows} Hq={heads} Hkv={kv_heads} D={dim}",
-            op="rope_store",
-            sizes={"B": 1, "T": rows, "Hq": heads, "Hkv": kv_heads, "D": dim},
-            make=make,
-            run=run,
-            reference=reference,
-            floor_bytes=moved,
-            baselines={"torch": reference},
-            mutates=("keys", "values"),
-            dtypes=(torch.bfloat16, torch.float16),
-        )
-    ]
+    case = case_of_op(
+        rope_store,
+        rope_store_reference,
+        {"heads": heads, "eps": shape.eps},
+        name=f"T={rows} Hq={heads} Hkv={kv_heads} D={dim}",
+        sizes={"B": 1, "T": rows, "Hq": heads, "Hkv": kv_heads, "D": dim},
+        make=make,
+        floor_bytes=moved,
+        mutates=("keys", "values"),
+        dtypes=(torch.bfloat16, torch.float16),
+    )
+    return [case]

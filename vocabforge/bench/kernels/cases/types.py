@@ -1,8 +1,7 @@
 """What a benchmark of an op is made of: sizes of models, and cases with inputs, floor, baselines and check.
 
-A module ``cases/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X. Everything else (repeats, graphs,
-rotation of inputs, poisoned outputs, spread) is the protocol of ``bench_kernels_timing``. For an example see
-docs/guides/add-a-kernel.md.
+A module ``cases/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X; everything else is the protocol of
+``timing.py``. For an example see docs/guides/add-a-kernel.md.
 """
 
 from __future__ import annotations
@@ -23,23 +22,18 @@ class ModelShape:
     """Sizes of a model and of a draft step.
 
     Attributes:
-        name: for tables.
-        hidden: d.
-        vocab: V, rows of the LM head.
+        hidden, vocab: d and V of the LM head.
         rows: N, hidden states of one draft step (1 to 64).
         static: rows of a static draft vocabulary.
-        shortlists: candidates k of the ranker.
-        ranks: r of the ranker, d/8 and d/16.
-        router_tokens: tokens in the clusters that the router opens, about.
+        shortlists, ranks: candidates k and rank r of the ranker.
+        router_tokens: in the clusters that the router opens, about; it has ``clusters``.
         context_tokens: size of the context's vocabulary.
-        clusters: M of the router.
         topk: children of a tree node, and nodes expanded in a round.
         depth: rounds after the root's expansion; a tree has depth + 1 levels.
         nodes: nodes of the verified tree, root included.
         prefix: committed positions in the caches.
-        eps: of RMS norms.
         qk_norm: the heads of queries and keys are normed (Qwen3).
-        small: sizes for a CPU, where the code is proved and nothing is timed for its own sake.
+        small: sizes for a CPU, where nothing is timed for its own sake.
     """
 
     name: str
@@ -99,17 +93,12 @@ class OpCase:
         op: row of ``OP_BENCHES``.
         sizes: the numbers behind ``name``, for the JSON.
         make: (device, dtype, seed) -> inputs by name. Random data, never zeros.
-        run: (inputs, backend) -> the op's outputs; no host synchronisation, so that a graph can capture it. An op
-            that writes into an input returns that input.
+        run: (inputs, backend) -> the op's outputs, without waiting for the device; a written input is returned.
         reference: inputs -> what ``run`` must give, in plain PyTorch.
-        floor_bytes: fewest bytes moved through device memory, each input read once and each output written
-            once; a function of the inputs where it depends on them (distinct rows).
+        floor_bytes: fewest bytes moved, each input read and each output written once; may depend on the inputs.
         floor_flops: operations that must be done, a multiply-add being 2.
-        baselines: name -> another way to the same result, as torch alone does it; timed beside the op, not checked.
-        vary: (inputs, seed) -> other inputs that may share big tensors with the first where each touches another
-            part of them (ids that differ); None: ``make`` with another seed.
-        check: (inputs after the run, outputs, expected) -> None or what is wrong; None: :func:`close` with
-            ``tolerance``.
+        baselines: name -> another way to the same result; timed, not checked.
+        check: (inputs after the run, outputs, expected) -> what is wrong; None: :func:`close` with ``tolerance``.
         tolerance: most ‖out − expected‖ / ‖expected‖ over finite floating-point entries; integers are equal.
         mutates: names of the inputs that ``run`` writes to; the check works on copies.
         dtypes: of hidden states and weights; the first is measured, all are checked.
@@ -125,7 +114,6 @@ class OpCase:
     floor_bytes: float | Callable[[Inputs], float]
     floor_flops: float = 0.0
     baselines: Mapping[str, Callable[[Inputs], Any]] = field(default_factory=dict)
-    vary: Callable[[Inputs, int], Inputs] | None = None
     check: Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], str | None] | None = None
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
@@ -138,11 +126,12 @@ class OpCase:
 
 
 def case_of_op(
-    op: Callable[..., Outputs],
-    reference: Callable[..., Outputs],
+    op: Callable[..., Outputs | None],
+    reference: Callable[..., Outputs | None],
     fixed: Mapping[str, Any] | None = None,
     *,
     name: str,
+    mutates: tuple[str, ...] = (),
     **rest: Any,
 ) -> OpCase:
     """The case of an op that takes its inputs by name, and of its reference, which is the baseline ``torch``.
@@ -150,18 +139,25 @@ def case_of_op(
     Args:
         fixed: further arguments of both.
         name: without the op's.
-        rest: of :class:`OpCase`; what stands here holds.
+        mutates: of :class:`OpCase`; these inputs are outputs, too.
+        rest: of :class:`OpCase`.
     """
     fixed = fixed or {}
 
+    def with_written(made: Outputs | None, inputs: Inputs) -> Outputs:
+        if not mutates:
+            assert made is not None
+            return made
+        return (*(() if made is None else outputs_of(made)), *(inputs[name] for name in mutates))
+
     def run(inputs: Inputs, backend: str) -> Outputs:
-        return op(**inputs, **fixed, backend=backend)
+        return with_written(op(**inputs, **fixed, backend=backend), inputs)
 
     def plain(inputs: Inputs) -> Outputs:
-        return reference(**inputs, **fixed)
+        return with_written(reference(**inputs, **fixed), inputs)
 
     own = {"op": op.__name__, "run": run, "reference": plain, "baselines": {"torch": plain}}
-    return OpCase(**{**own, **rest, "name": f"{op.__name__} {name}"})
+    return OpCase(**{**own, **rest, "name": f"{op.__name__} {name}", "mutates": mutates})
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:

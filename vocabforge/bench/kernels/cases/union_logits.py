@@ -19,21 +19,14 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
     rows, vocab, d, used = shape.rows, shape.vocab, shape.hidden, int(columns * counted)
 
-    def listed(random: torch.Generator) -> Tensor:
-        order = torch.randperm(vocab, generator=random, device=random.device)
-        return order[:columns].int()
-
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
         random = generator(device, seed)
         return {
             "hidden": normal((rows, d), random, dtype),
             "weight": normal((vocab, d), random, dtype, d**-0.5),
-            "rows": listed(random),
+            "rows": torch.randperm(vocab, generator=random, device=device)[:columns].int(),
             "count": torch.tensor([used], dtype=torch.int32, device=device) if used < columns else None,
         }
-
-    def vary(inputs: Inputs, seed: int) -> Inputs:
-        return {**inputs, "rows": listed(generator(inputs["hidden"].device, seed))}
 
     def gather(inputs: Inputs) -> Tensor:
         return F.linear(inputs["hidden"], inputs["weight"][inputs["rows"]]).float()
@@ -51,6 +44,5 @@ def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
         floor_bytes=2.0 * d * (used + rows) + 4.0 * (columns + rows * columns),
         floor_flops=2.0 * rows * used * d,
         baselines={"gather + matmul": gather, "matmul of as many contiguous rows": contiguous},
-        vary=vary,
         dtypes=(torch.bfloat16, torch.float16),
     )

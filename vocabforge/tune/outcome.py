@@ -4,35 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from ...core.config import StrictModel
-from ...decode.build.spec import MethodSpec
-from ...evaluate.results.schema import Figure
-from ..types import Seconds
+from ..core.config import StrictModel
+from ..decode.build.spec import MethodSpec
+from ..evaluate.results.schema import Figure
 
 TUNE = "tune.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.html"
 SCHEMA_VERSION = 1
-
-
-class _Figures(StrictModel):
-    """Figures of which files of earlier versions hold more."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class Times(StrictModel):
-    """Seconds with bounds."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, seconds: Seconds) -> Times:
-        return cls(value=seconds.value, low=seconds.low, high=seconds.high)
 
 
 class BatchRow(StrictModel):
@@ -48,11 +29,11 @@ class BatchRow(StrictModel):
     batch: int
     tokens_per_s: Figure
     speedup: float | None
-    cycle: Times
+    cycle: Figure
     warnings: list[str] = Field(default_factory=list)
 
 
-class CandidateRow(_Figures):
+class CandidateRow(StrictModel):
     """One draft head with one draft tree.
 
     Attributes:
@@ -66,7 +47,6 @@ class CandidateRow(_Figures):
     name: str
     head: str
     scores: str
-    tree: str
     state: str
     prompts: int
     identical: int
@@ -79,21 +59,6 @@ class CandidateRow(_Figures):
         return next((row for row in self.batches if row.batch == batch), None)
 
 
-class RunnerUp(_Figures):
-    """What another way lacks, beside the recommended one.
-
-    Attributes:
-        tokens_per_s, accepted, cycle: its share of the recommended one's, less 1: -0.1 is a tenth less.
-        sure: the intervals of the two do not overlap.
-    """
-
-    name: str
-    tokens_per_s: float
-    accepted: float
-    cycle: float
-    sure: bool
-
-
 class Recommendation(StrictModel):
     """What to run with so many requests side by side.
 
@@ -101,7 +66,7 @@ class Recommendation(StrictModel):
         method: name of a candidate, or ``plain``.
         speedup: over plain decoding, predicted.
         why: sentences.
-        runner_ups: the best of each other draft head, the best other tree, and plain decoding.
+        others: the best of each other draft head and the next tree of this one, the best first.
     """
 
     batch: int
@@ -109,49 +74,37 @@ class Recommendation(StrictModel):
     tokens_per_s: Figure
     speedup: float | None
     why: list[str]
-    runner_ups: list[RunnerUp]
+    others: list[str]
 
 
-class CheckedPrediction(_Figures):
-    """A prediction beside what ``eval`` measured.
+class CheckedPrediction(StrictModel):
+    """A prediction and what ``eval`` measured.
 
     Attributes:
         error: predicted over measured, less 1.
-        inside: the predicted interval and the measured one overlap.
+        predicted_rank, measured_rank: from 1; 0 for plain decoding.
     """
 
     name: str
     predicted: Figure
     measured: Figure
     error: float
-    inside: bool
     predicted_rank: int
     measured_rank: int
-    predicted_accepted: Figure
-    measured_accepted: Figure
 
 
-class TuneCheck(_Figures):
+class TuneCheck(StrictModel):
     """Predictions compared with ``eval`` on the other half of the prompts.
 
     Attributes:
-        rows: configurations by predicted rank; ``plain`` beside them, unranked.
-        mean_error, worst_error: of the sizes of the errors; ``speedup_error`` the mean size of those of speed-ups over
-            plain decoding, in which a machine that was busier in one of the two measurements cancels.
-        top: names of the best three as predicted; ``measured_top`` as measured.
+        rows: configurations by predicted rank, plain decoding last.
+        mean_error: of the sizes of their errors.
         evaluation: folder of the evaluation.
     """
 
     questions: int
     rows: list[CheckedPrediction]
-    plain: CheckedPrediction
     mean_error: float
-    worst_error: float
-    speedup_error: float
-    top: list[str]
-    measured_top: list[str]
-    same_top: bool
-    same_order: bool
     evaluation: str
 
 
@@ -162,7 +115,7 @@ class TuneResults(StrictModel):
         what_if: the latency file that seconds were taken from, of another machine; None: measured here.
         latency: facts of the latency table: machine, device, dtype.
         inputs: hashes by role.
-        prompts: how many acceptance was ``measured`` on, how many are for ``checking``, and how many were ``left_out``.
+        prompts: how many acceptance was ``measured`` on, are for ``checking``, and were ``left_out``.
         plain: plain decoding by batch size.
         remarks: what a reader must know: time that ran out, outputs that differ.
     """

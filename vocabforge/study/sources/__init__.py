@@ -1,1 +1,0 @@
-"""The study's texts and held-out sources."""

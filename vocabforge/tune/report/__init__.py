@@ -1,1 +1,0 @@
-"""What a tuning run shows."""
