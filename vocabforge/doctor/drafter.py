@@ -103,7 +103,7 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
 
 def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
     """It loads, and every value is finite; the value is the drafter."""
-    tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
+    tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight, target.model.transform)
     drafter, _ = load_drafter(path, tensors, target.path)
     if broken := not_finite(drafter.named_parameters()):
         return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")

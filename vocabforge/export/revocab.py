@@ -94,7 +94,9 @@ def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
     size = None if weight is None else len(ids)
     config = dataclasses.replace(drafter.config, draft_vocab_size=size)
     target_ids = None if weight is None else ids
-    copied = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, target_ids)
+    copied = new_drafter(
+        drafter.kind, config, drafter.embedding, drafter.target_head, target_ids, drafter.target_transform
+    )
     own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
     copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
     return copied.to(drafter.head_weight).eval().requires_grad_(False)

@@ -175,7 +175,7 @@ class StudyHeads:
 
     def _loaded(self, name: str) -> tuple[Drafter, Artifact | None]:
         if name not in self._drafters:
-            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             self._drafters[name] = load_drafter(drafter_folder(self.place, name), tensors, self.target)
         return self._drafters[name]
 

@@ -220,7 +220,7 @@ def build_trainer(
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }
-    step = TrainStep(drafter, heads, target.head_weight, step_settings(config))
+    step = TrainStep(drafter, heads, target.head_weight, step_settings(config), target.transform)
     live = None
     if make_live is not None and config.run.live.prompts and group.rank == 0:
         live = make_live(target, data.prepared.prompts, config, tokenizer)
@@ -259,7 +259,9 @@ def _fresh_drafter(
 ) -> Drafter:
     kind, subset = basis.config.drafter.kind, basis.subset
     ids = None if subset is None else torch.from_numpy(subset.ids)
-    drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids).to(device)
+    drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids, target.transform).to(
+        device
+    )
     some = list(range(min(len(data.train), CALIBRATION_ROWS)))
     batch = captured(to_tensors(data.train, some, device), [("train", row) for row in some])
     start_from_target(drafter, batch)
@@ -269,7 +271,9 @@ def _fresh_drafter(
 def _loaded_drafter(basis: Basis, target: Any, fingerprint: str) -> Drafter:
     wanted, subset = basis.config.drafter, basis.subset
     assert wanted.init is not None
-    drafter, artifact = load_trainable(wanted.init, TargetTensors(target.embedding, target.head_weight))
+    drafter, artifact = load_trainable(
+        wanted.init, TargetTensors(target.embedding, target.head_weight, target.transform)
+    )
     check_target(artifact, fingerprint, target=basis.config.target)
     if subset is not None and drafter.target_ids.tolist() != subset.ids.tolist():
         raise MismatchError(

@@ -68,7 +68,7 @@ class Models:
     def drafter(self, path: Path) -> tuple[Drafter, Artifact | None]:
         """A trained drafter of any layout over the target's tensors, and its artefact where it is one."""
         if path not in self._drafters:
-            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             drafter, artifact = load_drafter(path, tensors, self.target)
             expected = trained_for(artifact)
             if expected and expected != self.tokenizer.fingerprint:

@@ -85,7 +85,7 @@ def choose_fallback(
         counts = counting.plain_counts(rows)
         ranked = choose_ids(counts, request.filler, request.forced, allowed, size)
         kept_rows, _ = rows_of(base, np.sort(ranked).tolist())
-        head = StaticHead(base.weight[kept_rows], base.target_ids[kept_rows])
+        head = StaticHead(base.weight[kept_rows], base.target_ids[kept_rows], transform=base.transform)
         static, moving = (
             judging.measure(tree_proposer(model, drafter, one, tree)) for one in (head, dynamic)
         )

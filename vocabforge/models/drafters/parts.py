@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ...core.errors import ConfigError, MismatchError
 from ..kv_cache import KVCache, Sight, sight_attention
 from ..rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
+from ..target.logits import IDENTITY, LogitTransform
 from .eagle_layers import LayerSizes
 
 _MOST = 1 << 28  # no size of any model comes near
@@ -218,6 +219,7 @@ class OverTarget:
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
+    target_transform: LogitTransform
     lm_head: nn.Linear
 
     @property
@@ -229,11 +231,16 @@ class OverTarget:
         """The rows that score draft tokens: (R, H) or (V, H)."""
         return self.lm_head.weight if self.has_own_head else self.target_head
 
+    @property
+    def transform(self) -> LogitTransform:
+        """Of the logits of ``head_weight``: the target's where the head is; an own head learns what comes of it."""
+        return IDENTITY if self.has_own_head else self.target_transform
+
     @torch.no_grad()
     def init_own_head(self) -> None:
-        """An own LM head takes the target's rows of the same tokens."""
+        """An own LM head takes the target's rows of the same tokens, with the target's scale."""
         if self.has_own_head:
-            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+            self.lm_head.weight.copy_(self.target_head[self.target_ids] * self.target_transform.scale)
 
     def fuse(self, features: Tensor) -> Tensor:
         """The target's hidden states as they are: (..., H)."""
@@ -245,7 +252,7 @@ class OverTarget:
 
     def logits(self, g: Tensor) -> Tensor:
         """(..., H) -> (..., R or V) draft logits."""
-        return F.linear(self.read(g), self.head_weight)
+        return self.transform(F.linear(self.read(g), self.head_weight))
 
     def embed(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""
@@ -278,7 +285,12 @@ class RotaryPositions:
 
 
 def share_target(
-    drafter: nn.Module, sizes: Any, embedding: Tensor, head: Tensor, target_ids: Tensor | None
+    drafter: Any,
+    sizes: Any,
+    embedding: Tensor,
+    head: Tensor,
+    target_ids: Tensor | None,
+    transform: LogitTransform,
 ) -> None:
     """Register the target's tensors (V, H), and the own head's ids (R,), as buffers neither trained nor saved.
 
@@ -305,6 +317,7 @@ def share_target(
         target_ids = torch.arange(rows or sizes.vocab_size)
     drafter.register_buffer("embedding", embedding.detach(), persistent=False)
     drafter.register_buffer("target_head", head.detach(), persistent=False)
+    drafter.target_transform = transform
     drafter.register_buffer("target_ids", target_ids, persistent=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..drafters.io import load_target_tensors
 from .hf import default_aux_layers
 from .load import read_target_config
-from .logits import LogitTransform
+from .logits import IDENTITY, LogitTransform
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TargetHead:
     embedding: Tensor
     head_weight: Tensor
     aux_layers: tuple[int, ...]
-    transform: LogitTransform = field(default_factory=LogitTransform)
+    transform: LogitTransform = IDENTITY
 
     @classmethod
     def load(

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from .logits import LogitTransform
+
 
 class TargetOutput(NamedTuple):
     """``hidden`` (B, T, H) as the LM head reads it; ``aux`` (B, T, n * H) layer outputs, or None."""
@@ -60,6 +62,11 @@ class Target(Protocol):
     @property
     def lm_head_weight(self) -> Tensor:
         """(V, H)."""
+        ...
+
+    @property
+    def transform(self) -> LogitTransform:
+        """Of the LM head's output."""
         ...
 
     def parameters(self) -> Iterable[Tensor]:

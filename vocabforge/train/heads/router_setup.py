@@ -150,7 +150,7 @@ def _models(
     target = load_capture_target(
         config.target, config.capture, aux_layers=drafter.config.aux_layers or None, device=device
     )
-    tensors = TargetTensors(target.embedding.detach(), target.head_weight.detach())
+    tensors = TargetTensors(target.embedding.detach(), target.head_weight.detach(), target.transform)
     return target, load_drafter(config.drafter, tensors, config.target)[0], artifact
 
 
