@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from ..core.console import say
 from ..core.errors import UnsupportedError, VocabForgeError
+from ..core.values import Backend
 from .lean.config import LeanConfig
 from .lean.model import load_target, share_target
 from .target.hf import HFTarget
 from .target.interface import Target
 from .target.load import read_target_config
-
-Backend = Literal["auto", "lean", "transformers"]
 
 
 def lean_problem(path: Path) -> VocabForgeError | None:

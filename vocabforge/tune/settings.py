@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..core.config import StrictModel
 from ..core.errors import UsageError
-from ..core.values import labelled, sizes_in, words_in
+from ..core.values import Backend, labelled, sizes_in, words_in
 from ..decode.build.spec import MethodSpec, option_of
 
 Sizes = Annotated[
@@ -62,6 +62,7 @@ class TuneSettings(StrictModel):
     tokenizer: Path | None = option("Tokenizer folder [default: the target's].")
     dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
     device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")
 
     @property
     def latency_seconds(self) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...evaluate.run.settings import RunSettings
 
 # What a recipe decides, by the parameter's name.
-_RECIPES_OWN = ("target", "tokenizer", "dtype", *MethodSpec.model_fields)
+_RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
 
 
 class MethodOptions(StrictModel):
@@ -167,7 +167,7 @@ def evaluate(
     device = str(choose_device(passes.device))
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
-        recipe, models = _recipe_of(grid, target, tokenizer, passes.dtype, device=device, sampled=sampled)
+        recipe, models = _recipe_of(grid, target, tokenizer, passes, device=device, sampled=sampled)
     made = recipe_methods(recipe, methods.method, device=device, wrap=wrap, sampled=sampled, models=models)
     provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
     handling = OutputOptions(
@@ -186,7 +186,13 @@ def evaluate(
 
 
 def _recipe_of(
-    grid: MethodGrid, target: Path, tokenizer: Path | None, dtype: str, *, device: str, sampled: bool
+    grid: MethodGrid,
+    target: Path,
+    tokenizer: Path | None,
+    passes: PassOptions,
+    *,
+    device: str,
+    sampled: bool,
 ) -> tuple[DecodingRecipe, Models]:
     """The recipe that the command line stands for, and what was loaded to make it.
 
@@ -200,9 +206,15 @@ def _recipe_of(
 
     # Before anything is loaded.
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
-    models = Models(target, tokenizer, device=device, dtype=dtype)
+    models = Models(target, tokenizer, device=device, dtype=passes.dtype, backend=passes.target_backend)
     specs = grid_specs(models, grid, sampled=sampled)
-    values = {"target": target, "tokenizer": tokenizer, "dtype": dtype, "methods": specs}
+    values = {
+        "target": target,
+        "tokenizer": tokenizer,
+        "dtype": passes.dtype,
+        "target_backend": passes.target_backend,
+        "methods": specs,
+    }
     return DecodingRecipe.model_validate(values), models
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ...core.config import StrictModel
+from ...core.values import Backend
 from ...decode.build.spec import MethodGrid, MethodSpec
 from .groups import FromModel, option
 
@@ -30,6 +31,11 @@ class PassOptions(StrictModel):
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
     dtype: str = option("float32", "float32, bfloat16 or float16.")
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    target_backend: Backend = option(
+        "auto",
+        "Code that computes the target: lean (ours), transformers (its own) or auto: lean where it knows the "
+        "architecture.",
+    )
 
 
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:

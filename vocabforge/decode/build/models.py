@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
 from ...core.errors import ArtifactError, DataError, UsageError
+from ...core.values import Backend
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...export.registry import load_drafter
-from ...models.backends import Backend, load_decoding_target
+from ...models.backends import load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors

@@ -11,6 +11,7 @@ from pydantic import field_validator
 from ...core.config import StrictModel, parse_config, read_yaml
 from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
+from ...core.values import Backend
 from .spec import MethodSpec
 
 PLAIN = "plain"  # the method that every run has: decoding without drafts
@@ -25,6 +26,7 @@ class DecodingRecipe(StrictModel):
     target: Path
     tokenizer: Path | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    target_backend: Backend = "auto"
     methods: dict[str, MethodSpec]
 
     @field_validator("methods")

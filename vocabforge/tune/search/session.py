@@ -52,7 +52,11 @@ class TuneSession:
     def __init__(self, output: Path, settings: TuneSettings, space: MethodSpace) -> None:
         self.output, self.settings = output, settings
         self.models = Models(
-            settings.target, settings.tokenizer, device=settings.device, dtype=settings.dtype
+            settings.target,
+            settings.tokenizer,
+            device=settings.device,
+            dtype=settings.dtype,
+            backend=settings.target_backend,
         )
         self.drafter = self.models.drafter(settings.drafter)[0]
         self.trees = trees_of(space, self.drafter.max_steps)
