@@ -57,7 +57,8 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert "16 tokens as plain decoding" in ours["drafter: drafting"]["found"]
     assert "64 of 261 tokens" in ours["draft vocabulary: artefact"]["found"]
     assert "--format sglang-eagle3" in ours["servers: layout"]["found"]
-    assert len(ours) == 19
+    assert "by the lean decoder; drafts trees" in ours["what it can do: decodes"]["found"]
+    assert len(ours) == 24
 
 
 def test_it_ends_with_a_verdict(pristine: World, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
 
 def _check_models(report: Report, target: Path, asked: Subjects) -> None:
     from ...core.console import say
+    from ...doctor.abilities import check_abilities
     from ...doctor.drafter import check_vocab
     from ...doctor.target import check_target
 
@@ -100,6 +101,7 @@ def _check_models(report: Report, target: Path, asked: Subjects) -> None:
     if asked.vocab is not None:
         say(f"Checking the draft vocabulary {asked.vocab} …")
         check_vocab(report, asked.vocab, facts, loaded)
+    check_abilities(report, facts)
 
 
 def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:

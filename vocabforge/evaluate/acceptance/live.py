@@ -153,6 +153,7 @@ class LiveAcceptance:
     def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
         """The configured tree, as far as the drafter's steps and the draft vocabulary can fill it."""
         topk, depth = min(self.config.topk, head.size), _depth(drafter, self.config.depth)
+        topk = 1 if self.model.config.recurrent else topk  # such targets verify chains
         return TreeSettings(topk, depth, max(depth + 2, min(self.config.total, topk + depth * topk**2 + 1)))
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from ...core.files import atomic_write_json, form_errors, read_json
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
 from ..target.load import read_target_config
 from ..target.logits import IDENTITY, LogitTransform
+from ..target.text_config import text_config
 from .interface import Drafter
 from .registry import DRAFTERS, drafter_class, new_drafter
 
@@ -229,7 +229,7 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     shared = {name: torch.empty(item.shape, dtype=dtype) for name, item in wanted.items()}
     fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
     head_rows = shared.get(LM_HEAD, shared[EMBEDDING])
-    return TargetTensors(shared[EMBEDDING], head_rows, LogitTransform.of(SimpleNamespace(**config)))
+    return TargetTensors(shared[EMBEDDING], head_rows, LogitTransform.of(text_config(config, path)))
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:

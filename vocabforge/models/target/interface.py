@@ -69,7 +69,7 @@ class Target(Protocol):
         """Of the LM head's output."""
         ...
 
-    def parameters(self) -> Iterable[Tensor]:
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """All weights."""
         ...
 

@@ -257,7 +257,7 @@ def shapes_of_target(model: Target, fingerprint: str = "") -> Shapes:
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,
         layers=config.num_layers,
-        parameters=sum(one.numel() for one in model.parameters()),
+        parameters=sum(one.numel() for _, one in model.named_parameters()),
         fingerprint=fingerprint,
     )
 

@@ -59,7 +59,11 @@ class TuneSession:
             backend=settings.target_backend,
         )
         self.drafter = self.models.drafter(settings.drafter)[0]
-        self.trees = trees_of(space, self.drafter.max_steps)
+        self.trees = [
+            tree
+            for tree in trees_of(space, self.drafter.max_steps)
+            if tree.topk == 1 or not self.models.model.config.recurrent
+        ]
         most = max(tree.total for tree in self.trees)
         self.halves: Halves = read_halves(
             settings.prompts,
