@@ -30,12 +30,6 @@ TARGETS = {
         "not valid JSON",
     ),
     "config a list": (lambda w: damaged(w.target, lambda d: (d / "config.json").write_text("[]")), "object"),
-    "unsupported architecture": (
-        lambda w: damaged(
-            w.target, lambda d: edit_json(d / "config.json", architectures=["MambaForCausalLM"])
-        ),
-        "LlamaForCausalLM",
-    ),
     "weights truncated": (
         lambda w: damaged(w.target, lambda d: truncate(d / "model.safetensors")),
         "truncated",
@@ -61,7 +55,7 @@ TARGETS = {
         "no tokenizer.json",
     ),
 }
-LEAN_ONLY = ("unsupported architecture", "weights of another size")
+LEAN_ONLY = ("weights of another size",)
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -70,6 +64,12 @@ def test_generate_with_a_bad_target(world: World, kind: str) -> None:
     result = invoke("generate", "--target", make(world), "--prompt", "hi")
     assert_user_error(result, 1, said)
     assert result.stdout == ""
+
+
+def test_the_lean_decoder_may_be_asked_for_what_it_does_not_compute(world: World) -> None:
+    other = damaged(world.target, lambda d: edit_json(d / "config.json", architectures=["MambaForCausalLM"]))
+    result = invoke("generate", "--target", other, "--target-backend", "lean", "--prompt", "hi")
+    assert_user_error(result, 1, "LlamaForCausalLM")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TARGETS if kind not in LEAN_ONLY])

@@ -181,7 +181,11 @@ def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch)
 
         return run
 
-    for name, attribute in (("target", "load_target"), ("drafter", "load_drafter"), ("head", "load_head")):
+    for name, attribute in (
+        ("target", "load_decoding_target"),
+        ("drafter", "load_drafter"),
+        ("head", "load_head"),
+    ):
         monkeypatch.setattr(build_models, attribute, counted(name, getattr(build_models, attribute)))
     recipe = recipe_of(
         place,

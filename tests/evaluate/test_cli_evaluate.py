@@ -36,10 +36,12 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
-    def recipe_of(grid, target, tokenizer, dtype, **_):
+    def recipe_of(grid, target, tokenizer, passes, **_):
         ((label, path),) = grid.drafters
         spec = grid.common.model_copy(update={"drafter": path})
-        return DecodingRecipe(target=target, tokenizer=tokenizer, dtype=dtype, methods={label: spec}), None
+        return DecodingRecipe(
+            target=target, tokenizer=tokenizer, dtype=passes.dtype, methods={label: spec}
+        ), None
 
     def recipe_methods(recipe, only, **_):
         calls.append(recipe.methods)

@@ -163,28 +163,19 @@ def test_the_target_is_held_once_and_unchanged(place: Path, target: HFTarget) ->
 def test_what_cannot_decode_is_switched_off_with_one_message(
     place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    model = GPTNeoXForCausalLM(
-        GPTNeoXConfig(
-            vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
-        )
-    )
-    assert open_live(place, HFTarget(model)) is None
-    assert "Live acceptance is off: the lean decoder does not support" in capsys.readouterr().err
+    divided = HFTarget.load(place / "target")
+    divided.tensor_parallel = True
+    assert open_live(place, divided) is None
+    assert "Live acceptance is off: it runs in one process" in capsys.readouterr().err
     assert open_live(place, target, prompts=0) is None
     assert capsys.readouterr().err == ""
     assert open_live(place, target, max_prompt_tokens=2) is None
     assert "no held-out prompt is short enough" in capsys.readouterr().err
 
 
-def test_weights_in_several_places_switch_it_off(
+def test_a_divided_drafter_switches_it_off(
     place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offloaded = HFTarget.load(place / "target")
-    offloaded.model.model.layers[1].to("meta")
-    assert open_live(place, offloaded) is None
-    assert "needs the whole target on one device" in capsys.readouterr().err
     live = open_live(place, target)
     assert live is not None
     drafter = make_drafter("eagle3", place, target)

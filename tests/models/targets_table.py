@@ -17,7 +17,15 @@ from vocabforge.doctor.checks import CheckRow, Report
 from vocabforge.doctor.target import check_target
 
 START, END = "<!-- made by `make targets` -->", "<!-- end -->"
-_HEADER = ("target", "`model_type`", "trains", "decodes", "drafts", "evaluates", "vLLM runs its EAGLE-3 drafter")
+_HEADER = (
+    "target",
+    "`model_type`",
+    "trains",
+    "decodes",
+    "drafts",
+    "evaluates",
+    "vLLM runs its EAGLE-3 drafter",
+)
 
 
 def table(folder: Path) -> str:

@@ -70,6 +70,12 @@ def live_acceptance(
 
 def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> Target:
     if isinstance(target, HFTarget):
+        if target.tensor_parallel:
+            raise UsageError(
+                "it runs in one process",
+                got="a target divided over processes",
+                remedy="use a device map instead",
+            )
         return decoder_over(target)
     if not isinstance(target, TargetHead):
         return target
