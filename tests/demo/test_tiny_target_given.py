@@ -100,24 +100,21 @@ def test_the_folder_has_the_given_tokenizer(target: Artifact, place: Path) -> No
     assert target.meta["parameters"] == sum(p.numel() for p in model.parameters())
 
 
-def test_each_held_out_file_has_its_exact_loss(target: Artifact, place: Path) -> None:
+def test_the_held_out_loss_is_exact(target: Artifact, place: Path) -> None:
     """Conversation by conversation, without packing, by the model as others load it."""
     from transformers import AutoModelForCausalLM
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(target.path), load_tokenizer(target.path)
     total, count = 0.0, 0
-    for row in read_jsonl_log(place / "heldout.jsonl"):
+    rows = [row for name in ("heldout", "second") for row in read_jsonl_log(place / f"{name}.jsonl")]
+    for row in rows:
         ids = torch.tensor([render_with_mask(tokenizer, row["messages"])[0][:64]])
         with torch.no_grad():
             logits = model(input_ids=ids).logits[0, :-1]
         total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
         count += ids.shape[1] - 1
-    meta = target.meta
-    assert meta["heldout_losses"]["heldout"] == pytest.approx(total / count, abs=2e-4)
-    assert meta["heldout_tokens"]["heldout"] == count
-    assert meta["heldout_losses"]["second"] != meta["heldout_losses"]["heldout"]
-    weighted = sum(meta["heldout_losses"][name] * number for name, number in meta["heldout_tokens"].items())
-    assert meta["heldout_loss"] == pytest.approx(weighted / sum(meta["heldout_tokens"].values()), abs=2e-4)
+    assert target.meta["heldout_loss"] == pytest.approx(total / count, abs=2e-4)
+    assert target.meta["heldout_tokens"] == count
 
 
 class Killed(Exception):
@@ -182,9 +179,8 @@ def test_a_run_begun_with_other_settings_is_not_gone_on_with(
 ) -> None:
     with pytest.raises(Killed):
         train_tiny_target(config, tmp_path / "target", make_step=with_event(6, fail))
-    with pytest.raises(MismatchError, match="init_std") as caught:
+    with pytest.raises(MismatchError, match="init_std"):
         train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
-    assert str(tmp_path / "target.checkpoints") in str(caught.value.remedy)
 
 
 def test_a_loss_that_is_not_finite_is_named_and_not_kept(config: TinyTargetConfig, tmp_path: Path) -> None:
@@ -231,7 +227,6 @@ def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp
         ({"vocab_size": 500}, "give rows"),
         ({"max_position_embeddings": 32}, "longer than max_position"),
         ({"num_heads": 3}, "multiple of num_heads"),
-        ({"heldout": (place / "train.jsonl", tmp_path / "train.jsonl")}, "names of their own"),
     ):
         with pytest.raises(ValueError, match=said):
             TinyTargetConfig.model_validate({**values, **changes})

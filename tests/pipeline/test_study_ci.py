@@ -38,9 +38,7 @@ def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
         "hybrid",
         "reduced",
     } == {method.family for method in results.methods}
-    assert results.columns == ["machine", "roofline"]
     assert results.facts["stage data"].endswith("threads")
-    assert results.method("vocabtrim-r-300") is not None
     page = (output / "report" / "report.html").read_text()
     assert "<svg" in page
     made = {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")}

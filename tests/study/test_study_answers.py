@@ -12,7 +12,7 @@ import pytest
 
 from tests.study.decoding_support import END, make_study, study_config, write_rows
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError, DataError, UsageError
+from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.corpus.chat.conversation import parse_conversation
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -183,23 +183,8 @@ def test_of_a_long_prompt_the_end_of_the_last_question_is_left(layout: StudyLayo
         fit_prompt(tokenizer, talk, 3)
 
 
-def test_prompts_end_before_the_first_answer_and_damage_is_told(tmp_path: Path) -> None:
+def test_prompts_end_before_the_first_answer(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     messages = [{"role": role, "content": role} for role in ("assistant", "user", "assistant", "user")]
     write_rows(path, [{"messages": messages}] * 3)
     assert [len(one) for one in training_prompts(path, 2)] == [2, 2]
-    write_rows(path, [{"messages": messages}, {"text": "plain"}])
-    with pytest.raises(DataError, match="no conversation") as caught:
-        training_prompts(path, 2)
-    assert f"{path}:2" in caught.value.render()
-    with pytest.raises(DataError, match="missing"):
-        training_prompts(tmp_path / "nowhere", 2)
-
-
-def test_what_cannot_be_is_refused(layout: StudyLayout, tmp_path: Path) -> None:
-    again = copy_of(layout, tmp_path)
-    with pytest.raises(ValueError, match="do not fit into the target"):
-        study_config(tmp_path, answers={"tokens": 255})
-    config = study_config(tmp_path, data={"benchmarks": {"spec": 0, "gone": 0}})
-    with pytest.raises(DataError, match="questions-gone"):
-        answers.run(config, again)

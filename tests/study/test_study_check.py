@@ -139,7 +139,7 @@ def test_near_ties_are_told_from_faults(layout: StudyLayout) -> None:
     model.lm_head_weight.data[best + 1] = model.lm_head_weight[best]
     place = OutputPosition(prompt, (alone[0],))
     for other, judgement in ((best + 1, "near-tied"), (best + 2, "fault"), (None, "fault")):
-        assert judge(model, place, (best, other), SamplingParams())[0] == judgement
+        assert judge(model, place, (best, other), SamplingParams()) == judgement
 
 
 def test_draws_are_near_ties_only_at_the_border_of_the_number(
@@ -149,11 +149,11 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     model, prompt = load_target(layout.target), (40, 41, 42)
     drawn = Decoder(model).generate(prompt, max_new_tokens=2, stop_ids=(), temperature=1, seed=5).token_ids
     place, sampling = OutputPosition(prompt, (drawn[0],)), SamplingParams(1.0, seed=5)
-    assert judge(model, place, (drawn[1], drawn[1]), sampling)[0] == "near-tied"
+    assert judge(model, place, (drawn[1], drawn[1]), sampling) == "near-tied"
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
-    assert {judge(model, place, (drawn[1], token), sampling)[0] for token in other} == {"fault"}
+    assert {judge(model, place, (drawn[1], token), sampling) for token in other} == {"fault"}
     monkeypatch.setattr("vocabforge.study.stage_check.TOLERANCE", 1e12)
-    assert judge(model, place, (drawn[1], other[0]), sampling)[0] == "near-tied"
+    assert judge(model, place, (drawn[1], other[0]), sampling) == "near-tied"
 
 
 def asked(*tokens: int) -> StudyAnswer:

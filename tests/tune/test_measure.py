@@ -140,7 +140,6 @@ def check_exact(table: LatencyTable, heads: list[Any], trees: Iterable[TreeSetti
         for tree in trees:
             setting = CycleSetting(head=setting_of(head), tree=tree, batch=batch, prefix=45)
             assert table.cycle(setting).value == pytest.approx(seconds_of(setting), rel=1e-6), setting.label
-            assert table.warnings(setting) == []
 
 
 def test_cycles_of_other_sizes_are_predicted_exactly(

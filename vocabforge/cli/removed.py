@@ -39,6 +39,7 @@ REMOVED: dict[str, dict[str, str]] = {
     "report": {
         "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"
     },
+    "study": {"--seed": "add `seeds=[N]`; a later run with more seeds takes over what is made"},
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",
         "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",

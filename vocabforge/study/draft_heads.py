@@ -36,6 +36,7 @@ from ..train.config import LiveConfig, OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.heads.draft_heads import KINDS
 from ..train.machine import set_threads
+from ..tune.types import setting_of
 from .methods import FULL, StudyHeads, StudyMethod, content_of_method, ranker_methods
 from .steps import clusters_step, drafter_run, router_run, run_step, subset_step, variant
 
@@ -80,23 +81,23 @@ def check(config: TrainConfig, options: HeadBenchOptions) -> None:
     Raises:
         UsageError: see the message.
     """
-    drafter, vocab = config.drafter, int(read_target_config(config.target)["vocab_size"])
+    drafter, heads, vocab = config.drafter, config.heads, int(read_target_config(config.target)["vocab_size"])
+    eagle = drafter.kind in ("eagle3", "eagle1") and drafter.head == "own" and drafter.vocab is None
+    if not (eagle and heads.ranker and heads.low_rank):
+        raise UsageError(
+            "the recipe does not suit this comparison",
+            got=f"drafter of kind {drafter.kind}, head {drafter.head}; vocab {drafter.vocab}; heads "
+            + ", ".join(name for name in KINDS if getattr(heads, name)),
+            expected="drafter.kind eagle3 or eagle1, drafter.head own, no drafter.vocab, heads.ranker, heads.low_rank",
+        )
     sizes = (*options.draft_vocabs, *options.shortlists)
-    lists = (options.seeds, options.draft_vocabs, options.shortlists, options.budget_texts())
-    opened = max(max(parse_budget(text, TREE.levels)) for text in options.budget_texts())
-    own = drafter.kind in ("eagle3", "eagle1") and drafter.head == "own" and drafter.vocab is None
-    wrong = [
-        ("the drafter of the recipe", drafter, "kind eagle3 or eagle1, head own, no vocab", own),
-        ("heads.ranker of the recipe", None, "a ranker", config.heads.ranker),
-        ("heads.low_rank of the recipe", None, "a low-rank head", config.heads.low_rank),
-        ("a list of values", lists, "one or more, each once", all(0 < len(set(x)) == len(x) for x in lists)),
-        ("--draft-vocab or --shortlist", sizes, f"{TREE.topk} to {vocab:,}", TREE.topk <= min(sizes)),
-        ("--draft-vocab or --shortlist", sizes, f"{TREE.topk} to {vocab:,}", max(sizes) <= vocab),
-        ("--budget", opened, f"at most --clusters {options.clusters}", opened <= options.clusters),
-    ]
-    for what, got, expected, fits in wrong:
-        if not fits:
-            raise UsageError(f"{what} does not suit this comparison", got=got, expected=expected)
+    opened = [max(parse_budget(text, TREE.levels)) for text in options.budget_texts()]
+    for what, given, least, most in (
+        ("--draft-vocab or --shortlist", sizes, TREE.topk, vocab),
+        ("--budget", opened, 1, options.clusters),
+    ):
+        if not all(least <= size <= most for size in given):
+            raise UsageError(f"{what} does not fit", got=list(given), expected=f"{least} to {most:,}")
 
 
 def bench_draft_heads(
@@ -114,7 +115,6 @@ def bench_draft_heads(
 
     Raises:
         UsageError: a recipe or options that cannot be compared.
-        MismatchError: the folder holds runs with other settings.
     """
     if world_size() > 1:
         got, remedy = f"{world_size()} processes", "start it without a launcher"
@@ -189,7 +189,7 @@ def bench_draft_heads(
         def decode(way: StudyMethod) -> dict[str, Any]:
             made = meter.measure(tree_proposer(model, heads.drafter(way.drafter), heads.head(way), TREE))
             return {
-                "scored": fmean(heads.setting(way).at(step) for step in range(TREE.levels)),
+                "scored": fmean(setting_of(heads.head(way)).at(step) for step in range(TREE.levels)),
                 "accepted_length": made.length.value,
                 "identical": made.identical,
                 "prompts": made.prompts,

@@ -15,7 +15,6 @@ from ..models.heads.io import LoadedHead, drafter_digest, load_head
 from ..models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
 from ..models.lean.model import LeanModel
 from ..train.heads.draft_heads import head_name
-from ..tune.types import HeadSetting, setting_of
 from ..vocab.subset.schedule import schedule_sizes
 from ..vocab.subset.subset import load_subset
 from .config import StudyConfig
@@ -42,7 +41,6 @@ class StudyMethod:
         kind: row of ``models.heads.HEADS``; None is the drafter's own head (cut to ``vocab``).
         head: folder of a trained draft head, below the folder of the seed.
         options: how that head is used.
-        dynamic: its draft vocabulary changes with the text.
     """
 
     family: str
@@ -53,7 +51,6 @@ class StudyMethod:
     kind: str | None = None
     head: str | None = None
     options: HeadOptions = field(default_factory=HeadOptions)
-    dynamic: bool = False
 
     @property
     def key(self) -> str:
@@ -131,7 +128,7 @@ def ranker_methods(name: str, head: str, shortlists: Sequence[int]) -> list[Stud
 
 
 def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
-    return StudyMethod(kind, name, setting, kind=kind, head=head, options=options, dynamic=True)
+    return StudyMethod(kind, name, setting, kind=kind, head=head, options=options)
 
 
 class StudyHeads:
@@ -168,10 +165,6 @@ class StudyHeads:
                 self._trained[way.head] = load_head(self.place / way.head, device=device, dtype=dtype)
             module = self._trained[way.head].module
         return build_head(way.kind, base_of(drafter), module, way.options)
-
-    def setting(self, way: StudyMethod) -> HeadSetting:
-        """Its sizes that time depends on."""
-        return setting_of(self.head(way))
 
     def _loaded(self, name: str) -> tuple[Drafter, Artifact | None]:
         if name not in self._drafters:

@@ -55,11 +55,10 @@ class Talk:
 
 @dataclass(frozen=True)
 class SourceTexts:
-    """What a source gave: its conversations, how many it has in all, and what was skipped, by cause."""
+    """What a source gave: its conversations, and how many were skipped, by cause."""
 
     source: SourceConfig
     talks: list[Talk]
-    of: int
     skipped: dict[str, int]
 
 
@@ -90,7 +89,7 @@ def read_source(
             remedy="name another file",
         )
     kept = found if source.documents is None else spread(found, source.documents)
-    return SourceTexts(source, kept, len(found), dict(problems.kinds))
+    return SourceTexts(source, kept, dict(problems.kinds))
 
 
 def _read(source: SourceConfig, path: Path, problems: Problems) -> Iterator[Talk]:

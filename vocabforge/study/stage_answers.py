@@ -15,16 +15,16 @@ import torch
 
 from ..core.artifact import open_artifact, write_artifact
 from ..core.console import ProgressBar, say
-from ..core.errors import ArtifactError, DataError, UsageError
+from ..core.errors import UsageError
 from ..core.files import sha256_file
-from ..corpus.chat.conversation import Message, parse_conversation
+from ..corpus.chat.conversation import Message
 from ..corpus.regenerate.log import AnswerLog
 from ..corpus.regenerate.rows import ChatCompletion, content_digest, json_line
 from ..corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from ..decode.accelerate.graphs import capture_passes
 from ..decode.engine import Decoder
 from ..decode.request import Generation, Request, SamplingParams
-from ..evaluate.benchmarks import Question, read_questions, spread
+from ..evaluate.benchmarks import read_questions, spread
 from ..evaluate.benchmarks.rows import iter_rows
 from ..models.device import choose_device
 from ..models.lean.model import LeanModel, load_target
@@ -46,7 +46,7 @@ TEMPLATE = {"enable_thinking": False}
 
 @dataclass(frozen=True)
 class FittedPrompt:
-    """A prompt as the target reads it: messages, token ids with the assistant's header, and whether it was cut."""
+    """A prompt as the target reads it; ``ids`` end with the assistant's header."""
 
     messages: tuple[Message, ...]
     ids: tuple[int, ...]
@@ -81,27 +81,13 @@ def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int
     )
 
 
-def question_prompt(tokenizer: TextTokenizer, question: Question, limit: int) -> FittedPrompt:
-    """The first turn of a question; see :func:`fit_prompt`."""
-    return fit_prompt(tokenizer, [{"role": "user", "content": question.turns[0]}], limit)
-
-
 def training_prompts(path: Path, count: int) -> list[list[Message]]:
-    """Everything before the first answer of ``count`` conversations, evenly spread over the file.
-
-    Raises:
-        DataError: the file is missing or holds a line that is no conversation.
-    """
-    if not path.is_file():
-        raise DataError("the training conversations are missing", expected=path, remedy="run the stage data")
+    """Everything before the first answer of ``count`` conversations, evenly spread over the file."""
     found: list[list[Message]] = []
-    for place, row in spread(list(iter_rows(path)), count):
-        messages = parse_conversation(dict(row))
-        if messages is None:
-            raise DataError("a row is no conversation", got=sorted(row), expected="messages", source=place)
+    for _, row in spread(list(iter_rows(path)), count):
+        messages: list[Message] = row["messages"]
         roles = [message["role"] for message in messages]
-        asked = roles.index("user")  # the stage data leaves no other ones
-        found.append(messages[: roles.index("assistant", asked)])
+        found.append(messages[: roles.index("assistant", roles.index("user"))])
     return found
 
 
@@ -120,10 +106,7 @@ class Job:
 
 
 class AnsweringTarget:
-    """A target that answers jobs with plain decoding, ``rows`` side by side.
-
-    Its answers follow from ``facts`` (by content) and ``dtype``; ``identity`` is the hash of both.
-    """
+    """A target that answers jobs with plain decoding, ``rows`` side by side; ``identity`` decides its answers."""
 
     def __init__(self, path: Path, device: str | None, rows: int) -> None:
         self.device = choose_device(device)
@@ -139,7 +122,6 @@ class AnsweringTarget:
 
     @cached_property
     def model(self) -> LeanModel:
-        """The lean target, loaded when first asked for."""
         return load_target(self._path, dtype=getattr(torch, self.dtype), device=self.device)
 
     def answer(self, jobs: Sequence[Job], log: AnswerLog) -> list[ChatCompletion]:
@@ -202,9 +184,8 @@ class StudyAnswer:
 def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write OUTPUT/answers, an artefact of kind ``study-answers``.
 
-    ``own.jsonl``: conversations that end with the target's own answer, one that was cut marked ``cut``. ``counts``:
-    frequency table of those answers' tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows of
-    :class:`StudyAnswer`. Answers are logged beside it as they come, so that a killed run resumes.
+    ``own.jsonl``: conversations that end with the target's own answer. ``counts``: frequency table of those answers'
+    tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows of :class:`StudyAnswer`. A killed run resumes.
     """
     own = config.answers
     target = AnsweringTarget(layout.target, config.device, own.rows)
@@ -212,8 +193,8 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     key = {  # not the dtype: what a GPU wrote is not written again on a CPU
         **target.facts,
         "template": content_digest([target.tokenizer.chat_template, TEMPLATE]),
-        "texts": sha256_file(layout.train_texts) if layout.train_texts.is_file() else None,
-        "questions": {name: sha256_file(path) for name, path in sets.items() if path.is_file()},
+        "texts": sha256_file(layout.train_texts),
+        "questions": {name: sha256_file(path) for name, path in sets.items()},
         "train": [own.train_prompts, own.train_tokens],
         "limits": [own.tokens, own.prompt_tokens],
     }
@@ -224,7 +205,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     messages = training_prompts(layout.train_texts, own.train_prompts)
     training = [fit_prompt(target.tokenizer, one, room) for one in messages]
     asked = [
-        (name, question, question_prompt(target.tokenizer, question, room))
+        (name, question, fit_prompt(target.tokenizer, [{"role": "user", "content": question.turns[0]}], room))
         for name, path in sets.items()
         for question in read_questions(path)
     ]
@@ -278,23 +259,17 @@ def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:
         ArtifactError: the stage has not run, or its files are damaged.
     """
     file = open_artifact(layout.answers, KIND).file(f"answers-{which}.jsonl")
-    try:
-        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        return [
-            StudyAnswer(
-                str(row["set"]),
-                str(row["category"]),
-                int(row["question"]),
-                Continuation(tuple(row["prompt"]), tuple(row["tokens"])),
-                int(row["seed"]),
-                bool(row["shortened"]),
-            )
-            for row in rows
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            "the target's answers cannot be read", got=error, source=file, remedy="run the stage answers"
-        ) from error
+    return [
+        StudyAnswer(
+            row["set"],
+            row["category"],
+            row["question"],
+            Continuation(tuple(row["prompt"]), tuple(row["tokens"])),
+            row["seed"],
+            row["shortened"],
+        )
+        for row in map(json.loads, file.read_text("utf-8").splitlines())
+    ]
 
 
 def question_sets(config: StudyConfig, layout: StudyLayout) -> list[str]:

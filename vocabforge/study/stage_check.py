@@ -84,13 +84,7 @@ def load_checked(layout: StudyLayout) -> StudyCheck:
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Decode a sample with every method of the first seeds and write OUTPUT/check.json.
-
-    Finished methods are found again by their content.
-
-    Raises:
-        ArtifactError: what another stage makes is missing or damaged.
-    """
+    """Decode a sample with every method of the first seeds and write OUTPUT/check.json."""
     own, levels, ways = config.check, config.replay.levels, methods(config, layout)
     sample = _Sample(config, layout)
     answers = open_artifact(layout.answers, ANSWERS, verify=False).manifest["files"]
@@ -138,11 +132,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
 
 
 class _Sample:
-    """Some questions of every set, asked again as their stored answers were.
-
-    Attributes:
-        asked: stored answers by their kind; the same questions of both kinds, in one order.
-    """
+    """Some questions of every set, asked again as their stored answers were; ``asked`` has these by kind."""
 
     def __init__(self, config: StudyConfig, layout: StudyLayout) -> None:
         self._config, self._layout = config, layout
@@ -157,7 +147,6 @@ class _Sample:
         }
 
     def heads(self, place: Path) -> StudyHeads:
-        """Drafters and heads of a seed; the target is loaded only now."""
         return StudyHeads(place, self._layout.target, self.target.model)
 
     def measure(
@@ -217,7 +206,7 @@ def compare_outputs(
     Returns:
         ``accepted_length``: mean tokens that a cycle commits, the last one cut at its output's end. ``outputs``,
         ``identical`` of them, and ``different``: of the others the set, the question, the position of the first
-        difference (from 0), both tokens (None: the output had ended), a judgement (see :func:`judge`) and its reason.
+        difference (from 0), both tokens (None: the output had ended) and a judgement (see :func:`judge`).
     """
     different: list[dict[str, Any]] = []
     for one, answer in zip(made, asked, strict=True):
@@ -227,10 +216,9 @@ def compare_outputs(
             continue
         pair = tuple(ids[at] if at < len(ids) else None for ids in (wanted, got))
         place = OutputPosition(answer.continuation.prompt, wanted[:at])
-        judgement, reason = judge(model, place, pair, sampling_of(answer, which))
+        judgement = judge(model, place, pair, sampling_of(answer, which))
         where = {"set": answer.set, "question": answer.question, "position": at}
-        verdict = {"expected": pair[0], "got": pair[1], "judgement": judgement, "reason": reason}
-        different.append(where | verdict)
+        different.append(where | {"expected": pair[0], "got": pair[1], "judgement": judgement})
     lengths = [n for one in made for n in cut_lengths(one.accept_lengths, len(one.token_ids) - 1)]
     return {
         "accepted_length": sum(lengths) / len(lengths) if lengths else None,
@@ -273,12 +261,9 @@ def compare_cycles(
 
 
 def judge(
-    model: LeanModel,
-    place: OutputPosition,
-    tokens: tuple[int | None, ...],
-    sampling: SamplingParams,
-) -> tuple[str, str]:
-    """Whether the target's own rounding explains that two outputs part: a judgement, and its reason.
+    model: LeanModel, place: OutputPosition, tokens: tuple[int | None, ...], sampling: SamplingParams
+) -> str:
+    """Whether the target's own rounding explains that two outputs part.
 
     Greedy tokens must both lie within ``TOLERANCE`` noises of the largest logit; drawn ones must both be what the
     request's random number chooses when the cumulative distribution moves by as much.
@@ -288,17 +273,15 @@ def judge(
     """
     known = [token for token in tokens if token is not None]
     if len(known) < len(tokens):
-        return FAULT, "one output goes on behind the other's end"
+        return FAULT
     with torch.inference_mode():
         evidence = ask_target(model, place, sampling)
     allowed = TOLERANCE * evidence.noise
-    if not evidence.sound:
-        return FAULT, "the target's own passes over the same tokens differ by more than rounding explains"
     if sampling.greedy:
         near = all(float(evidence.scores.max() - evidence.scores[token]) <= allowed for token in known)
     else:
         near = all(_near_draw(evidence, place, token, sampling, allowed) for token in known)
-    return (NEAR_TIED if near else FAULT), f"rounding explains {allowed:.3g}"
+    return NEAR_TIED if evidence.sound and near else FAULT
 
 
 def _near_draw(

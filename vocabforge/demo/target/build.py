@@ -33,7 +33,6 @@ from .train import (
     packed_rows,
     plain_step,
     prepared_rows,
-    spread_rows,
     train_model,
 )
 
@@ -220,11 +219,7 @@ def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
     Raises:
         DataError: a file cannot be read.
     """
-    files = {"train": config.train}
-    if len(config.heldout_files) == 1:
-        files["heldout"] = config.heldout_files[0]
-    else:
-        files |= {f"heldout/{path.stem}": path for path in config.heldout_files}
+    files = {"train": config.train} | {f"heldout/{path.name}": path for path in config.heldout_files}
     if config.tokenizer is not None:
         files |= {f"tokenizer/{path.name}": path for path in tokenizer_files(config.tokenizer)}
     try:
@@ -264,7 +259,7 @@ def train_tiny_target(
     """Train a target and write it, with its tokenizer, to ``folder`` as a standard Hugging Face checkpoint.
 
     A ``manifest.json`` (kind ``target``) records the number of parameters, the first and last training losses and the
-    held-out losses (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
+    held-out loss (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
 
     Args:
         start: changes the fresh model before it is trained.
@@ -285,7 +280,7 @@ def train_tiny_target(
     parents = target_inputs(config)
     learnt = {name: value for name, value in parents.items() if not name.startswith("heldout")}
     identity = {**config.decides(), **learnt, "device": device.type}
-    work, facts = WorkFolder.beside(folder), {"seed": config.seed}
+    work, facts = WorkFolder(folder), {"seed": config.seed}
     with only_writer(work.path):
         settings = config.model_dump(mode="json")
         with write_artifact(
@@ -323,12 +318,13 @@ def _fit(
         f"on {model.device.type}"
     )
     first, last = train_model(model.train(), rows, config, work, identity, make_step)
-    sums = {}
+    total, count = 0.0, 0
     for path in config.heldout_files:
         packed = packed_rows(tokenizer, path, config.sequence_length, model.config.pad_token_id)
-        chosen = spread_rows(len(packed), config.heldout_rows)
-        sums[path.stem] = heldout_loss(model.eval(), TextRows(packed, config.loss_on), chosen)
-    total, count = (sum(values[at] for values in sums.values()) for at in (0, 1))
+        most = min(len(packed), config.heldout_rows or len(packed))
+        chosen = torch.arange(most) * len(packed) // max(most, 1)
+        loss, counted = heldout_loss(model.eval(), TextRows(packed, config.loss_on), chosen)
+        total, count = total + loss, count + counted
     return {
         "vocab_size": model.config.vocab_size,
         "parameters": parameters,
@@ -336,7 +332,6 @@ def _fit(
         "train_tokens": tokens,
         "first_loss": round(first, 4),
         "last_loss": round(last, 4),
-        "heldout_loss": round(total / max(count, 1), 4) if sums else None,
-        "heldout_losses": {name: round(loss / max(n, 1), 4) for name, (loss, n) in sums.items()},
-        "heldout_tokens": {name: n for name, (_, n) in sums.items()},
+        "heldout_loss": round(total / max(count, 1), 4) if config.heldout_files else None,
+        "heldout_tokens": count,
     }

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ...capture.online import RowBatch, to_tensors
 from ...core.console import ProgressBar, say
-from ...core.errors import DataError, MismatchError
+from ...core.errors import DataError
 from ...core.journal import MetricsLog
 from ...corpus.prepared.artifact import prepare_in
 from ...corpus.prepared.dataset import PackedRows, SequenceOptions, iter_sequences, pack
@@ -110,13 +110,6 @@ def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
         waiting = waiting[config.batch_size :]
 
 
-def spread_rows(count: int, most: int | None) -> Tensor:
-    """Row numbers: all of ``count``, or ``most`` of them, evenly spread."""
-    if most is None or most >= count:
-        return torch.arange(count)
-    return torch.arange(most) * count // most
-
-
 def counted_states(model: Any, batch: TextBatch, embedded: Tensor | None = None) -> Tensor:
     """(n, H): states behind the final norm where a prediction counts."""
     entry = {"input_ids": batch.input_ids} if embedded is None else {"inputs_embeds": embedded}
@@ -167,39 +160,16 @@ def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8
     return total, count
 
 
-@dataclass(frozen=True)
 class WorkFolder:
-    """The folder beside an output in which an unfinished run stores rows, checkpoints and figures."""
+    """The folder beside an output in which an unfinished run stores packed rows, checkpoints and figures."""
 
-    path: Path
-
-    @classmethod
-    def beside(cls, output: Path) -> WorkFolder:
-        """The folder of an output."""
-        return cls(output.with_name(f"{output.name}.checkpoints"))
-
-    @property
-    def rows(self) -> Path:
-        """Cache of packed rows."""
-        return self.path / "rows"
-
-    @property
-    def steps(self) -> Path:
-        """Checkpoints."""
-        return self.path / "steps"
-
-    @property
-    def metrics(self) -> Path:
-        """Log of figures."""
-        return self.path / METRICS
+    def __init__(self, output: Path) -> None:
+        self.path = output.with_name(f"{output.name}.checkpoints")
+        self.rows, self.steps, self.metrics = self.path / "rows", self.path / "steps", self.path / METRICS
 
     def remove(self) -> None:
-        """Remove what a finished run no longer needs; other files in the folder stay."""
-        checkpoints.discard(self.steps)
-        shutil.rmtree(self.rows, ignore_errors=True)
-        self.metrics.unlink(missing_ok=True)
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
+        """Remove it; its run is finished."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def train_model(
@@ -265,16 +235,7 @@ def _resume(
     work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, steps: int, identity: dict[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     checkpoints.remove_remains(work.steps)
-    try:
-        found = checkpoints.load_latest(work.steps, identity)
-    except MismatchError as error:
-        raise MismatchError(
-            error.message,
-            got=error.got,
-            expected=error.expected,
-            source=error.source,
-            remedy=f"undo the change, or remove {work.path} to begin again",
-        ) from error
+    found = checkpoints.load_latest(work.steps, identity)
     if found is None:
         return 0, {}
     step, state = found

@@ -138,7 +138,7 @@ def cells(sums: Sums, mask: Mask, full: int, *, intervals: bool) -> list[Cell]:
         ]
         for which in range(2)
     )
-    return [Cell(accepted=one, share=other, predicted={}) for one, other in zip(accepted, share)]
+    return [Cell(accepted=one, share=other) for one, other in zip(accepted, share)]
 
 
 def _lengths_and_shares(sums: Array, full: int) -> Array:

@@ -239,7 +239,7 @@ def _with_rest(
         if run in cycles
     ]
     known = [
-        (one.tree.levels, one.batch, sum(part.value for part in table.parts_of(one).values()), seconds)
+        (one.tree.levels, one.batch, table.parts_total(one).value, seconds)
         for one, fitted, seconds in real
         if fitted
     ]
