@@ -108,11 +108,13 @@ def test_the_held_out_loss_is_exact(target: Artifact, place: Path) -> None:
     total, count = 0.0, 0
     rows = [row for name in ("heldout", "second") for row in read_jsonl_log(place / f"{name}.jsonl")]
     for row in rows:
-        ids = torch.tensor([render_with_mask(tokenizer, row["messages"])[0][:64]])
-        with torch.no_grad():
-            logits = model(input_ids=ids).logits[0, :-1]
-        total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
-        count += ids.shape[1] - 1
+        whole = render_with_mask(tokenizer, row["messages"])[0]
+        for begin in range(0, len(whole), 64):
+            ids = torch.tensor([whole[begin : begin + 64]])
+            with torch.no_grad():
+                logits = model(input_ids=ids).logits[0, :-1]
+            total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
+            count += ids.shape[1] - 1
     assert target.meta["heldout_loss"] == pytest.approx(total / count, abs=2e-4)
     assert target.meta["heldout_tokens"] == count
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from vocabforge.core.journal import read_jsonl_log
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import Division, batch_rows, corpus_counts
-from vocabforge.train.heldout import heldout_figures
 from vocabforge.train.loop import Window, take_step, train
 from vocabforge.train.loss.candidates import Candidates
 from vocabforge.train.setup import build_trainer
@@ -60,19 +57,6 @@ def curve(place: Path, name: str) -> list[float]:
 def whole(place: Path) -> Path:
     train(trainer(place, "whole"))
     return place / "whole"
-
-
-def test_it_lowers_the_exact_heldout_loss(place: Path, whole: Path) -> None:
-    run = trainer(place, "fresh")
-    fresh = heldout_figures(run)
-    exact = heldout_figures(trainer(place, "fresh-exact", candidates=None))
-    assert fresh == exact, "what is held out is not estimated"
-    last = rows_of(place, "whole", "heldout")[-1]
-    assert last["loss"][0] < 0.9 * fresh["loss"][0]
-    assert not math.isnan(last["acceptance"][0])
-    logged = rows_of(place, "whole", "train")[-1]
-    assert json.loads(json.dumps(logged, allow_nan=False)) == logged
-    assert logged["heads"]["ranker"]["loss"] > 0
 
 
 def test_micro_batches_and_processes_are_estimated_on_the_same_tokens(place: Path, whole: Path) -> None:

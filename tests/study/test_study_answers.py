@@ -12,7 +12,7 @@ import pytest
 
 from tests.study.decoding_support import END, make_study, study_config, write_rows
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError, UsageError
+from vocabforge.core.errors import ArtifactError
 from vocabforge.corpus.chat.conversation import parse_conversation
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -21,7 +21,7 @@ from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.lean.model import load_target
 from vocabforge.study import stage_answers as answers
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.stage_answers import fit_prompt, training_prompts
+from vocabforge.study.stage_answers import prompt_ids, training_prompts
 from vocabforge.vocab.counts.table import load_counts
 
 
@@ -59,8 +59,8 @@ def test_the_empty_block_of_thoughts_belongs_to_the_prompt(layout: StudyLayout, 
     )
     (folder / "chat_template.jinja").write_text(template, "utf-8")
     tokenizer = load_tokenizer(folder)
-    found = fit_prompt(tokenizer, [{"role": "user", "content": "Hello"}], 60)
-    assert tokenizer.decode(list(found.ids)) == "Hello[no thoughts]"
+    found = prompt_ids(tokenizer, [{"role": "user", "content": "Hello"}])
+    assert tokenizer.decode(list(found)) == "Hello[no thoughts]"
 
 
 def test_answers_are_plain_decodings(layout: StudyLayout) -> None:
@@ -159,28 +159,11 @@ def test_a_killed_stage_goes_on(layout: StudyLayout, monkeypatch: pytest.MonkeyP
     assert written(again) == written(layout)
 
 
-def test_of_a_long_prompt_the_end_of_the_last_question_is_left(layout: StudyLayout) -> None:
-    tokenizer = load_tokenizer(layout.target)
+def test_of_a_long_prompt_the_end_is_left(layout: StudyLayout) -> None:
     long = next(one for one in answers.load_answers(layout, "greedy") if one.shortened)
-    text = tokenizer.decode(long.continuation.prompt, skip_special=False)
-    assert 50 < len(long.continuation.prompt) <= 60
-    assert text.startswith("<|user|>\n")
+    assert len(long.continuation.prompt) == 60
+    text = load_tokenizer(layout.target).decode(long.continuation.prompt, skip_special=False)
     assert text.endswith("Ça va? <|end|>\n<|assistant|>\n")
-    talk = [
-        {"role": role, "content": role[0] * 20}
-        for role in ("system", "user", "assistant", "user", "assistant", "user")
-    ]
-    whole = fit_prompt(tokenizer, talk, 1000)
-    assert whole.messages == tuple(talk)
-    assert not whole.shortened
-    last = fit_prompt(tokenizer, talk, len(whole.ids) - 1)
-    assert last.messages == (talk[-1],)
-    for limit in range(len(last.ids) - 1, len(last.ids) - 12, -1):
-        cut = fit_prompt(tokenizer, talk, limit)
-        assert cut.shortened
-        assert limit - 3 < len(cut.ids) <= limit
-    with pytest.raises(UsageError, match="short enough"):
-        fit_prompt(tokenizer, talk, 3)
 
 
 def test_prompts_end_before_the_first_answer(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.study.decoding_support import study_config
 from tests.worlds import byte_tokenizer
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.benchmarks import read_questions
@@ -46,19 +46,7 @@ def jsonl(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def study(root: Path, *sources: dict[str, Any], **data: Any) -> StudyConfig:
-    part = {"steps": 1}
-    values = {
-        "size": "test",
-        "output": root / "out",
-        "data": {"root": root, "sources": sources, "benchmarks": {}, **data},
-        "target": {"optim": part},
-        "drafters": {
-            "aux_layers": [0],
-            "reduced_size": 9,
-            **dict.fromkeys(("full", "reduced", "alone", "router"), part),
-        },
-    }
-    return parse_config(StudyConfig, values, source="test")
+    return study_config(root / "out", data={"root": root, "sources": sources, "benchmarks": {}, **data})
 
 
 def read(root: Path, **source: Any) -> Any:

@@ -16,17 +16,16 @@ from tests.evaluate.test_browser import browser, troubles  # noqa: F401
 from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, DataError
-from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.study.config import ReplayConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.types import Continuation, Replayed
-from vocabforge.study.report.figures import Sums, cells, groups_of, mean_scored, question_sums, shapes
-from vocabforge.study.report.results import RARE, RESULTS, StudyResults, read_study
+from vocabforge.study.report.figures import cells, groups_of, mean_scored, question_sums, shapes
+from vocabforge.study.report.results import RARE, RESULTS, Checked, Decoded, StudyResults, read_study
 from vocabforge.study.report.stage import KIND, assemble, run
 from vocabforge.study.report.tables import methods_table, study_tables
 from vocabforge.study.stage_answers import StudyAnswer
-from vocabforge.study.stage_check import MODES, StudyCheck
+from vocabforge.study.stage_check import MODES
 
 
 def asked(*rows: tuple[str, str]) -> list[StudyAnswer]:
@@ -55,7 +54,7 @@ class TestFigures:
         sums = question_sums([{"f": full, "n": none}], ["f", "n"], both, form, 99)
         assert sums.committed[:, :, 0].tolist() == [[4, 4], [1, 1]]
         assert sums.cycles[:, :, 0].tolist() == [[2, 4], [1, 1]]
-        whole = cells(sums, np.array([True, True]), 0, intervals=False)
+        whole = cells(sums, np.array([True, True]), 0)
         assert whole[0].accepted.value == pytest.approx(5 / 3)
         assert whole[1].accepted.value == 1.0
         assert whole[1].share.value == pytest.approx(0.6)
@@ -73,26 +72,6 @@ class TestFigures:
         assert (limited.committed.sum(), limited.cycles.sum()) == (4, 1)
         assert (ended.committed.sum(), ended.cycles.sum()) == (7, 2)
 
-    def test_the_bootstrap_is_that_of_intervals(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vocabforge.evaluate.results.intervals.RESAMPLES", 80)
-        rng = np.random.default_rng(0)
-        cycles = rng.integers(1, 9, (25, 3, 2)).astype(float)
-        sums = Sums(cycles + rng.integers(0, 9, cycles.shape), cycles)
-        mask = rng.random(25) < 0.8
-        found = cells(sums, mask, 0, intervals=True)
-        for place in range(3):
-            own = np.stack([sums.committed[mask, place], sums.cycles[mask, place]], -1)
-            beside = np.stack([sums.committed[mask, 0], sums.cycles[mask, 0]], -1)
-            both = np.concatenate([own, beside], -1)
-            for figure, expected in (
-                (found[place].accepted, estimate(own, ratio, pooled=False)),
-                (found[place].share, estimate(both, ratio_of_ratios, pooled=False)),
-            ):
-                assert figure.model_dump() == pytest.approx(expected.model_dump())
-        one = np.zeros(25, bool)
-        one[3] = True
-        assert cells(sums, one, 0, intervals=True)[0].accepted.low is None  # one question has no interval
-
 
 @pytest.fixture(scope="module")
 def layout(drafted: StudyLayout, tmp_path_factory: pytest.TempPathFactory) -> StudyLayout:
@@ -100,18 +79,15 @@ def layout(drafted: StudyLayout, tmp_path_factory: pytest.TempPathFactory) -> St
     layout = StudyLayout(shutil.copytree(drafted.root, tmp_path_factory.mktemp("report") / "study"))
     config = drafted_config(layout.root)
     ways = methods(config, layout)
-    names = ("outputs", "identical", "near_tied", "faults", "compared", "cycles", "equal_cycles")
-    counts = dict(zip(names, (8, 7, 1, 0, 8, 30, 30)))
-    made = {mode: {"accepted_length": 2.5} for mode in MODES}
-    checked = StudyCheck(
-        dtype="float32",
-        device="cpu",
-        settings=config.check,
-        questions=[["spec", 1]],
-        methods={way.key: {str(SEED): made} for way in ways},
-        totals=dict.fromkeys(MODES, counts),
-        lossless=True,
-        as_replayed=True,
+    counts = dict(
+        zip(("outputs", "identical", "near_tied", "faults", "cycles", "equal_cycles"), (8, 7, 1, 0, 30, 30))
+    )
+    checked = Checked(
+        modes=[Decoded(mode=mode, **counts) for mode in MODES],
+        lengths={way.key: dict.fromkeys(MODES, 2.5) for way in ways},
+        questions=1,
+        where="cpu, float32",
+        settings=config.check.model_dump(),
     )
     layout.checked.write_text(checked.model_dump_json())
     run(config, layout)

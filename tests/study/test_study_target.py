@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.study.decoding_support import study_config
 from tests.worlds import tiny_target
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import UsageError
@@ -36,32 +37,24 @@ SOURCES = [{"name": "talks"}, {"name": "later", "role": "heldout"}, {"name": "fa
 
 
 def study(output: Path, *, target: dict[str, Any] | None = None, **data: Any) -> StudyConfig:
-    part = {"steps": 1}
-    return StudyConfig.model_validate(
-        {
-            "size": "test",
-            "output": output,
-            "device": "cpu",
-            "mixed_precision": False,  # as YAML reads a bare no
-            "data": {"sources": SOURCES, "benchmarks": {}, "tokenizer_size": 400, **data},
-            "target": {
-                "hidden_size": 16,
-                "intermediate_size": 24,
-                "num_layers": 2,
-                "num_heads": 2,
-                "num_kv_heads": 1,
-                "sequence_length": 64,
-                "induction": False,  # there is no room for it
-                "checkpoint_every": 3,
-                "optim": {"steps": 6, "batch_size": 2, "lr": 1e-2},
-                **(target or {}),
-            },
-            "drafters": {
-                "aux_layers": [0],
-                "reduced_size": 100,
-                **dict.fromkeys(("full", "reduced", "alone", "router"), part),
-            },
-        }
+    sizes: dict[str, Any] = {
+        "rows": None,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_layers": 2,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "sequence_length": 64,
+        "induction": False,  # there is no room for it
+        "checkpoint_every": 3,
+        "optim": {"steps": 6, "batch_size": 2, "lr": 1e-2},
+    }
+    return study_config(
+        output,
+        data={"sources": SOURCES, "benchmarks": {}, "tokenizer_size": 400, **data},
+        target=sizes | (target or {}),
+        drafters={"aux_layers": [0]},
+        mixed_precision=False,  # as YAML reads a bare no
     )
 
 
@@ -187,17 +180,6 @@ def test_over_all_tokens_it_is_the_exact_loss() -> None:
     assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
     for name, gradient in wanted.items():
         torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_a_batch_that_counts_nothing_changes_nothing() -> None:
-    model = model_of()
-    rows = TextRows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
-    batch = rows.batch(torch.arange(1))
-    candidates = CandidateSampler(corpus_counts(rows.packed, V), 20, V, 0).draw(0, batch.input_ids)
-    loss = stage.candidate_loss(model, batch, candidates)
-    loss.backward()
-    assert loss.item() == 0.0
-    assert not model.lm_head.weight.grad.any()
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

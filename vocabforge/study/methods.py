@@ -174,9 +174,8 @@ class StudyHeads:
 
 
 def drafter_folder(place: Path, name: str) -> Path:
-    """Folder of a drafter of a seed: itself, or inside of the folder of the run that trained it."""
-    inside = place / name / "drafter"
-    return inside if inside.is_dir() else place / name
+    """Folder of a drafter inside the folder of the run that trained it."""
+    return place / name / "drafter"
 
 
 def content_of_method(place: Path, way: StudyMethod) -> dict[str, Any]:

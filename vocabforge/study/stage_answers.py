@@ -15,7 +15,6 @@ import torch
 
 from ..core.artifact import open_artifact, write_artifact
 from ..core.console import ProgressBar, say
-from ..core.errors import UsageError
 from ..core.files import sha256_file
 from ..corpus.chat.conversation import Message
 from ..corpus.regenerate.log import AnswerLog
@@ -44,41 +43,9 @@ Which = Literal["greedy", "drawn"]
 TEMPLATE = {"enable_thinking": False}
 
 
-@dataclass(frozen=True)
-class FittedPrompt:
-    """A prompt as the target reads it; ``ids`` end with the assistant's header."""
-
-    messages: tuple[Message, ...]
-    ids: tuple[int, ...]
-    shortened: bool = False
-
-
-def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int) -> FittedPrompt:
-    """A prompt of at most ``limit`` tokens; of a longer one only the end of the last question is left.
-
-    Raises:
-        UsageError: even the template's tokens with a token of text are more than ``limit``.
-    """
-    ids = encode_prompt(tokenizer, messages, **TEMPLATE)
-    if len(ids) <= limit:
-        return FittedPrompt(tuple(messages), tuple(ids))
-    last = next(one for one in reversed(messages) if one["role"] == "user")
-    text = str(last["content"])
-    _, offsets = tokenizer.encode_with_offsets(text)
-    keep = len(offsets)
-    while keep > 0:
-        cut: Message = {"role": "user", "content": text[offsets[-keep][0] :]}
-        ids = encode_prompt(tokenizer, [cut], **TEMPLATE)
-        if len(ids) <= limit:
-            return FittedPrompt((cut,), tuple(ids), True)
-        keep -= len(ids) - limit
-    raise UsageError(
-        "a prompt cannot be made short enough",
-        got=f"more than {limit:,} tokens with hardly any of its text",
-        expected="room for the chat template and a text",
-        source=f"prompt {text[:60]!r}",
-        remedy="raise answers.prompt_tokens, or target.max_position_embeddings",
-    )
+def prompt_ids(tokenizer: TextTokenizer, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Token ids of a prompt, which end with the assistant's header."""
+    return tuple(encode_prompt(tokenizer, messages, **TEMPLATE))
 
 
 def training_prompts(path: Path, count: int) -> list[list[Message]]:
@@ -201,23 +168,21 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     if is_finished(layout.answers, KIND, key):
         say("The target's answers are up to date")
         return
-    room = own.prompt_tokens
-    messages = training_prompts(layout.train_texts, own.train_prompts)
-    training = [fit_prompt(target.tokenizer, one, room) for one in messages]
-    asked = [
-        (name, question, fit_prompt(target.tokenizer, [{"role": "user", "content": question.turns[0]}], room))
-        for name, path in sets.items()
-        for question in read_questions(path)
+    tokenizer, room = target.tokenizer, own.prompt_tokens
+    learnt = training_prompts(layout.train_texts, own.train_prompts)
+    asked = [(name, question) for name, path in sets.items() for question in read_questions(path)]
+    prompts = [
+        prompt_ids(tokenizer, [{"role": "user", "content": question.turns[0]}]) for _, question in asked
     ]
-    train_jobs = [
-        Job(prompt.ids, own.train_tokens, float(number % 2), number % 2 * number)  # by turns greedy and drawn
-        for number, prompt in enumerate(training)
+    train_jobs = [  # by turns greedy and drawn
+        Job(prompt_ids(tokenizer, one)[-room:], own.train_tokens, float(number % 2), number % 2 * number)
+        for number, one in enumerate(learnt)
     ]
     jobs: dict[Which, list[Job]] = {
-        "greedy": [Job(prompt.ids, own.tokens) for _, _, prompt in asked],
+        "greedy": [Job(prompt[-room:], own.tokens) for prompt in prompts],
         "drawn": [
-            Job(prompt.ids, own.tokens, 1.0, question_seed(name, question.question_id))
-            for name, question, prompt in asked
+            Job(prompt[-room:], own.tokens, 1.0, question_seed(name, question.question_id))
+            for (name, question), prompt in zip(asked, prompts, strict=True)
         ],
     }
     with AnswerLog(layout.answers.with_name("answers.partial"), {"of": KIND}) as log:
@@ -226,12 +191,12 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
         meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
         with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
             conversations = (
-                {"messages": [*prompt.messages, answer.message | ({"cut": True} if answer.truncated else {})]}
-                for prompt, answer in zip(training, trained, strict=True)
+                {"messages": [*one, answer.message | ({"cut": True} if answer.truncated else {})]}
+                for one, answer in zip(learnt, trained, strict=True)
                 if not answer.empty
             )
             _write(folder / layout.own_texts.name, conversations)
-            save_counts(_table(trained, target.tokenizer, folder / layout.own_texts.name), folder / COUNTS)
+            save_counts(_table(trained, tokenizer, folder / layout.own_texts.name), folder / COUNTS)
             for which, some in jobs.items():
                 rows = (
                     {
@@ -239,12 +204,12 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
                         "category": question.category,
                         "question": question.question_id,
                         "seed": job.seed,
-                        "shortened": prompt.shortened,
-                        "prompt": list(prompt.ids),
+                        "shortened": len(prompt) > room,
+                        "prompt": list(job.prompt),
                         "tokens": list(answer.response_ids or ()),
                     }
-                    for (name, question, prompt), job, answer in zip(
-                        asked, some, target.answer(some, log), strict=True
+                    for (name, question), prompt, job, answer in zip(
+                        asked, prompts, some, target.answer(some, log), strict=True
                     )
                 )
                 _write(folder / f"answers-{which}.jsonl", rows)

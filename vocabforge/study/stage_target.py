@@ -25,7 +25,7 @@ from .config import StudyConfig
 from .induction import build_induction
 from .layout import StudyLayout
 
-HELDOUT_ROWS = 48  # of a source; at V = 151,936 more would take as long as much of the training
+HELDOUT_ROWS = 192  # at V = 151,936 more would take as long as much of the training
 
 
 class StudyTinyTargetConfig(TinyTargetConfig):

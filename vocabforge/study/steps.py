@@ -236,12 +236,8 @@ def subset_step(
     *,
     tools: bool = False,
     parents: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does, with ``--force-tools`` if ``tools``.
-
-    Returns:
-        ``path``, ``size``, its ``coverage`` of the counts, and how many ids were ``filled`` in and ``forced``.
-    """
+) -> None:
+    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does, with ``--force-tools`` if ``tools``."""
     key = {
         "target": target_fingerprint(target),
         "counts": hashlib.sha256(counts.tobytes()).hexdigest(),
@@ -255,20 +251,13 @@ def subset_step(
         forced = forced_ids(table, ForceOptions(target=target, tools=tools))
         subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill="lowest-id")
         save_subset(subset, path, parents=parents, overwrite=True)
-        return {
-            "path": str(path),
-            "contents": content_hashes([path]),
-            "size": size,
-            "coverage": subset.coverage,
-            "filled": subset.filled,
-            "forced": len(forced),
-        }
+        return {"path": str(path), "contents": content_hashes([path])}
 
-    return run_step(name, path.with_suffix(".json"), key, make)
+    run_step(name, path.with_suffix(".json"), key, make)
 
 
-def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> dict[str, Any]:
-    """Cluster the target's LM head as ``cluster-vocab`` does; the result has the ``path``."""
+def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> None:
+    """Cluster the target's LM head as ``cluster-vocab`` does."""
 
     def make() -> dict[str, Any]:
         head, size = open_head(target), tokenizer.vocab_size
@@ -286,7 +275,7 @@ def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path
         }
         made = make_clusters(rows, KMeansOptions(count), fingerprint=tokenizer.fingerprint, head=facts)
         save_clusters(made, path, overwrite=True)
-        return {"path": str(path), "contents": content_hashes([path]), "clusters": len(made)}
+        return {"path": str(path), "contents": content_hashes([path])}
 
     key = {"target": target_fingerprint(target), "tokenizer": tokenizer.fingerprint, "clusters": count}
-    return run_step(f"{count:,} clusters", path.with_suffix(".json"), key, make)
+    run_step(f"{count:,} clusters", path.with_suffix(".json"), key, make)

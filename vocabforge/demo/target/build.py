@@ -30,7 +30,6 @@ from .train import (
     TextRows,
     WorkFolder,
     heldout_loss,
-    packed_rows,
     plain_step,
     prepared_rows,
     train_model,
@@ -309,7 +308,8 @@ def _fit(
     make_step: MakeStep,
 ) -> dict[str, Any]:
     """Train the model and measure it; returns figures for the manifest."""
-    rows = TextRows(prepared_rows(work.rows, tokenizer, config), config.loss_on)
+    data = prepared_rows(work.rows, tokenizer, config)
+    rows, heldout = (TextRows(packed, config.loss_on) for packed in (data.train, data.heldout))
     parameters = sum(p.numel() for p in model.parameters())
     tokens = int((rows.packed.document > 0).sum())
     seen = config.optim.steps * config.optim.batch_size / len(rows)
@@ -318,13 +318,8 @@ def _fit(
         f"on {model.device.type}"
     )
     first, last = train_model(model.train(), rows, config, work, identity, make_step)
-    total, count = 0.0, 0
-    for path in config.heldout_files:
-        packed = packed_rows(tokenizer, path, config.sequence_length, model.config.pad_token_id)
-        most = min(len(packed), config.heldout_rows or len(packed))
-        chosen = torch.arange(most) * len(packed) // max(most, 1)
-        loss, counted = heldout_loss(model.eval(), TextRows(packed, config.loss_on), chosen)
-        total, count = total + loss, count + counted
+    most = min(len(heldout), config.heldout_rows or len(heldout)) if config.heldout_files else 0
+    total, count = heldout_loss(model.eval(), heldout, torch.arange(most) * len(heldout) // max(most, 1))
     return {
         "vocab_size": model.config.vocab_size,
         "parameters": parameters,

@@ -61,7 +61,7 @@ class TinyTargetConfig(TargetTrainingConfig):
         heldout: conversations for the held-out loss.
         tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
         vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
-        heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
+        heldout_rows: packed held-out rows at most, evenly spread; None: all of them.
         threads: CPU threads; None leaves torch's choice.
     """
 

@@ -18,10 +18,9 @@ from ...capture.online import RowBatch, to_tensors
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError
 from ...core.journal import MetricsLog
-from ...corpus.prepared.artifact import prepare_in
-from ...corpus.prepared.dataset import PackedRows, SequenceOptions, iter_sequences, pack
+from ...corpus.prepared.artifact import PreparedData, prepare_in
+from ...corpus.prepared.dataset import PackedRows
 from ...corpus.prepared.options import HeldoutOptions, PrepareOptions
-from ...corpus.sources.bytes import Problems
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.target.documents import document_mask
 from ...train import checkpoint as checkpoints
@@ -76,8 +75,8 @@ Step = Callable[[int, TextBatch], tuple[Tensor, Tensor]]
 MakeStep = Callable[[Any, torch.optim.Optimizer, TextRows, TinyTargetConfig], Step]
 
 
-def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PackedRows:
-    """Training rows, made once in ``folder`` and memory-mapped; longer conversations are split.
+def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PreparedData:
+    """Training and held-out rows, made once in ``folder`` and memory-mapped; longer conversations are split.
 
     Raises:
         DataError: no conversation; empty held-out files are reported here, before training.
@@ -85,18 +84,7 @@ def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConf
     options = PrepareOptions(config.sequence_length, overlong="split", heldout=HeldoutOptions(prompts=0))
     # Without a held-out file, the last documents of the training file would be set aside.
     heldout = list(config.heldout_files) or [config.train]
-    return prepare_in(folder, tokenizer, [config.train], heldout, options).train
-
-
-def packed_rows(tokenizer: TextTokenizer, path: Path, length: int, pad_id: int) -> PackedRows:
-    """The conversations of a held-out file, each cut to a row; unusable ones are left out and reported."""
-    problems = Problems(strict=False)
-    packed = pack(
-        iter_sequences(tokenizer, [path], SequenceOptions(), problems=problems), length, pad_id=pad_id
-    )
-    if summary := problems.summary():
-        say(summary)
-    return packed
+    return prepare_in(folder, tokenizer, [config.train], heldout, options)
 
 
 def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:

@@ -17,8 +17,6 @@ CHAIN = "chain"
 EVERYTHING = "all"
 GREEDY, DRAWN = "greedy", "drawn"
 
-GroupKind = Literal["all", "set", "task", "category", "rare"]
-
 
 class _Read(Strict):
     """What earlier versions held beside these fields is left out."""
@@ -30,7 +28,6 @@ class QuestionGroup(_Read):
     """Questions that figures are given for; ``sets``: where they are from, ``questions``: how many."""
 
     key: str
-    kind: GroupKind
     sets: list[str]
     questions: int
 
@@ -49,7 +46,7 @@ class Cell(_Read):
 
     Attributes:
         accepted: tokens that a cycle commits, the target's own among them: mean and sample deviation over seeds, 95%
-            interval over questions (main groups only).
+            interval over questions.
         share: of the full head's with the same seed; its interval is paired: both answer the questions that are drawn.
         tokens_per_s: by the byte roofline of the larger shape; None for other groups than all questions.
     """
@@ -108,7 +105,7 @@ class Decoded(_Read):
 
 
 class Checked(_Read):
-    """The decoder itself on a sample, from ``check.json``.
+    """The decoder itself on a sample: ``check.json``.
 
     Attributes:
         lengths: method key -> mode -> tokens that a cycle commits, mean over the checked seeds.
@@ -121,6 +118,16 @@ class Checked(_Read):
     questions: int
     where: str
     settings: dict[str, int]
+
+    @property
+    def lossless(self) -> bool:
+        """Rounding explains all differences."""
+        return all(0 < one.identical + one.near_tied == one.outputs for one in self.modes)
+
+    @property
+    def as_replayed(self) -> bool:
+        """Every cycle of a chain is the replay's."""
+        return all(one.cycles == one.equal_cycles for one in self.modes)
 
 
 class StudyResults(_Read):

@@ -33,16 +33,14 @@ from ..replay.replay import cycle_offsets
 from ..replay.types import Replayed
 from ..stage_answers import KIND as ANSWERS
 from ..stage_answers import StudyAnswer, Which, load_answers
-from ..stage_check import load_checked
 from ..stage_replay import load_replayed
-from .figures import MAIN_KINDS, cells, groups_of, mean_scored, question_sums, shapes
+from .figures import cells, groups_of, mean_scored, question_sums, shapes
 from .results import (
     EVERYTHING,
     GREEDY,
     RESULTS,
     Cell,
     Checked,
-    Decoded,
     DraftShape,
     MethodFigures,
     QuestionGroup,
@@ -53,7 +51,6 @@ from .tables import markdown, methods_table, percent, share_chart, study_tables
 
 KIND = "study-report"
 PAGE, TABLES, PLOT = "report.html", "table.md", "plots/share.svg"
-_MODE_WORDS = {"chain": "chain, greedy", "drawn": "chain, temperature 1", "tree": "dynamic tree, greedy"}
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
@@ -102,7 +99,7 @@ def assemble(config: StudyConfig, layout: StudyLayout) -> StudyResults:
         for shape, form in shapes(config.replay).items():
             sums = question_sums(replayed, keys, asked, form, config.answers.tokens)
             for group, mask in members:
-                made = cells(sums, mask, full, intervals=group.kind in MAIN_KINDS)
+                made = cells(sums, mask, full)
                 for key, cell in zip(keys, made, strict=True):
                     found[key].setdefault(which, {}).setdefault(shape, {})[group.key] = cell
     drafts = [
@@ -140,7 +137,7 @@ def assemble(config: StudyConfig, layout: StudyLayout) -> StudyResults:
         shapes=drafts,
         groups=groups,
         methods=figures,
-        checked=_checked(layout),
+        checked=Checked.model_validate(read_json(layout.checked, "check of the study")),
         facts=_facts(config, layout, answers),
         config=config.model_dump(mode="json"),
     )
@@ -161,25 +158,6 @@ def _ranks(
             remedy="run the stage replay again",
         )
     return found
-
-
-def _checked(layout: StudyLayout) -> Checked:
-    """check.json, lengths as means over the checked seeds."""
-    found = load_checked(layout)
-    lengths: dict[str, dict[str, float]] = {}
-    for key, seeds in found.methods.items():
-        for mode, words in _MODE_WORDS.items():
-            each = [made[mode]["accepted_length"] for made in seeds.values()]
-            known = [value for value in each if value is not None]
-            if known:
-                lengths.setdefault(key, {})[words] = float(np.mean(known))
-    return Checked(
-        modes=[Decoded(mode=words, **found.totals[mode]) for mode, words in _MODE_WORDS.items()],
-        lengths=lengths,
-        questions=len(found.questions),
-        where=f"{found.device}, {found.dtype}",
-        settings=found.settings.model_dump(),
-    )
 
 
 def _facts(
@@ -252,11 +230,8 @@ def _cards(results: StudyResults) -> list[PageCard]:
         )
         cards.append(PageCard("Predicted to be fastest", best.label, note))
     if results.checked is not None:
-        outputs, same, tied = (
-            sum(getattr(mode, name) for mode in results.checked.modes)
-            for name in ("outputs", "identical", "near_tied")
-        )
-        lossless = 0 < same + tied == outputs
-        note = f"{same:,} of {outputs:,} outputs are plain decoding's, {tied} near-tied"
+        each = results.checked.modes
+        same, outputs = sum(one.identical for one in each), sum(one.outputs for one in each)
+        note, lossless = f"{same:,} of {outputs:,} outputs are plain decoding's", results.checked.lossless
         cards.append(PageCard("Lossless", "yes" if lossless else "no", note, "good" if lossless else "bad"))
     return cards
