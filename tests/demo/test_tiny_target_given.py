@@ -61,7 +61,7 @@ def config(place: Path) -> TinyTargetConfig:
         num_layers=2,
         num_heads=2,
         num_kv_heads=1,
-        sequence_length=64,
+        sequence_length=512,
         loss_on="all",
         checkpoint_every=4,
         optim=OptimConfig(steps=STEPS, batch_size=2, lr=1e-2, clip=1.0, fused=True),
@@ -106,15 +106,13 @@ def test_the_held_out_loss_is_exact(target: Artifact, place: Path) -> None:
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(target.path), load_tokenizer(target.path)
     total, count = 0.0, 0
-    rows = [row for name in ("heldout", "second") for row in read_jsonl_log(place / f"{name}.jsonl")]
-    for row in rows:
-        whole = render_with_mask(tokenizer, row["messages"])[0]
-        for begin in range(0, len(whole), 64):
-            ids = torch.tensor([whole[begin : begin + 64]])
-            with torch.no_grad():
-                logits = model(input_ids=ids).logits[0, :-1]
-            total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
-            count += ids.shape[1] - 1
+    for row in (row for name in ("heldout", "second") for row in read_jsonl_log(place / f"{name}.jsonl")):
+        ids = torch.tensor([render_with_mask(tokenizer, row["messages"])[0]])
+        assert ids.shape[1] <= 512
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, :-1]
+        total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
+        count += ids.shape[1] - 1
     assert target.meta["heldout_loss"] == pytest.approx(total / count, abs=2e-4)
     assert target.meta["heldout_tokens"] == count
 

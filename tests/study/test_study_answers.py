@@ -12,16 +12,14 @@ import pytest
 
 from tests.study.decoding_support import END, make_study, study_config, write_rows
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError
 from vocabforge.corpus.chat.conversation import parse_conversation
-from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.lean.model import load_target
 from vocabforge.study import stage_answers as answers
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.stage_answers import prompt_ids, training_prompts
+from vocabforge.study.stage_answers import AnsweringTarget, prompt_ids, training_prompts
 from vocabforge.vocab.counts.table import load_counts
 
 
@@ -100,14 +98,14 @@ def test_counts_are_of_the_very_tokens(
     layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept: list[tuple[int, ...]] = []
-    add = AnswerLog.add
+    answer = AnsweringTarget.answer
 
-    def watching(self: AnswerLog, key: str, answer: Any) -> None:
-        if len(answer.response_ids) <= 5:
-            kept.append(answer.response_ids)
-        add(self, key, answer)
+    def watching(self: AnsweringTarget, jobs: Any) -> list[tuple[int, ...]]:
+        found = answer(self, jobs)
+        kept.extend(ids for ids, job in zip(found, jobs) if job.tokens == 5)
+        return found
 
-    monkeypatch.setattr(AnswerLog, "add", watching)
+    monkeypatch.setattr(AnsweringTarget, "answer", watching)
     again = copy_of(layout, tmp_path)
     config = study_config(tmp_path, answers={"tokens": 6, "train_prompts": 12})
     answers.run(config, again)
@@ -128,7 +126,6 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     answers.run(study_config(tmp_path), again)
     assert len(written(again)) == 3
     assert written(again) == written(layout)  # drawn answers, too
-    assert not again.answers.with_name("answers.partial").exists()
     monkeypatch.setattr("vocabforge.study.stage_answers.Decoder", None)
     answers.run(study_config(tmp_path, answers={"rows": 1}), again)  # how many side by side changes nothing
     with pytest.raises(TypeError):
@@ -136,27 +133,6 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     monkeypatch.undo()
     answers.run(study_config(tmp_path, answers={"tokens": 9}), again)
     assert max(len(one.continuation.tokens) for one in answers.load_answers(again, "drawn")) == 9
-
-
-def test_a_killed_stage_goes_on(layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    again, config = copy_of(layout, tmp_path), study_config(tmp_path)
-    add, made = AnswerLog.add, []
-
-    def until_killed(self: AnswerLog, key: str, answer: Any) -> None:
-        if len(made) == 5:
-            raise KeyboardInterrupt
-        made.append(key)
-        add(self, key, answer)
-
-    monkeypatch.setattr(AnswerLog, "add", until_killed)
-    with pytest.raises(KeyboardInterrupt):
-        answers.run(config, again)
-    with pytest.raises(ArtifactError):
-        answers.load_answers(again, "greedy")
-    monkeypatch.setattr(AnswerLog, "add", lambda self, key, one: (made.append(key), add(self, key, one)))
-    answers.run(config, again)
-    assert len(made) == len(set(made)) == len(own_rows(layout)) + 2 * 4  # nothing twice
-    assert written(again) == written(layout)
 
 
 def test_of_a_long_prompt_the_end_is_left(layout: StudyLayout) -> None:

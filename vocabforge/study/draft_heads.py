@@ -96,11 +96,10 @@ def bench_draft_heads(
 
     Args:
         recipe: ``train-drafter`` recipe with ``drafter.head: own``, a ranker and a low-rank head.
-        overrides: ``key=value`` for it.
         output: gets ``results.json`` and a folder a seed.
 
     Returns:
-        ``table`` (rows of :func:`summarise`), ``settings``, ``seeds`` (the results by seed), ``vocabularies``.
+        ``table`` (rows of :func:`summarise`), ``settings``, ``seeds`` (the results by seed).
 
     Raises:
         UsageError: a recipe or options that cannot be compared.

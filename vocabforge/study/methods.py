@@ -32,15 +32,11 @@ class StudyMethod:
     """One way of drafting.
 
     Attributes:
-        family: what it is: ``full``, ``reduced``, ``fr``, ``trim``, ``pa-fr``, ``ranker``, ``low-rank``, ``router``,
-            ``context``, ``hybrid``.
-        name: for tables.
-        setting: what it was set to, for tables.
-        drafter: folder of its drafter, below the folder of the seed.
+        family, name, setting: what it is and what it was set to, for tables.
+        drafter, head: folders of its drafter and trained draft head, below the folder of the seed.
         vocab: draft vocabulary that the drafter's own head is cut to.
-        kind: row of ``models.heads.HEADS``; None is the drafter's own head (cut to ``vocab``).
-        head: folder of a trained draft head, below the folder of the seed.
-        options: how that head is used.
+        kind: row of ``models.heads.HEADS``; None is the drafter's own head.
+        options: how the head is used.
     """
 
     family: str
@@ -137,9 +133,6 @@ class StudyHeads:
     Args:
         place: folder of the seed.
         target: folder of the target; ``model`` the same, loaded.
-
-    Raises:
-        VocabForgeError: a part is missing, damaged, or made for another target (when it is asked for).
     """
 
     def __init__(self, place: Path, target: Path, model: LeanModel) -> None:

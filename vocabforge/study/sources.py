@@ -67,9 +67,6 @@ def read_source(
 ) -> SourceTexts:
     """Read a source; of more conversations than ``documents`` evenly spread ones are taken.
 
-    Args:
-        tokenizer: conversations that its template does not render are skipped; None skips tools and thinking.
-
     Raises:
         DataError: the file is missing or damaged, or gives no conversation.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,7 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.console import ProgressBar, say
 from ..core.files import sha256_file
 from ..corpus.chat.conversation import Message
-from ..corpus.regenerate.log import AnswerLog
-from ..corpus.regenerate.rows import ChatCompletion, content_digest, json_line
+from ..corpus.regenerate.rows import content_digest, json_line
 from ..corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from ..decode.accelerate.graphs import capture_passes
 from ..decode.engine import Decoder
@@ -67,10 +66,6 @@ class Job:
     temperature: float = 0.0
     seed: int = 0
 
-    def key(self, target: str) -> str:
-        """Hex hash of everything that decides the answer; ``target`` stands for the target's part of it."""
-        return content_digest([target, self.prompt, self.tokens, self.temperature, self.seed])
-
 
 class AnsweringTarget:
     """A target that answers jobs with plain decoding, ``rows`` side by side; ``identity`` decides its answers."""
@@ -91,44 +86,34 @@ class AnsweringTarget:
     def model(self) -> LeanModel:
         return load_target(self._path, dtype=getattr(torch, self.dtype), device=self.device)
 
-    def answer(self, jobs: Sequence[Job], log: AnswerLog) -> list[ChatCompletion]:
-        """The answers to all jobs; those that the log lacks are decoded, greedy ones first, and logged."""
-        keyed = {job.key(self.identity): job for job in jobs}
-        missing = {key: job for key, job in keyed.items() if log.get(key) is None}
-        if missing:
-            longest = max(len(job.prompt) + job.tokens for job in missing.values())
-            decoder = Decoder(
-                self.model,
-                context=min(self.model.config.max_positions, longest + 1),
-                rows=min(self._rows, len(missing)),
-                wrap=capture_passes(self.device) if self.device.type == "cuda" else None,
-            )
-            with ProgressBar("Answering", len(keyed), "answers", initial=len(keyed) - len(missing)) as bar:
-                # Apart: if one row of a batch is drawn, a captured cycle samples in all of them.
-                for drawn in (False, True):
-                    part = {key: job for key, job in missing.items() if bool(job.temperature) == drawn}
-                    self._decode(decoder, part, log, bar)
-        found = [log.get(job.key(self.identity)) for job in jobs]
-        return [one for one in found if one is not None]
-
-    def _decode(self, decoder: Decoder, jobs: dict[str, Job], log: AnswerLog, bar: ProgressBar) -> None:
-        # Long ones first, so that no row is left with one at the end.
-        ordered = sorted(jobs.items(), key=lambda item: -item[1].tokens)
-        stops = self.tokenizer.eos_ids
-        requests = [
-            Request(job.prompt, job.tokens, stops, SamplingParams(job.temperature, seed=job.seed))
-            for _, job in ordered
-        ]
-        results = [Generation() for _ in requests]
-        for number, _ in decoder.stream_batch(requests, results):
-            (key, job), ids = ordered[number], results[number].token_ids
-            stopped = ids[-1] in stops
-            if stopped or len(ids) == job.tokens:
-                text = self.tokenizer.decode(ids[:-1] if stopped else ids)
-                message: Message = {"role": "assistant", "content": text}
-                reason = "stop" if stopped else "length"
-                log.add(key, ChatCompletion(message, reason, job.seed, response_ids=tuple(ids)))
-                bar.update(1)
+    def answer(self, jobs: Sequence[Job]) -> list[tuple[int, ...]]:
+        """Token ids of the answers to all jobs, the stop token included."""
+        stops, made = self.tokenizer.eos_ids, dict[int, tuple[int, ...]]()
+        longest = max(len(job.prompt) + job.tokens for job in jobs)
+        decoder = Decoder(
+            self.model,
+            context=min(self.model.config.max_positions, longest + 1),
+            rows=min(self._rows, len(jobs)),
+            wrap=capture_passes(self.device) if self.device.type == "cuda" else None,
+        )
+        with ProgressBar("Answering", len(jobs), "answers") as bar:
+            # Apart: if one row of a batch is drawn, a captured cycle samples in all of them.
+            for drawn in (False, True):
+                part = [number for number, job in enumerate(jobs) if bool(job.temperature) == drawn]
+                part.sort(
+                    key=lambda number: -jobs[number].tokens
+                )  # so that no row is left with one at the end
+                some = [jobs[number] for number in part]
+                requests = [
+                    Request(job.prompt, job.tokens, stops, SamplingParams(job.temperature, seed=job.seed))
+                    for job in some
+                ]
+                results = [Generation() for _ in requests]
+                for number, _ in decoder.stream_batch(requests, results):
+                    ids = results[number].token_ids
+                    bar.update(int(ids[-1] in stops or len(ids) == some[number].tokens))
+                made |= {number: tuple(one.token_ids) for number, one in zip(part, results)}
+        return [made[number] for number in range(len(jobs))]
 
 
 def study_dtype(device: torch.device) -> str:
@@ -152,7 +137,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write OUTPUT/answers, an artefact of kind ``study-answers``.
 
     ``own.jsonl``: conversations that end with the target's own answer. ``counts``: frequency table of those answers'
-    tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows of :class:`StudyAnswer`. A killed run resumes.
+    tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows of :class:`StudyAnswer`.
     """
     own = config.answers
     target = AnsweringTarget(layout.target, config.device, own.rows)
@@ -185,35 +170,33 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
             for (name, question), prompt in zip(asked, prompts, strict=True)
         ],
     }
-    with AnswerLog(layout.answers.with_name("answers.partial"), {"of": KIND}) as log:
-        target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]], log)
-        trained = target.answer(train_jobs, log)
-        meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
-        with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
-            conversations = (
-                {"messages": [*one, answer.message | ({"cut": True} if answer.truncated else {})]}
-                for one, answer in zip(learnt, trained, strict=True)
-                if not answer.empty
-            )
-            _write(folder / layout.own_texts.name, conversations)
-            save_counts(_table(trained, tokenizer, folder / layout.own_texts.name), folder / COUNTS)
-            for which, some in jobs.items():
-                rows = (
-                    {
-                        "set": name,
-                        "category": question.category,
-                        "question": question.question_id,
-                        "seed": job.seed,
-                        "shortened": len(prompt) > room,
-                        "prompt": list(job.prompt),
-                        "tokens": list(answer.response_ids or ()),
-                    }
-                    for (name, question), prompt, job, answer in zip(
-                        asked, prompts, some, target.answer(some, log), strict=True
-                    )
-                )
-                _write(folder / f"answers-{which}.jsonl", rows)
-        log.remove()
+    made = iter(target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]]))
+    trained = [next(made) for _ in train_jobs]
+    meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
+    with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
+        texts = [tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.eos_ids else ids) for ids in trained]
+        rows: list[dict[str, Any]] = []
+        for messages, ids, text in zip(learnt, trained, texts, strict=True):
+            cut = {} if ids[-1] in tokenizer.eos_ids else {"cut": True}
+            if text.strip():
+                rows.append({"messages": [*messages, {"role": "assistant", "content": text, **cut}]})
+        _write(folder / layout.own_texts.name, rows)
+        parents = {"own": sha256_file(folder / layout.own_texts.name)}
+        save_counts(_table(trained, "".join(texts), tokenizer, parents), folder / COUNTS)
+        for which, some in jobs.items():
+            rows = [
+                {
+                    "set": name,
+                    "category": question.category,
+                    "question": question.question_id,
+                    "seed": job.seed,
+                    "shortened": len(prompt) > room,
+                    "prompt": list(job.prompt),
+                    "tokens": list(next(made)),
+                }
+                for (name, question), prompt, job in zip(asked, prompts, some, strict=True)
+            ]
+            _write(folder / f"answers-{which}.jsonl", rows)
     say(f"{len(trained):,} answers to training prompts, {len(asked):,} questions answered twice")
 
 
@@ -248,15 +231,16 @@ def question_seed(name: str, question: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{name}\0{question}".encode()).digest()[:4], "little")
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     with open(path, "wb") as file:
         file.writelines(map(json_line, rows))
 
 
-def _table(answers: Sequence[ChatCompletion], tokenizer: TextTokenizer, source: Path) -> FrequencyTable:
+def _table(
+    answers: Sequence[Sequence[int]], text: str, tokenizer: TextTokenizer, parents: dict[str, str]
+) -> FrequencyTable:
     """Counts of the very tokens; those of padded rows of the embedding are no tokens of the tokenizer."""
-    ids = np.array([token for one in answers for token in one.response_ids or ()], dtype=np.int64)
+    ids = np.array([token for one in answers for token in one], dtype=np.int64)
     counts = np.bincount(ids, minlength=tokenizer.vocab_size)[: tokenizer.vocab_size].astype(np.int64)
-    size = sum(len(str(one.message["content"]).encode("utf-8", "replace")) for one in answers)
-    parents, special = {"own": sha256_file(source)}, SpecialTokens.of(tokenizer)
+    size, special = len(text.encode("utf-8", "replace")), SpecialTokens.of(tokenizer)
     return FrequencyTable(counts, len(answers), size, "assistant", tokenizer.fingerprint, parents, special)

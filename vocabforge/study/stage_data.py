@@ -30,10 +30,7 @@ Row = dict[str, Any]
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Write ``layout.data``, an artefact of kind ``study-data``.
-
-    ``train.jsonl``, ``heldout-NAME.jsonl``, ``questions-NAME.jsonl``; ``tokenizer/`` if one is given. Its ``sources``
-    say how many conversations each source gave, and what was left out and why.
+    """Write ``layout.data``, an artefact of kind ``study-data``; its ``sources`` say what was left out and why.
 
     Raises:
         DataError: a file is missing, damaged or without a conversation, or nothing is left to learn from.

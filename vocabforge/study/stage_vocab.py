@@ -25,13 +25,7 @@ FR, TRIM = "fr", "trim"
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Write ``layout.subset`` for every R of both rankings, and ``layout.clusters`` for every M.
-
-    What an earlier run finished for the same inputs is taken over.
-
-    Raises:
-        MismatchError: the answers were counted with another tokenizer.
-    """
+    """Write ``layout.subset`` for every R of both rankings, and ``layout.clusters`` for every M."""
     tokenizer, static = load_tokenizer(layout.target), set(config.methods.static)
     texts, own = _count(layout, tokenizer, layout.vocab / "counts-texts"), layout.answers / COUNTS
     for ranking, name, place, sizes in (

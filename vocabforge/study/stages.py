@@ -70,10 +70,7 @@ STAGES: dict[str, Stage] = {
 
 
 def perform(config: StudyConfig, names: Sequence[str]) -> None:
-    """Run stages in the order of the table.
-
-    Args:
-        names: of :data:`STAGES`, or ``all``.
+    """Run stages, ``all`` or some of :data:`STAGES`, in the order of the table.
 
     Raises:
         UsageError: no such stage, or another process works in the folder.

@@ -55,10 +55,8 @@ def run_step(
     """The result of a step: made, or taken over from an earlier run.
 
     Args:
-        name: for the line of progress.
         place: JSON file of the key and the result.
         key: everything that decides the result; another key makes it again.
-        make: makes it.
         folder: what an unfinished step leaves; removed if another key began it.
     """
     wanted = json.loads(json.dumps(key, default=str))
@@ -134,13 +132,9 @@ def drafter_run(
     """Train as ``train-drafter`` does; a finished run is taken over, a killed one resumes, a changed one begins anew.
 
     Args:
-        data: digest of the rows.
-        target: the target's fingerprint.
+        data, target: digest of the rows, fingerprint of the target.
         options: what else decides the run.
         prepare: changes the trainer before it starts.
-
-    Returns:
-        ``drafter`` and ``heads`` by kind: folders; ``digest`` of the drafter's weights.
     """
     key = {
         **identity_of(config, data, target),
@@ -181,13 +175,9 @@ def router_run(
     """Train a router on a drafter as ``train-router`` does; see :func:`drafter_run`.
 
     Args:
-        config: the recipe with the seed and the run folder.
         full: result of the drafter's run.
         levels: draft steps whose states it learns from.
         best: what routers on one drafter share; see ``RouterTrainer``.
-
-    Returns:
-        ``path`` of the router artefact.
     """
     key = {
         "drafter": full["digest"],

@@ -93,12 +93,8 @@ class CheckedPrediction(StrictModel):
 
 
 class TuneCheck(StrictModel):
-    """Predictions compared with ``eval`` on the other half of the prompts.
-
-    Attributes:
-        rows: configurations by predicted rank, plain decoding last.
-        mean_error: of the sizes of their errors.
-        evaluation: folder of the evaluation.
+    """Predictions by rank compared with ``eval`` on the other half of the prompts, plain decoding last; ``evaluation``
+    is its folder, ``mean_error`` of the sizes of the errors.
     """
 
     questions: int

@@ -97,10 +97,6 @@ class MethodSpace:
         vocab, head: ``DIR`` or ``LABEL=DIR``.
         dynamic: with every draft vocabulary.
         lists: values of a field, as its option has them between commas.
-
-    Raises:
-        ValidationError: a value that the field does not have.
-        UsageError: one twice, or a tree that is not searched.
     """
 
     LABELLED = ("vocab", "head")

@@ -61,9 +61,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     """Train a byte-level BPE and write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``.
 
     Args:
-        texts: what to learn the merges from.
         vocab_size: entries wanted, the three special tokens and the 256 bytes included.
-        folder: must exist.
 
     Raises:
         DataError: the texts do not hold enough different material for ``vocab_size`` entries.
@@ -318,8 +316,9 @@ def _fit(
         f"on {model.device.type}"
     )
     first, last = train_model(model.train(), rows, config, work, identity, make_step)
-    most = min(len(heldout), config.heldout_rows or len(heldout)) if config.heldout_files else 0
-    total, count = heldout_loss(model.eval(), heldout, torch.arange(most) * len(heldout) // max(most, 1))
+    most = min(len(heldout), config.heldout_rows or len(heldout))
+    chosen = torch.arange(most) * len(heldout) // max(most, 1)
+    total, count = heldout_loss(model.eval(), heldout, chosen) if config.heldout_files else (0.0, 0)
     return {
         "vocab_size": model.config.vocab_size,
         "parameters": parameters,

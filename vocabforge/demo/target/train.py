@@ -178,7 +178,6 @@ def train_model(
 
     Raises:
         DataError: a loss that is not finite.
-        MismatchError: the checkpoints are of other settings or inputs.
         KeyboardInterrupt: the run was asked to stop; it can be resumed.
     """
     optim = config.optim

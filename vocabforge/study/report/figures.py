@@ -92,9 +92,7 @@ def question_sums(
     """Walk every method of every seed over all answers of one temperature.
 
     Args:
-        replayed: of every seed, by method key.
-        keys: M of the methods.
-        asked: Q questions.
+        replayed: of every seed, by method key; ``keys`` are those of M methods.
         limit: tokens of an answer at most; of answers that it ended only whole cycles count (``replay.walk``).
     """
     offsets = cycle_offsets([one.continuation for one in asked])

@@ -87,12 +87,9 @@ class MethodFigures(_Read):
 
 
 class Decoded(_Read):
-    """One way of decoding in the check of the decoder itself, all methods and seeds.
-
-    Attributes:
-        outputs: of which ``identical`` are plain decoding's, ``near_tied`` part where rounding decides between two
-            tokens, ``faults`` part otherwise.
-        cycles: beside the replay's, of which ``equal_cycles`` commit the same; 0 if the replay has none.
+    """One way of decoding in the check, all methods and seeds: of its ``outputs`` some are ``identical`` to plain
+    decoding's, some part where rounding decides (``near_tied``), some otherwise (``faults``). ``equal_cycles`` of the
+    ``cycles`` commit what the replay says; 0 if it has none.
     """
 
     mode: str
@@ -131,15 +128,7 @@ class Checked(_Read):
 
 
 class StudyResults(_Read):
-    """The whole file.
-
-    Attributes:
-        created: UTC, ISO 8601.
-        vocab_size: V, rows of the LM head.
-        checked: None in a file of an earlier version, if the decoder itself was not asked.
-        facts: machine and inputs in words.
-        config: the resolved configuration.
-    """
+    """The whole file; ``checked`` may be None in a file of an earlier version."""
 
     schema_version: Literal[1, 2, 3, 4] = 4
     vocabforge: str

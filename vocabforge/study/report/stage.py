@@ -56,8 +56,6 @@ PAGE, TABLES, PLOT = "report.html", "table.md", "plots/share.svg"
 def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write ``layout.report``, an artefact of kind ``study-report``, and print its main table.
 
-    ``results.json`` (:class:`.StudyResults`), ``table.md``, ``plots/share.svg``, ``report.html``.
-
     Raises:
         ArtifactError: a seed is not replayed, or its replay does not match these answers and methods.
         DataError: a file of another stage is missing or damaged.

@@ -46,8 +46,6 @@ class LatencyInputs:
     """What is measured, and over which sizes.
 
     Attributes:
-        model: the target.
-        drafter: trained drafter, or a draft model of the target's vocabulary.
         heads: draft heads, the drafter's own first.
         trees, batches: of the search space.
         prompts: token ids; their lengths say which prefixes matter.

@@ -48,11 +48,7 @@ class TuneCandidate:
 def head_choices(
     space: MethodSpace, own: str = FULL, cut: Sequence[tuple[str, Path]] = ()
 ) -> list[HeadChoice]:
-    """Every draft head of a search, the drafter's own first.
-
-    Args:
-        own: name of the drafter's own head.
-        cut: label and folder of further draft vocabularies.
+    """Every draft head of a search, the drafter's own (named ``own``) first; ``cut`` are further draft vocabularies.
 
     Raises:
         ArtifactError: a folder without a draft head.
