@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import shutil
 import signal
@@ -14,7 +13,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.worlds import DATA
 from vocabforge.core.artifact import Artifact
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.core.journal import read_jsonl_log
@@ -23,8 +21,6 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.demo.target.build import (
     END,
     PAD,
-    build_model,
-    copy_tokenizer,
     finished_target,
     make_tokenizer,
     train_tiny_target,
@@ -183,22 +179,6 @@ def test_a_run_begun_with_other_settings_is_not_gone_on_with(
         train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
 
 
-def test_a_loss_that_is_not_finite_is_named_and_not_kept(config: TinyTargetConfig, tmp_path: Path) -> None:
-    def spoilt(*arguments: Any) -> Any:
-        take = plain_step(*arguments)
-
-        def step(number: int, batch: Any) -> Any:
-            loss, norm = take(number, batch)
-            return (loss * float("nan") if number == 7 else loss), norm
-
-        return step
-
-    with pytest.raises(DataError, match="nan at step 8"):
-        train_tiny_target(config, tmp_path / "target", make_step=spoilt)
-    steps = tmp_path / "target.checkpoints" / "steps"
-    assert [path.name for path in steps.iterdir()] == ["step-00000004"]
-
-
 def test_a_finished_target_is_known_by_inputs_and_settings(
     target: Artifact, config: TinyTargetConfig, place: Path, tmp_path: Path
 ) -> None:
@@ -231,21 +211,3 @@ def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp
         with pytest.raises(ValueError, match=said):
             TinyTargetConfig.model_validate({**values, **changes})
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.shared
-@pytest.mark.skipif(not (DATA / "tokenizers/qwen3").is_dir(), reason=f"no Qwen3 tokenizer in {DATA}")
-def test_qwen3s_own_tokenizer(config: TinyTargetConfig, tmp_path: Path) -> None:
-    own, folder = tmp_path / "qwen3", tmp_path / "target"
-    own.mkdir()
-    folder.mkdir()
-    packed = DATA / "tokenizers" / "qwen3" / "tokenizer.json.xz"
-    (own / "tokenizer.json").write_bytes(lzma.decompress(packed.read_bytes()))
-    shutil.copyfile(packed.with_name("tokenizer_config.json"), own / "tokenizer_config.json")
-    tokenizer = copy_tokenizer(own, folder)
-    assert tokenizer.vocab_size == 151_669
-    model = build_model(config.model_copy(update={"rows": 151_936, "hidden_size": 8}), tokenizer)
-    assert model.lm_head.weight.shape == (151_936, 8)
-    assert model.generation_config.eos_token_id == [151645, 151643]
-    assert model.generation_config.pad_token_id == model.config.pad_token_id == 151643
-    assert model.config.eos_token_id == 151645

@@ -74,31 +74,6 @@ def test_every_method_is_lossless_and_as_replayed(layout: StudyLayout, result: C
     assert made["replay"]["outputs"] == 3
 
 
-def test_a_killed_check_resumes_with_the_next_method(
-    again: StudyLayout, result: Checked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, decoded, measure = drafted_config(again.root), list[str](), check._Sample.measure
-
-    def until_killed(self: Any, way: Any, *given: Any) -> dict[str, Any]:
-        if len(decoded) == 1:
-            decoded.append("killed")
-            raise KeyboardInterrupt
-        decoded.append(way.key)
-        return measure(self, way, *given)
-
-    monkeypatch.setattr(check._Sample, "measure", until_killed)
-    with pytest.raises(KeyboardInterrupt):
-        check.run(config, again)
-    assert not again.checked.exists()
-    check.run(config, again)
-    found = read_checked(again).lengths
-    first, second = found
-    assert decoded == [first, "killed", second]  # each once
-    assert found == {key: result.lengths[key] for key in found}
-    monkeypatch.setattr("vocabforge.study.stage_answers.load_target", None)
-    check.run(config, again)  # nothing is loaded for what is finished
-
-
 def test_a_replay_that_differs_is_found(
     layout: StudyLayout, again: StudyLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

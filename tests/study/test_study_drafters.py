@@ -150,14 +150,3 @@ def test_a_killed_training_goes_on_and_a_changed_one_begins_again(
     drafters.run(config, again, 0)
     assert drafter_digest(again.seed(0) / "full" / "drafter") == whole
     assert "Resuming at step 4 of 4" in capsys.readouterr().err
-
-
-def test_without_held_out_sources_the_last_conversations_are_held_out(
-    study: tuple[StudyConfig, StudyLayout], tmp_path: Path
-) -> None:
-    layout = StudyLayout(tmp_path)
-    for name in ("data", "answers", "target"):
-        (tmp_path / name).symlink_to(study[1].root / name)
-    found = packed(study_config(tmp_path, data={"sources": [{"name": "one"}], "benchmarks": {}}), layout)
-    assert (layout.root / FOLDER / HELDOUT).read_text() == ""
-    assert len(found.heldout) > 0

@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 
 from tests.evaluate.test_browser import browser, troubles  # noqa: F401
-from tests.study.drafted_support import SEED, drafted_config
+from tests.study.drafted_support import drafted_config
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError, DataError
+from vocabforge.core.errors import DataError
 from vocabforge.study.config import ReplayConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.types import Continuation, Replayed
 from vocabforge.study.report.figures import cells, groups_of, mean_scored, question_sums, shapes
 from vocabforge.study.report.results import RARE, RESULTS, Checked, Decoded, StudyResults, read_study
-from vocabforge.study.report.stage import KIND, assemble, run
+from vocabforge.study.report.stage import KIND, run
 from vocabforge.study.report.tables import methods_table, study_tables
 from vocabforge.study.stage_answers import StudyAnswer
 from vocabforge.study.stage_check import MODES
@@ -139,11 +139,6 @@ class TestReport:
             assert f'id="{key}"' in page, key
         assert "<script" not in page
         assert "21 of 24 outputs" in page  # the card sums the modes
-
-    def test_a_seed_that_is_not_replayed_is_missed(self, layout: StudyLayout) -> None:
-        config = drafted_config(layout.root).model_copy(update={"seeds": (SEED, 7)})
-        with pytest.raises(ArtifactError, match="seed-7"):
-            assemble(config, layout)
 
     def test_older_versions_are_read_and_others_refused(self, results: StudyResults, tmp_path: Path) -> None:
         file, content = tmp_path / RESULTS, json.loads(results.model_dump_json())

@@ -72,17 +72,6 @@ def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_page")
-def test_times_decide(place: Path, tmp_path: Path) -> None:
-    cheap = tune(tmp_path / "cheap", settings_for(place), space_of(place / "v")).recommendations[0]
-    dear = tune(tmp_path / "dear", settings_for(place, "dear.json"), space_of(place / "v"))
-    assert dear.recommendations[0].method == PLAIN
-    assert cheap.tokens_per_s.value is not None
-    assert dear.plain[0].tokens_per_s.value is not None
-    assert cheap.tokens_per_s.value >= dear.plain[0].tokens_per_s.value
-    assert read_recipe(tmp_path / "dear" / "recipe.yaml").methods  # still something to compare with
-
-
-@pytest.mark.usefixtures("no_page")
 def test_it_goes_on_where_it_was_stopped(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,12 +153,6 @@ def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) ->
     (tmp_path / "mine.txt").write_text("keep me", "utf-8")
     with pytest.raises(UsageError, match="something else"):
         tune(tmp_path, settings_for(place), space_of(place / "v"))
-
-
-@pytest.mark.usefixtures("no_page")
-def test_a_run_killed_in_its_first_write_goes_on(place: Path, tmp_path: Path) -> None:
-    (tmp_path / ".latency.json.tmp-00000000-1-0").write_text("{", "utf-8")
-    assert tune(tmp_path, settings_for(place), space_of(place / "v")).recommendations
 
 
 @pytest.mark.usefixtures("no_page")

@@ -34,38 +34,41 @@ class Stage(NamedTuple):
     by_seed: bool = False
 
 
-_HERE = "vocabforge.study"
 # name -> stage, in order; a new stage is a file and a row.
 STAGES: dict[str, Stage] = {
     "data": Stage(
-        f"{_HERE}.stage_data:run", "conversations, held-out texts by source, questions", reads=("data",)
+        "vocabforge.study.stage_data:run",
+        "conversations, held-out texts by source, questions",
+        reads=("data",),
     ),
-    "target": Stage(f"{_HERE}.stage_target:run", "the target model", ("data",), ("target",)),
+    "target": Stage("vocabforge.study.stage_target:run", "the target model", ("data",), ("target",)),
     "answers": Stage(
-        f"{_HERE}.stage_answers:run", "what the target itself writes", ("target",), ("answers",)
+        "vocabforge.study.stage_answers:run", "what the target itself writes", ("target",), ("answers",)
     ),
     "vocab": Stage(
-        f"{_HERE}.stage_vocab:run",
+        "vocabforge.study.stage_vocab:run",
         "draft vocabularies and clusters",
         ("answers",),
         ("methods", "drafters.reduced_size"),
     ),
     "drafters": Stage(
-        f"{_HERE}.stage_drafters:run",
+        "vocabforge.study.stage_drafters:run",
         "drafters, rankers, routers of every seed",
         ("vocab",),
         ("drafters", "seeds"),
         by_seed=True,
     ),
     "replay": Stage(
-        f"{_HERE}.stage_replay:run",
+        "vocabforge.study.stage_replay:run",
         "acceptance of all methods on all questions",
         ("drafters",),
         ("replay",),
         by_seed=True,
     ),
-    "check": Stage(f"{_HERE}.stage_check:run", "the decoder itself on a sample", ("replay",), ("check",)),
-    "report": Stage(f"{_HERE}.report.stage:run", "tables, a plot, a page", ("check",)),
+    "check": Stage(
+        "vocabforge.study.stage_check:run", "the decoder itself on a sample", ("replay",), ("check",)
+    ),
+    "report": Stage("vocabforge.study.report.stage:run", "tables, a plot, a page", ("check",)),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -181,48 +181,9 @@ def _short(value: float) -> str:
     return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
 
 
-def dot_chart(
-    name: str,
-    label: str,
-    rows: Sequence[str],
-    series: Mapping[int, Sequence[float | None]],
-    *,
-    reference: float | None = None,
-    names: Mapping[int, str] | None = None,
-) -> str:
-    """One line per row (category), one dot per method; the first row is set apart by weight.
-
-    Args:
-        series: method index -> value per row; None without one.
-        reference: value marked by an upright line.
-        names: method index -> name, for a legend inside the chart (for a file that stands alone).
-    """
-
-    def draw(axes: Axes) -> None:
-        for place in range(len(rows)):
-            axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
-            values = [value for line in series.values() if (value := line[place]) is not None]
-            if len(values) > 1:
-                axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
-        for index, line in series.items():
-            heights, values = Trace(index, range(len(rows)), line).known()
-            _dots(axes, index, values, heights, label=(names or {}).get(index))
-        if names:
-            look: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
-            axes.legend(frameon=False, labelcolor=INK, fontsize=9, **look)
-        if reference is not None:
-            axes.axvline(reference, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.get_yticklabels()[0].set_fontweight("bold")
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel(label)
-
-    return render_chart(name, 0.85 + 0.3 * len(rows), draw)
-
-
-def _dots(axes: Axes, index: int, x: Sequence[float], y: Sequence[float], label: str | None = None) -> None:
+def _dots(axes: Axes, index: int, x: Sequence[float], y: Sequence[float]) -> None:
     look: dict[str, Any] = {"color": method_colour(index), "marker": method_marker(index)}
-    axes.scatter(x, y, s=50, edgecolors=PAPER, linewidths=1.0, zorder=3, label=label, **look)
+    axes.scatter(x, y, s=50, edgecolors=PAPER, linewidths=1.0, zorder=3, **look)
 
 
 def bar_rows(name: str, label: str, bars: Sequence[Bar], *, dots: bool = False) -> str:
