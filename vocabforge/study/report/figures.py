@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +21,6 @@ HEADLINE = "spec-bench"  # the benchmark that published figures are of
 RARE_SETS = "rare", "human-eval"
 RARE_CATEGORY = "coding"
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What the cycles of every question add up to.
-
-    Attributes:
-        committed, cycles: (Q, M, S) float64 by question, method and seed.
-    """
-
-    committed: Array
-    cycles: Array
 
 
 def shapes(config: ReplayConfig) -> dict[str, TreeShape]:
@@ -88,8 +75,8 @@ def question_sums(
     asked: Sequence[StudyAnswer],
     shape: TreeShape,
     limit: int,
-) -> Sums:
-    """Walk every method of every seed over all answers of one temperature.
+) -> Array:
+    """Walk every method of every seed over all answers of a temperature: (Q, M, S, 2) tokens committed, and cycles.
 
     Args:
         replayed: of every seed, by method key; ``keys`` are those of M methods.
@@ -97,25 +84,17 @@ def question_sums(
     """
     offsets = cycle_offsets([one.continuation for one in asked])
     limited = np.array([len(one.continuation.tokens) >= limit for one in asked], dtype=bool)
-    size = len(asked), len(keys), len(replayed)
-    committed, cycles = np.zeros(size), np.zeros(size)
+    sums = np.zeros((len(asked), len(keys), len(replayed), 2))
     for seed, found in enumerate(replayed):
         for place, key in enumerate(keys):
             walked = walk(found[key].ranks, offsets, shape, limited=limited)
-            committed[:, place, seed] = walked.committed
-            cycles[:, place, seed] = walked.cycles
-    return Sums(committed, cycles)
+            sums[:, place, seed] = np.stack([walked.committed, walked.cycles], -1)
+    return sums
 
 
-def cells(sums: Sums, mask: Mask, full: int) -> list[Cell]:
-    """Figures of all methods over one group of questions.
-
-    Args:
-        mask: (Q,) the group.
-        full: place of the full head among the methods.
-    """
-    columns = np.stack([sums.committed[mask], sums.cycles[mask]], -1)  # (q, M, S, 2)
-    found = []
+def cells(sums: Array, mask: Mask, full: int) -> list[Cell]:
+    """Figures of all methods over a group of questions, (Q,); ``full`` is the full head's place among them."""
+    columns, found = sums[mask], []
     for place in range(columns.shape[1]):
         own = columns[:, place]  # (q, S, 2)
         both = np.concatenate([own, columns[:, full]], -1)
