@@ -59,17 +59,17 @@ def test_shares_are_written_where_they_fit() -> None:
 
 
 def test_lines_and_points_with_values_missing() -> None:
-    svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])], level=100.0)
+    svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])])
     assert {"1", "2", "3", "run"} <= set(texts(svg))
     assert "nan" not in svg
     alone = trace_lines("r", ("run", "%"), [Trace(8, [1], [50.0])], bottom=0, top=102)
     assert {"1", "100"} <= set(texts(alone))
     points = [
-        Trace(1, [128_256.0], [40.0], low=38.0, high=42.0),
+        Trace(1, [128_256.0], [40.0]),
         Trace(2, [1024.0], [50.0]),
         Trace(3, [64.0], [None]),
     ]
-    shown = trace_lines("v", ("size", "tokens per second"), points, log_x=True, level=30.0)
+    shown = trace_lines("v", ("size", "tokens per second"), points, log_x=True)
     assert {"64", "1k"} <= set(texts(shown))
     assert "nan" not in shown
 

@@ -58,7 +58,6 @@ def test_series_are_those_of_the_log(run: Path) -> None:
         assert results[kind]["step"] == [row["step"] for row in wanted]
     assert results["train"]["loss"] == [row["loss"] for row in rows if row["kind"] == "train"]
     assert results["heldout"]["accuracy"] == [row["accuracy"] for row in rows if row["kind"] == "heldout"]
-    assert set(results["live_heads"]) == {"ranker", "low_rank"}
     assert results["heads"]["heads"].keys() == {"full", "ranker", "low-rank"}
     assert (results["state"], results["step"], results["steps"]) == ("finished", 12, 12)
     for step in range(3):
@@ -85,10 +84,8 @@ def test_the_page_stands_alone_and_shows_the_figures(run: Path) -> None:
     last = body["live"]["accepted_length"][-1]
     assert f'<div class="value ">{last:.2f}</div>' in page
     assert ">2 of 2</div>" in page, "live outputs are those of plain decoding"
-    for title in ("Accepted length", "Accuracy", "Draft heads", "TTT loss"):
+    for title in ("Accepted length", "Draft heads", "TTT loss"):
         assert f"{title}</h" in page
-    assert "outside the draft vocabulary</li>" not in page
-    assert "share of the exact head&#39;s, over 2 prompts" in page
     assert "No evaluation yet" not in page
     assert "<dt>resumed</dt><dd>never</dd>" in page
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -149,13 +146,12 @@ def test_no_run_and_no_figures_are_said_plainly(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_causes_with_a_reduced_vocabulary_and_a_divergence(run: Path) -> None:
+def test_a_reduced_vocabulary_and_a_divergence(run: Path) -> None:
     results: dict[str, Any] = json.loads(json.dumps(read_run(run)))
     results["heldout"]["out_of_vocabulary"] = [[0.1, 0.1, 0.1]] * 2
     results["heldout"]["lost_outside"] = [[0.2, 0.2, 0.2]] * 2
     results["live"]["identical"] = [2, 1]
     page = render_training(results)
-    assert "outside the draft vocabulary</li>" in page
     assert "10.0% are outside the draft vocabulary" in page
     assert '<div class="value bad">1 of 2</div>' in page
 

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from rich.console import Console
-
 from tests.evaluate.test_browser import browser, troubles  # noqa: F401
+
 from tests.study.drafted_support import SEED, drafted_config
 from tests.study.latency_support import made_up_latency
 from vocabforge.core.artifact import open_artifact

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...core.console import DataCell, DataTable, FactList, percent
 from ...decode.counts import phrase_of
-from ..results.schema import DivergenceRow, Figure, MethodResults, Results
+from ..results.schema import DivergenceRow, MethodResults, Results
 from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, render_report_page
 from .plots import Bar, Trace, bar_rows, stacked_rows, trace_lines
 from .tables import (
@@ -57,7 +57,6 @@ def render_report(results: Results) -> str:
         PageSection("Speed", [*_speed_chart(results), *_time_chart(results)], "speed"),
         PageSection("Acceptance", _acceptance(results), "acceptance"),
         PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
-        PageSection("Vocabulary size", _vocabulary_charts(results), "vocabulary"),
         PageSection("Outputs", _outputs(results), "outputs"),
         PageSection("Quality", _quality(results), "quality"),
         PageSection("Failures", _failures(results), "failures"),
@@ -274,28 +273,3 @@ def _acceptance(results: Results) -> list[Block]:
         PageChart("Acceptance by position", note, svg, _legend(results, traces)),
         Folded("In numbers", [DataTable("", [*columns, "given the one before"], rows)]),
     ]
-
-
-def _vocabulary_charts(results: Results) -> list[PageChart]:
-    """Speed and accepted length against the size of the draft vocabulary, if sizes differ."""
-    sized = [
-        (index, method, method.vocabulary.size)
-        for index, method in list(enumerate(results.methods))[1:]
-        if method.vocabulary is not None and method.vocabulary.size > 0
-    ]
-    if len({size for _, _, size in sized}) < 2:
-        return []
-    plain = results.methods[0].summary.overall.tokens_per_s.value
-    charts = []
-    for field, title, label, note, level in (
-        ("tokens_per_s", "Speed", "tokens per second", "Tokens per second; dashed: plain decoding", plain),
-        ("accepted_length", "Accepted length", "tokens per verification", "What fewer tokens cost", None),
-    ):
-        points = []
-        for index, method, size in sized:
-            found: Figure = getattr(method.summary.overall, field)
-            points.append(Trace(index, [size], [found.value], low=found.low, high=found.high))
-        labels = ("tokens scored in a draft step", label)
-        svg = trace_lines(f"voc-{field}", labels, points, log_x=True, level=level)
-        charts.append(PageChart(f"{title} by vocabulary size", note, svg, _legend(results, points)))
-    return charts
