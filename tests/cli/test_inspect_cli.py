@@ -10,7 +10,6 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, truncate
 from tests.cli.every_kind import kinds_of_the_package, make_counts
-from tests.worlds import make_vocab
 from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.registry import load_attribute
@@ -73,22 +72,6 @@ def test_without_a_tokenizer_ids_are_shown_and_the_way_to_texts(made):
     done = invoke("inspect", made / "counts")
     assert "give --tokenizer PATH" in done.stdout
     assert facts(made / "counts")["tokenizer"] is None
-
-
-def test_the_tokenizer_is_found_by_the_record(made, tmp_path, monkeypatch):
-    """A subset's command line names the counts, whose command line names the tokenizer."""
-    monkeypatch.setattr("sys.argv", ["vocabforge", "count-freq", f"--tokenizer={made / 'tokenizer'}"])
-    make_counts(tmp_path / "counts", made / "tokenizer")
-    monkeypatch.setattr("sys.argv", ["vocabforge", "select-vocab", "--counts", str(tmp_path / "counts")])
-    make_vocab(tmp_path / "subset", made / "tokenizer")
-    found = facts(tmp_path / "subset", "--top", 40)
-    assert found["tokenizer"] == str(made / "tokenizer" / "tokenizer.json")
-    assert found["command"].startswith("vocabforge select-vocab --counts")
-    assert {k: found["content"]["first"][-1][k] for k in ("id", "text")} == {"id": 257, "text": "<|end|>"}
-    # One of another fingerprint is not used.
-    monkeypatch.setattr("sys.argv", ["vocabforge", "count-freq", "--tokenizer", str(made / "other")])
-    make_counts(tmp_path / "counts2", made / "tokenizer")
-    assert facts(tmp_path / "counts2")["tokenizer"] is None
 
 
 def test_subset_and_clusters_and_overlap(made):

@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,6 @@ from ..models.drafters.interface import Drafter
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
-
-
-@dataclass(frozen=True)
-class MeasuredMethod:
-    """One method of an evaluation, in words, figures with their 95% intervals.
-
-    ``made`` tells machine, dtype, temperature, date and version; ``same`` if it drafted with the exported vocabulary.
-    """
-
-    benchmark: str
-    decoding: str
-    vocabulary: str
-    accepted: str
-    speedup: str
-    tokens_per_s: str
-    outputs: str
-    made: str
-    same: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,7 +35,6 @@ class CardFacts:
     meta: Mapping[str, Any] = field(default_factory=dict)  # facts of the drafter's manifest
     recipe: Mapping[str, Any] = field(default_factory=dict)  # the configuration it was trained with
     coverage: float | None = None  # share of counted tokens that the draft vocabulary holds, if it is known
-    measured: Sequence[MeasuredMethod] = ()
     sections: Sequence[str] = ()  # further ones, in Markdown
 
 
@@ -67,7 +48,6 @@ def model_card(facts: CardFacts) -> str:
         "tokens; the target checks them, so that the output is the target's own.",
         _table("## Drafter", ("", ""), _drafter_rows(facts, kind)),
         _training(facts),
-        _measured(facts),
         *facts.sections,
         "## Use\n\n" + _commands(facts),
         "## Licence\n\nSet by whoever publishes this folder (`license:` above); the target's licence may bind it.",
@@ -157,23 +137,6 @@ def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterab
     accuracy = heldout.get("accuracy") if isinstance(heldout, Mapping) else None
     if accuracy:
         yield "held-out accuracy by draft step", ", ".join(f"{value:.3f}" for value in accuracy)
-
-
-def _measured(facts: CardFacts) -> str:
-    if not facts.measured:
-        return ""
-    head = ("benchmark", "drafting", "draft vocabulary", "accepted length", "speed-up", "tokens/s", "outputs")
-    rows = [astuple(one)[:-2] for one in facts.measured]
-    made = dict.fromkeys(f"{one.benchmark}: {one.made}." for one in facts.measured)
-    notes = [
-        "By VocabForge's own decoder. Accepted length: tokens that one verification commits, the target's own "
-        "included. Speed-up: over plain decoding with the same target on the same machine. In brackets 95% bootstrap "
-        "intervals over questions.",
-        *made,
-    ]
-    if not all(one.same for one in facts.measured):
-        notes.insert(0, "Not all of these figures were measured with the draft vocabulary of this folder.")
-    return _table("## Measured", head, rows) + "\n\n" + "\n\n".join(notes)
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -29,7 +29,7 @@ def inspect(
         typer.Option(
             "--tokenizer",
             metavar="PATH",
-            help="Tokenizer to show texts with [default: the one that the artefact's record leads to].",
+            help="Tokenizer to show texts with.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -1,20 +1,14 @@
-"""Texts of token ids, if a tokenizer is given or found."""
+"""Texts of token ids, if a tokenizer is given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ...core.artifact import MANIFEST, Artifact
-from ...core.errors import DataError, VocabForgeError
-from ...core.files import read_json
+from ...core.artifact import Artifact
+from ...core.errors import DataError
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...vocab.overlap.token_bytes import readable, token_bytes
-
-_OPTIONS = ("--tokenizer", "--target", "--counts", "--drafter")
-_DEPTH = 3
 
 
 class TokenNames:
@@ -45,48 +39,22 @@ class TokenNames:
 
 
 def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
-    """Texts for an artefact's ids: from the tokenizer given, else from one that its command line leads to.
-
-    A tokenizer that is found there is only used if its fingerprint is the artefact's.
+    """Texts for an artefact's ids, if a tokenizer is given.
 
     Raises:
         MismatchError: the tokenizer given is not the artefact's.
         DataError: the tokenizer given cannot be read.
     """
+    if given is None:
+        return TokenNames(None)
+    tokenizer = load_tokenizer(given)
     fingerprint = artifact.meta.get("fingerprint") or artifact.meta.get("tokenizer_fingerprint")
-    if given is not None:
-        tokenizer = load_tokenizer(given)
-        if fingerprint:
-            check_fingerprint(
-                str(fingerprint),
-                tokenizer.fingerprint,
-                expected_from=f"the artefact {artifact.path}",
-                got_from=given,
-                remedy="give the tokenizer that the artefact was made with",
-            )
-        return TokenNames(tokenizer)
-    for path in _recorded(artifact.manifest, _DEPTH) if fingerprint else ():
-        try:
-            tokenizer = load_tokenizer(path)
-        except (VocabForgeError, OSError):
-            continue
-        if tokenizer.fingerprint == fingerprint:
-            return TokenNames(tokenizer)
-    return TokenNames(None)
-
-
-def _recorded(manifest: Mapping[str, Any], depth: int) -> Iterator[Path]:
-    """Tokenizers that a command line names, or that of an artefact which it names."""
-    command = manifest.get("command")
-    words = (
-        [part for word in command for part in str(word).split("=", 1)] if isinstance(command, list) else []
-    )
-    for path in [Path(value) for option, value in pairwise(words) if option in _OPTIONS]:
-        try:
-            if path.is_file() or (path / "tokenizer.json").is_file():
-                yield path
-            elif depth and (path / MANIFEST).is_file():
-                other = read_json(path / MANIFEST)
-                yield from _recorded(other, depth - 1) if isinstance(other, dict) else ()
-        except (DataError, OSError):
-            continue
+    if fingerprint:
+        check_fingerprint(
+            str(fingerprint),
+            tokenizer.fingerprint,
+            expected_from=f"the artefact {artifact.path}",
+            got_from=given,
+            remedy="give the tokenizer that the artefact was made with",
+        )
+    return TokenNames(tokenizer)
