@@ -39,12 +39,7 @@ class TokenNames:
 
 
 def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
-    """Texts for an artefact's ids, if a tokenizer is given.
-
-    Raises:
-        MismatchError: the tokenizer given is not the artefact's.
-        DataError: the tokenizer given cannot be read.
-    """
+    """Texts for an artefact's ids, if a tokenizer is given."""
     if given is None:
         return TokenNames(None)
     tokenizer = load_tokenizer(given)

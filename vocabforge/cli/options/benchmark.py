@@ -74,11 +74,7 @@ class BenchmarkOptions(StrictModel):
     limit: Positive | None = option(None, "Only N questions, spread evenly over the benchmark.")
 
     def load(self, data: Path | None) -> Benchmark:
-        """The questions.
-
-        Raises:
-            VocabForgeError: a benchmark that is unknown, missing or cannot be read.
-        """
+        """The questions."""
         from ...evaluate.benchmarks import load_benchmark
 
         return load_benchmark(self.benchmark, self.limit, data=data, offline=self.offline)

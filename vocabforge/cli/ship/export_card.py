@@ -32,10 +32,6 @@ def measured_sections(folders: Sequence[Path], digests: set[str], fingerprint: s
 
     Args:
         digests: see :func:`digests_of`. fingerprint: of the target.
-
-    Raises:
-        DataError: no results there.
-        MismatchError: another target, or a run without this drafter.
     """
     from ...core.errors import MismatchError
     from ...evaluate.results.schema import read_results

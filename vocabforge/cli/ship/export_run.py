@@ -38,10 +38,6 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
 
     Returns:
         what ``--json`` prints.
-
-    Raises:
-        VocabForgeError: options that do not go together, anything missing or damaged, a drafter that the layout
-            cannot express.
     """
     layout = layout_of(request.format)
     _check(request, overwrite=overwrite)
@@ -168,11 +164,7 @@ def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -
 
 
 def trained_with(drafter: Path) -> Path:
-    """The target's folder as the drafter's manifest records it.
-
-    Raises:
-        UsageError: nothing recorded, or the folder is gone.
-    """
+    """The target's folder as the drafter's manifest records it."""
     recorded = None
     if not drafter.is_dir():
         raise DataError(

@@ -38,9 +38,6 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
 
     Returns:
         what ``--json`` prints: ``output``, ``format``, ``dtype``, ``head``, ``drift``, ``eos``.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
     """
     _check(request, overwrite=overwrite)
     target = request.target or trained_with(request.drafter)
