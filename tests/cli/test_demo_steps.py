@@ -84,14 +84,6 @@ def test_a_command_is_told_to_replace_what_the_demo_made_before(tmp_path: Path) 
     assert (tmp_path / "made").read_text() == "--overwrite"
 
 
-def test_quiet_keeps_stdout_clean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code = f"print('figures'); open({str(tmp_path / 'made')!r}, 'w').close()"
-    perform(command_step(tmp_path, code), tmp_path / "demo.json", quiet=True)
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert "figures" in captured.err
-
-
 @pytest.mark.parametrize("size", list(Size))
 def test_each_step_makes_something_and_can_be_made_again(
     size: Size, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

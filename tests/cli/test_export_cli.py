@@ -228,12 +228,6 @@ def test_mistakes_are_told(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_around_a_drafter_is_answered_with_the_drafter(pristine: World, tmp_path: Path) -> None:
-    shutil.copytree(pristine.drafter, tmp_path / "run" / "drafter")
-    result = export("--drafter", tmp_path / "run", "--format", "native", "--output", tmp_path / "out")
-    assert_user_error(result, 1, "there is no drafter here", f"give {tmp_path / 'run' / 'drafter'}")
-
-
 def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(
     pristine: World, tmp_path: Path
 ) -> None:

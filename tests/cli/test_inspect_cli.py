@@ -68,12 +68,6 @@ def test_counts_with_texts(made):
     assert len(ids) == 6  # no more than occur
 
 
-def test_without_a_tokenizer_ids_are_shown_and_the_way_to_texts(made):
-    done = invoke("inspect", made / "counts")
-    assert "give --tokenizer PATH" in done.stdout
-    assert facts(made / "counts")["tokenizer"] is None
-
-
 def test_subset_and_clusters_and_overlap(made):
     subset = facts(made / "subset", "--tokenizer", made / "tokenizer", "--top", 2)["content"]
     assert (subset["size"], subset["vocabulary"]) == (64, 261)
@@ -86,14 +80,6 @@ def test_subset_and_clusters_and_overlap(made):
     overlap = facts(made / "overlap", "--top", 1)["content"]
     assert overlap["pairs"] == 256
     assert len(overlap["first_pairs"]) == 1
-
-
-def test_responses(made):
-    found = facts(made / "responses", "--top", 1)["content"]
-    assert (found["rows_written"], found["answers"], found["completion_tokens"]) == (2, 2, 8)
-    assert found["generation"]["model"] == "tiny"
-    assert [row["messages"][-1]["content"] for row in found["first"]] == ["[i][bold]who?"]
-    assert "[i][bold]who?" in invoke("inspect", made / "responses").stdout
 
 
 def test_drafter_and_its_export_have_the_same_parameters(made):

@@ -83,13 +83,3 @@ def test_mistakes_end_before_any_work(runs: Path, tmp_path: Path) -> None:
     assert_user_error(
         invoke("report", one, tmp_path / "nowhere"), 1, "not a VocabForge artefact", "no such folder"
     )
-
-
-@pytest.mark.parametrize("columns", ["1", "40", "70"])
-def test_a_narrow_terminal_loses_no_figure_and_no_name(
-    columns: str, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    told = invoke("report", runs / "before", f"new={runs / 'after'}").stdout
-    assert "…" not in told
-    assert {"before:", "new:", "plain", "eagle3"} <= set(told.replace(":", ": ").split())

@@ -280,11 +280,3 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest
     packed.write_bytes(gzip.compress(lines(GSM8K) + b"\n" * (3 << 20)))
     with pytest.raises(DataError, match="the question file is too large"):
         load_benchmark(str(packed))
-
-
-def test_parquet_texts_that_are_not_utf_8_are_an_error(tmp_path: Path) -> None:
-    arrow, library = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    broken = arrow.Array.from_buffers(arrow.string(), 1, arrow.array([b"\xff\xfe"], arrow.binary()).buffers())
-    library.write_table(arrow.table({"question": broken, "answer": ["#### 4"]}), tmp_path / "q.parquet")
-    with pytest.raises(DataError, match=r"is damaged[^!]*utf-8"):
-        load_benchmark(str(tmp_path / "q.parquet"))

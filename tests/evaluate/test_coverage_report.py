@@ -11,7 +11,7 @@ from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.evaluate.reports.coverage import render_coverage, summary_lines
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
-from vocabforge.vocab.counts.mixtures import TablePart, mix_tables
+from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.subset.subset import make_subset
 
 COUNTS = [0, 50, 30, 10, 5, 3, 1, 1, 0, 0]
@@ -56,15 +56,6 @@ def test_page():
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert text.count("<svg") == 1
-
-
-def test_page_of_a_mixture_without_anything_else():
-    parts = [TablePart("x", make_table([0, 3, 1])), TablePart("y", make_table([2, 1, 0], sources={"y": "2"}))]
-    results = measure_coverage(TablePart("mix", mix_tables(parts)))
-    assert results["texts"][0]["unseen_estimate"] is None
-    text = page_of(results)
-    assert "weighted mixture" in text
-    assert not any("Good-Turing" in line for line in summary_lines(results))
 
 
 def test_page_with_ceilings():

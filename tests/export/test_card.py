@@ -83,14 +83,6 @@ def test_it_tells_what_the_drafter_is_and_how_it_was_trained(facts: CardFacts) -
     assert str(Path(facts.target_name).parent) not in card, "places of this machine"
 
 
-def test_what_is_not_known_is_not_said(facts: CardFacts) -> None:
-    card = changed(facts, meta={}, recipe={})
-    assert "## Training" not in card
-    assert "## Measured" not in card
-    assert "fingerprint" not in card
-    assert "None" not in card
-
-
 def test_its_licence_is_left_to_the_publisher(facts: CardFacts) -> None:
     card = model_card(facts)
     head = front_matter(card)
@@ -148,10 +140,3 @@ def test_every_format_has_readers_and_commands(facts: CardFacts) -> None:
     _, vllm, alone = blocks(changed(facts, layout="speculators-eagle3"))
     assert "--speculative-config" in vllm
     assert alone == "vllm serve served"
-
-
-def test_an_own_full_head_is_told_from_the_targets(facts: CardFacts, folder: Path) -> None:
-    target = HFTarget.load(folder)
-    own = tiny_drafter(target, own_head=61, target_ids=None)
-    assert "by an LM head of its own" in changed(facts, drafter=own)
-    assert "by the target's LM head" in changed(facts, drafter=tiny_drafter(target))

@@ -126,13 +126,6 @@ def test_other_kinds_of_drafters(target: HFTarget, folder: Path, kind: str) -> N
     assert same(revocab_head(large, SMALL), small)
 
 
-def test_the_dtype_stays_and_kept_rows_are_not_rounded_again(target: HFTarget) -> None:
-    drafter = trained(target, SMALL).bfloat16()
-    made = revocab_head(drafter, LARGE)
-    assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
-    assert torch.equal(made.lm_head.weight[torch.isin(LARGE, SMALL)], drafter.lm_head.weight)
-
-
 def test_drift_tells_turned_from_longer_rows(target: HFTarget) -> None:
     drafter = trained(target, LARGE)
     with torch.no_grad():
