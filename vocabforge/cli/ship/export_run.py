@@ -14,7 +14,7 @@ from ...core.files import check_apart
 from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ...evaluate.acceptance.fallback import verdict
-from ...export.card import CardFacts, model_card
+from ...export.card import model_card
 from ...export.checked import write_checked
 from ...export.layouts.eagle1 import SERVERS, ranked_ids
 from ...export.layouts.interface import Export
@@ -67,22 +67,10 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
         overwrite=overwrite,
         beside=parts.beside,
     )
-    card = CardFacts(
-        name=request.output.resolve().name,
-        layout=request.format,
-        drafter=export.drafter,
-        target=export.target,
-        target_name=export.target_name,
-        dtype=request.dtype,
-        server=request.server,
-        speculative_tokens=request.speculative_tokens,
-        meta=meta,
-        recipe=recipe,
-        coverage=meta.get("coverage"),
-        sections=[*measured, *([] if parts.card is None else [parts.card])],
-    )
+    sections = [*measured, *([] if parts.card is None else [parts.card])]
+    card = model_card(request.output.resolve().name, request.format, export, sections)
     layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout, request.output, replace(export, card=model_card(card)), layers)
+    write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
         _tell(request, parts, config)
     return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}

@@ -86,20 +86,12 @@ def _cards(results: RunResults) -> list[PageCard]:
         found.append(PageCard("Simulated length", f"{heldout['chain_accepted_length']:.2f}", note))
     if heldout.get("accuracy"):
         note = "of first draft tokens are the target's, over the whole vocabulary"
-        if heldout.get("out_of_vocabulary") and _reduced(results):
-            note += f"; {heldout['out_of_vocabulary'][0]:.1%} are outside the draft vocabulary"
         found.append(PageCard("Accuracy", f"{heldout['accuracy'][0]:.1%}", note))
     if live.get("prompts"):
         tone = "good" if live.get("identical") == live["prompts"] else "bad"
         note = "live outputs equal plain decoding, token by token"
         found.append(PageCard("Lossless", f"{live.get('identical')} of {live['prompts']}", note, tone))
     return found
-
-
-def _reduced(results: RunResults) -> bool:
-    """Whether some target mass ever lay outside the draft vocabulary."""
-    lost = results["heldout"].get("lost_outside") or results["heldout"].get("out_of_vocabulary") or []
-    return any(max(row, default=0.0) > 1e-9 for row in lost if row)
 
 
 def last_row(series: Series) -> dict[str, Any]:
