@@ -16,6 +16,7 @@ import pytest
 
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import BENCHMARKS, BenchmarkRow, Source, load_benchmark
+from vocabforge.evaluate.benchmarks import find as fetching
 from vocabforge.evaluate.benchmarks.find import NotFetched, fetch
 
 ROWS = b"".join(
@@ -167,3 +168,15 @@ def test_without_a_network_the_error_says_what_to_put_where(
     for part in ("question.jsonl of somebody", SHA256, str(place), "data/spec_bench/question.jsonl"):
         assert part in text
     assert not place.exists()
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+    server.reply = lambda handler: done.wait(10) and None
+    monkeypatch.setattr(fetching, "_TIMEOUT_S", 0.1)
+    with pytest.raises(NotFetched, match="ReadTimeout"):
+        fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "question.jsonl")
+    done.set()
+    assert list(tmp_path.iterdir()) == []

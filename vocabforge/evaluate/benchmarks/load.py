@@ -29,7 +29,6 @@ def load_benchmark(
     """Read a benchmark by its table name or by the path of a question file.
 
     Args:
-        name_or_path: a row of ``BENCHMARKS``, or a file in one of ``FORMATS``.
         limit: keep this many questions, evenly spread over the file so that every category is met.
         data: folder that is searched for a named benchmark before all others.
         offline: a named benchmark that is not on this machine is not fetched.

@@ -44,12 +44,11 @@ def run_methods(
     """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
 
     Args:
-        methods: the first is the baseline (plain decoding).
+        methods: plain decoding first.
         kept: what is measured so far, of :func:`run_identity`.
-        model_ids: ``model_id`` of the answer rows by method name.
 
     Returns:
-        Questions that are left out, in the order in which they were asked.
+        questions that are left out, in the order in which they were asked.
 
     Raises:
         DataError: no question could be answered at all.
