@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.evaluate.test_browser import browser, troubles  # noqa: F401
 from tests.study.drafted_support import drafted_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError
@@ -157,7 +155,3 @@ class TestReport:
             Console(width=width, file=file).print(methods_table(results))
             file.seek(0)
             assert max(map(len, file.read().splitlines())) <= width
-
-    @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
-    def test_the_page_can_be_read(self, browser: Any, layout: StudyLayout, width: int, scheme: str) -> None:  # noqa: F811
-        assert troubles(browser, layout.report / "report.html", width, scheme) == []

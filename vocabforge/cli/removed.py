@@ -36,6 +36,9 @@ REMOVED: dict[str, dict[str, str]] = {
         "them out, filter the rows of `responses.jsonl` by `generation.answers[].finish_reason`",
     },
     "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
+    "eval": {
+        "--benchmark-format": "the first row tells the format: `spec-bench`, `human-eval`, `gsm8k` or conversations"
+    },
     "report": {
         "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"
     },
