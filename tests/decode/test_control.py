@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,25 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decode.control_worlds import chain_plans, linear_cost, random_world
-from vocabforge.core.errors import UsageError
+from tests.decode.control_worlds import chain_plans, linear_cost
 from vocabforge.decode.control import control as controls
 from vocabforge.decode.control.control import (
     AdaptiveControl,
     CycleFigures,
-    FixedControl,
-    make_control,
 )
+from vocabforge.decode.control.estimates import isotonic
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
-
-
-def test_the_same_observations_give_the_same_plans() -> None:
-    chosen = []
-    for _ in range(2):
-        world, plans = random_world(7)
-        world.run(AdaptiveControl(plans), 600)
-        chosen.append(world.chosen)
-    assert chosen[0] == chosen[1]
 
 
 def test_given_costs_make_the_clock_irrelevant() -> None:
@@ -81,19 +71,17 @@ def test_whatever_is_observed_the_plan_is_allowed(
                 assert math.isfinite(found.rate)
 
 
-def test_fixed_control_never_moves() -> None:
-    control = make_control("fixed", chain_plans(4))
-    assert isinstance(control, FixedControl)
-    for _ in range(20):
-        assert control.plan() == Plan(4, 5)
-        control.observe(CycleFigures(Plan(4, 5), [0], 100.0))
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=4))
+def test_isotonic_is_the_nearest_rising_sequence(pairs: list[tuple[int, int]]) -> None:
+    """Against every rising sequence on a grid: none is nearer."""
+    values, weights = zip(*pairs)
 
+    def distance(found: tuple[float, ...] | list[float]) -> float:
+        return sum(w * (f - v) ** 2 for f, v, w in zip(found, values, weights))
 
-def test_former_options_say_what_to_do() -> None:
-    with pytest.raises(UsageError, match="has no options any more"):
-        controls.AdaptiveOptions  # noqa: B018
-
-
-def test_unknown_control_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="fixed, adaptive"):
-        make_control("adaptve", [])
+    found = isotonic(values, weights)
+    assert found == sorted(found)
+    grid = [x / 4 for x in range(17)]
+    rivals = itertools.combinations_with_replacement(grid, len(values))
+    assert distance(found) <= min(map(distance, rivals)) + 1e-9

@@ -18,7 +18,6 @@ from vocabforge.vocab.clusters.clusters import (
     Clusters,
     canonical,
     cluster_figures,
-    default_clusters,
     disagreement,
     invert,
     load_clusters,
@@ -154,14 +153,6 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path, kind):
     save_clusters(broken, tmp_path / "c")
     with pytest.raises(ArtifactError, match="cannot be read"):
         load_clusters(tmp_path / "c")
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "expected"),
-    [(261, 2), (512, 4), (32_000, 250), (99_999, 781), (100_000, 1024), (151_669, 1024), (50, 2)],
-)
-def test_the_default_number_of_clusters(vocab_size, expected):
-    assert default_clusters(vocab_size) == expected
 
 
 def test_figures_of_known_sizes():

@@ -17,8 +17,6 @@ from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.vocab.counts import engine_pieces
-from vocabforge.vocab.counts.engine_pieces import PiecesEngine
 from vocabforge.vocab.counts.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
 
 FAST = {
@@ -60,7 +58,7 @@ def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[CountEng
     made = []
     for name in ENGINES:
         try:
-            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule, []))
+            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule))
         except NotSuited:
             continue
     return made
@@ -95,7 +93,7 @@ def test_all_engines_count_alike(name: str) -> None:
 def test_the_fastest_proven_engine_is_chosen(name: str) -> None:
     pytest.importorskip("fastokens")
     choice = choose_engine(built(name), SAMPLE)
-    assert choice.engine.name == ("fast" if name in FAST else "pieces" if name in PROVEN else "plain")
+    assert choice.engine.name == ("fast" if name in FAST else "plain")
     assert f"engine {choice.engine.name} counts" in choice.reasons[-1] or name == "dropout"
     assert not any("DIFFER" in reason for reason in choice.reasons)
     if name in REFUSED:
@@ -105,20 +103,19 @@ def test_the_fastest_proven_engine_is_chosen(name: str) -> None:
 def test_without_fastokens_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastokens", None)
     choice = choose_engine(built("qwen2"), SAMPLE)
-    assert choice.engine.name == "pieces"
+    assert choice.engine.name == "plain"
     assert "fastokens is not installed" in choice.reasons[0]
 
 
 def test_an_engine_asked_for_by_name() -> None:
-    for name in ("plain", "pieces"):
-        assert choose_engine(built("qwen2"), SAMPLE, only=name).engine.name == name
+    assert choose_engine(built("qwen2"), SAMPLE, only="plain").engine.name == "plain"
     with pytest.raises(UsageError, match="no counting engine") as wrong:
         choose_engine(built("qwen2"), SAMPLE, only="quick")
-    assert "fast, pieces, plain" in str(wrong.value)
+    assert "fast, plain" in str(wrong.value)
     with pytest.raises(UsageError, match="BertNormalizer"):
         choose_engine(built("bert"), SAMPLE, only="fast")
-    with pytest.raises(UsageError, match="dropout"):
-        choose_engine(built("dropout"), SAMPLE, only="pieces")
+    with pytest.raises(UsageError, match="pieces was removed"):
+        choose_engine(built("qwen2"), SAMPLE, only="pieces")
 
 
 @pytest.mark.parametrize("method", ["rows", "count"])
@@ -131,7 +128,7 @@ def test_an_engine_that_errs_on_the_sample_is_not_used(method: str, monkeypatch:
 
     monkeypatch.setattr(FastEngine, method, wrong)
     choice = choose_engine(built("qwen2"), SAMPLE)
-    assert choice.engine.name == "pieces"
+    assert choice.engine.name == "plain"
     assert "DIFFER" in choice.reasons[0]
     with pytest.raises(UsageError, match="DIFFER"):
         choose_engine(built("qwen2"), SAMPLE, only="fast")
@@ -147,7 +144,6 @@ def test_cuts_that_err_on_the_sample_are_not_used() -> None:
         places=rule.places,
         margin=rule.margin,
         _cut=rule._cut,
-        _piece=rule._piece,
         _added=rule._added,
     )
     texts = ["word.\n" * 5_000]
@@ -155,17 +151,6 @@ def test_cuts_that_err_on_the_sample_are_not_used() -> None:
     assert choice.engine.name == "plain"
     assert any("DIFFER" in reason for reason in choice.reasons)
     np.testing.assert_array_equal(choice.engine.count(texts, [True]), expected(tokenizer, texts))
-
-
-def test_counts_are_the_same_whether_pieces_pay_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = built("sp_stripped")
-    rule = cut_rule(tokenizer)
-    assert isinstance(rule, CutRule)
-    for worth in (0.0, 0.9, 1e9):
-        monkeypatch.setattr(engine_pieces, "WORTH", worth)
-        engine = PiecesEngine(tokenizer, rule)
-        for texts in (SENTENCES[:3], SENTENCES[1:4]):
-            np.testing.assert_array_equal(engine.count(texts, [True] * 3), expected(tokenizer, texts))
 
 
 def test_long_words_and_long_texts() -> None:

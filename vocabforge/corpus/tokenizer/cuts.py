@@ -59,17 +59,12 @@ class CutRule:
     places: frozenset[str]
     margin: int
     _cut: re.Pattern[str]
-    _piece: re.Pattern[str]
     _added: re.Pattern[str]
 
     def first(self, text: str, start: int = 0) -> int | None:
         """The smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``."""
         found = self._cut.search(text, max(start, 1))
         return None if found is None else found.start()
-
-    def pieces(self, text: str) -> list[str]:
-        """The text in pieces, cut at all places before a space or newline; joined they are the text."""
-        return self._piece.findall(text)
 
     def parts(self, text: str, size: int) -> list[str]:
         """The text in parts of about ``size`` characters, longer where nothing may be cut for a while."""
@@ -121,20 +116,12 @@ def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
 
 def _rule(backend: Tokenizer, whole: dict[str, Any], places: Places, restarts: bool) -> CutRule:
     contents = sorted((token["content"] for token in whole["added_tokens"]), key=len, reverse=True)
-    cut, white = (
-        places.pattern({SPACE, NEWLINE}),
-        "".join(letter for kind, letter in ((SPACE, " "), (NEWLINE, r"\n")) if kind in places.kinds),
-    )
     return CutRule(
         backend=backend,
         interior=Tokenizer.from_str(json.dumps(_interior(whole))) if restarts else backend,
         places=places.kinds,
         margin=2,
         _cut=re.compile(places.pattern()),
-        # A run of white space that is no cut joins what stands around it.
-        _piece=re.compile(
-            rf"[{white}]*[^{white}]+(?:(?!{cut})[{white}]+[^{white}]+)*(?:(?!{cut})[{white}]+\Z)?|[{white}]+"
-        ),
         # No alternative at all never matches.
         _added=re.compile("|".join(map(re.escape, contents)) or r"(?!)"),
     )
@@ -237,16 +224,15 @@ class Places:
     line_left: str
     strict: bool
 
-    def pattern(self, kinds: Iterable[str] | None = None) -> str:
-        """A regular expression that matches, without width, at every place of ``kinds``."""
-        wanted = self.kinds if kinds is None else self.kinds & set(kinds)
+    def pattern(self) -> str:
+        """A regular expression that matches, without width, at every place."""
         found = []
         for kind, left, white in ((SPACE, self.space_left, " "), (NEWLINE, self.newline_left, r"\n")):
-            if kind in wanted and self.strict:
+            if kind in self.kinds and self.strict:
                 found.append(f"(?<=[{PLAIN}]{left})(?={white}[{PLAIN}])")
-            elif kind in wanted:
+            elif kind in self.kinds:
                 found.append(f"(?<={left})(?={white})")
-        if LINE in wanted:
+        if LINE in self.kinds:
             found.append(rf"(?<={self.line_left}\n)(?=[{PLAIN}])")
         return "|".join(found)
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..proposers.interface import PLAIN_PLAN, Plan
 from .estimates import SECONDS, CostEstimates, TokenEstimates
@@ -54,17 +53,6 @@ class Control(Protocol):
         ...
 
     def observe(self, cycle: CycleFigures) -> None: ...  # a cycle has ended
-
-
-def __getattr__(name: str) -> object:
-    if name == "AdaptiveOptions":
-        raise UsageError(
-            "adaptive control has no options any more",
-            got=name,
-            expected="AdaptiveControl(plans) or AdaptiveControl(plans, costs)",
-            remedy="leave the options out; their defaults are constants now",
-        )
-    raise AttributeError(name)
 
 
 class FixedControl:
@@ -148,7 +136,7 @@ class AdaptiveControl:
             return
         self._cycle += 1
         self._used[place] = self._cycle
-        self._tokens.fade(0.5 ** (1 / HALF_LIFE), place)
+        self._tokens.fade(0.5 ** (1 / HALF_LIFE))
         accepted = [min(max(count, 0), cycle.plan.levels) for count in cycle.accepted]
         if place and accepted:
             self._tokens.add(place, accepted)

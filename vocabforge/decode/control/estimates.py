@@ -5,7 +5,6 @@ Plans are named by their place in a list: 0 is plain decoding, then those that d
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
@@ -16,7 +15,6 @@ import numpy as np
 from ..proposers.interface import Plan
 
 SECONDS = (1e-9, 1e9)  # what a cycle may take
-OTHERS_FADE = 1 / 8  # how fast evidence on trees of one width fades while another width is used
 PRIOR, WEIGHT = 0.7, 2.0  # acceptance before anything is seen, and how many drafts that counts for
 SHRINK = 8.0  # cycles that the level estimate counts for against a plan's own mean
 WINDOW = 16  # measurements kept of a plan
@@ -35,82 +33,49 @@ def expected_by_length(conditional: Sequence[float]) -> list[float]:
 class TokenEstimates:
     """Expected committed tokens of a row's cycle, by plan, from accepted counts that fade.
 
-    Acceptance is counted by level, over all plans of one width (nodes a level, to a factor of two): shorter chains are
-    prefixes of longer ones, and so nearly with trees. A level that no recent plan drafted takes the estimate of the
-    level above it; widths are shrunk to the estimate over all. Each plan's own mean is kept too and shrunk to the
-    level estimate; plans that contain each other never expect fewer tokens (isotonic regression).
+    Acceptance is counted by level over all plans: shorter chains are prefixes of longer ones, and so nearly with
+    trees. A level that no recent plan drafted takes the estimate of the level above it. Each plan's own mean is shrunk
+    to the level estimate; larger plans never expect fewer tokens (isotonic regression).
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self._levels = [plan.levels for plan in plans]
-        widths = [round(math.log2((plan.nodes - 1) / plan.levels)) for plan in plans if plan.levels]
-        groups = {width: group for group, width in enumerate(sorted(set(widths)))}
-        self._group = [0, *(groups[width] for width in widths)]
-        most, count = max(self._levels), max(len(groups), 1)
-        self._unit = [1.0] * count  # what one draft counts for now: it grows, so that the past counts less
-        self._tested = [[0.0] * most for _ in range(count)]
-        self._passed = [[0.0] * most for _ in range(count)]
+        most = max(self._levels)
+        self._tested, self._passed = [0.0] * most, [0.0] * most
         self._cycles, self._tokens = [0.0] * len(plans), [0.0] * len(plans)
-        nodes = [plan.nodes for plan in plans]
-        self._nested = nodes == sorted(nodes)
 
-    def fade(self, factor: float, place: int = 0) -> None:
-        """Everything seen so far counts ``factor`` (0 to 1) times as much: of all widths, or most of the plan's own."""
-        for group in range(len(self._unit)):
-            own = place == 0 or group == self._group[place]
-            self._unit[group] /= max(factor, 1e-9) ** (1 if own else OTHERS_FADE)
-            if self._unit[group] > 1e100:
-                self._rescale(group)
-
-    def _rescale(self, group: int) -> None:
-        unit, self._unit[group] = self._unit[group], 1.0
-        for counts in (self._tested[group], self._passed[group]):
-            counts[:] = [count / unit for count in counts]
-        for place, other in enumerate(self._group):
-            if other == group:
-                self._cycles[place] /= unit
-                self._tokens[place] /= unit
+    def fade(self, factor: float) -> None:
+        """Everything seen so far counts ``factor`` (0 to 1) times as much."""
+        for counts in (self._tested, self._passed, self._cycles, self._tokens):
+            counts[:] = [count * factor for count in counts]
 
     def add(self, place: int, accepted: Sequence[int]) -> None:
         """One cycle of a plan that drafts; ``accepted`` one number a row."""
-        group, levels = self._group[place], self._levels[place]
-        unit, tested, passed = self._unit[group], self._tested[group], self._passed[group]
         for count in accepted:
             for level in range(count):
-                passed[level] += unit
-            for level in range(min(count + 1, levels)):
-                tested[level] += unit
-        self._tokens[place] += unit * (sum(accepted) + len(accepted))
-        self._cycles[place] += unit * len(accepted)
+                self._passed[level] += 1
+            for level in range(min(count + 1, self._levels[place])):
+                self._tested[level] += 1
+        self._tokens[place] += sum(accepted) + len(accepted)
+        self._cycles[place] += len(accepted)
 
-    def conditional(self) -> list[list[float]]:
-        """Acceptance by width and level, given that the path reached the level above."""
-        pooled, above = [], PRIOR
-        for level in range(len(self._tested[0])):
-            tested = sum([counts[level] / unit for counts, unit in zip(self._tested, self._unit)])
-            passed = sum([counts[level] / unit for counts, unit in zip(self._passed, self._unit)])
+    def conditional(self) -> list[float]:
+        """Acceptance by level, given that the path reached the level above."""
+        found, above = [], PRIOR
+        for tested, passed in zip(self._tested, self._passed):
             above = (passed + WEIGHT * above) / (tested + WEIGHT)
-            pooled.append(above)
-        if len(self._unit) == 1:
-            return [pooled]
-        found = []
-        for unit, tests, passes in zip(self._unit, self._tested, self._passed):
-            weight = WEIGHT * unit
-            found.append([(b + weight * p) / (a + weight) for a, b, p in zip(tests, passes, pooled)])
+            found.append(above)
         return found
 
     def by_plan(self) -> list[float]:
         """Expected tokens of each plan, the target's own included; 1 of plain decoding."""
-        lengths = [expected_by_length(levels) for levels in self.conditional()]
-        shrinks = [SHRINK * self._unit[group] for group in self._group]
-        weights = [cycles + shrink for cycles, shrink in zip(self._cycles, shrinks)]
+        lengths = expected_by_length(self.conditional())
+        weights = [cycles + SHRINK for cycles in self._cycles]
         means = [
-            (self._tokens[place] + shrinks[place] * lengths[group][self._levels[place]]) / weights[place]
-            for place, group in enumerate(self._group)
+            (tokens + SHRINK * lengths[levels]) / weight
+            for tokens, levels, weight in zip(self._tokens, self._levels, weights)
         ]
-        if not self._nested:
-            return means
-        return isotonic(means, [w / self._unit[group] for w, group in zip(weights, self._group)])
+        return isotonic(means, weights)
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:

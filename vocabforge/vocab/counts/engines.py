@@ -63,11 +63,10 @@ def count_rows(rows: Sequence[Sequence[int]], vocab_size: int) -> Counts:
     return np.bincount(ids, minlength=vocab_size)
 
 
-# Fastest first. Each is made by ``make(tokenizer, rule, sample)``.
+# Fastest first. Each is made by ``make(tokenizer, rule)``.
 ENGINES: dict[str, str] = {
     "fast": "vocabforge.vocab.counts.engines:make_fast",
-    "pieces": "vocabforge.vocab.counts.engine_pieces:make",
-    "plain": "vocabforge.vocab.counts.engines:make_plain",
+    "plain": "vocabforge.vocab.counts.engines:PlainEngine",
 }
 SAMPLE = 400_000  # characters that are encoded twice before an engine is trusted
 SAMPLE_TEXT = 100_000  # characters of one text at most
@@ -116,17 +115,21 @@ def choose_engine(
     Raises:
         UsageError: ``only`` is unknown, or its engine is not proven or gives other ids.
     """
+    if only == "pieces":
+        raise UsageError(
+            "the counting engine pieces was removed",
+            expected=", ".join(ENGINES),
+            remedy="leave the engine to be chosen: plain gives the same counts",
+        )
     if only is not None:
         resolve(ENGINES, only, "counting engine")
     rule = cut_rule(tokenizer) if rule is None else rule
     texts = _bounded(sample)
     reference = tokenizer.encode_batch(texts)
-    reasons: list[str] = []
+    reasons = [f"texts are not cut: {rule.reason}"] if isinstance(rule, NoCut) else []
     for name in ENGINES if only is None else (only,):
         try:
-            # Asked for by name, an engine need not be quick on this sample, only right.
-            seen = texts if only is None else []
-            engine: CountEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule, seen)
+            engine: CountEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule)
             _check(engine, rule, texts, reference)
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
@@ -225,11 +228,6 @@ class PlainEngine:
         return rows
 
 
-def make_plain(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> PlainEngine:
-    """Any tokenizer is suited."""
-    return PlainEngine(tokenizer, rule)
-
-
 FAST_GROUP = 1 << 22  # characters; ids come back as 4 bytes each
 KNOWN_PATTERNS = ((LLAMA3,), (QWEN2,), (QWEN35,), (O200K,), (TEKKEN,), (*DEEPSEEK_SPLITS, DEEPSEEK))
 _MODEL_OPTIONS = (
@@ -270,7 +268,7 @@ class FastEngine:
         return np.frombuffer(ids, "<u4"), np.frombuffer(ends, "<u8").astype(np.int64)
 
 
-def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> FastEngine:
+def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> FastEngine:
     """Suited to byte-level BPE with a known split pattern.
 
     Raises:
