@@ -289,12 +289,6 @@ def test_a_cycle_spells_no_more_than_its_own_word(bridges, content):
         assert speller.bytes <= 4 * (WORD_BYTES + len(bytes_of(bridge, new)) + 4)
 
 
-@given(UNICODE, st.integers(0, 3))
-def test_cut_incomplete_gives_the_longest_text(content, less):
-    text = content.encode()[: len(content.encode()) - less]
-    assert cut_incomplete(text).decode() == text.decode("utf-8", "ignore")
-
-
 def a_bridge(target_start: int) -> Bridge:
     """Letters under the same ids; token 0 is special, and begins and ends texts on both sides."""
     forms = (None, *(bytes([97 + place]) for place in range(6)), b" ", b" ab")

@@ -16,7 +16,6 @@ from tests.decode.markov import MarkovTarget
 from tests.worlds import tiny_target
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import slrs as proposer_slrs
-from vocabforge.decode.cross_vocab.proposer import target_levels
 from vocabforge.decode.cross_vocab.slrs import SlrsProposer
 from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
@@ -137,19 +136,6 @@ def begun(proposer: SlrsProposer) -> SlrsProposer:
     proposer.begin(0, PROMPT[:-1])
     proposer.prefill(0, torch.tensor(PROMPT[1:]), None)
     return proposer
-
-
-def test_plans_draft_fewer_tokens(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer = begun(proposer_of(models, depth=7))
-    levels = [target_levels(bridge_of(), size) for size in (1, 2, 4, 8)]
-    assert proposer.plans() == [Plan(level, level + 1) for level in levels]
-    for plan, size in zip(proposer.plans(), (1, 2, 4, 8)):
-        before = proposer.counts(0)["drafted"]
-        tree = drafted(proposer, HOT, 3, plan)
-        assert tree.tokens.shape[1] <= plan.nodes
-        assert proposer.counts(0)["drafted"] - before <= size
-    proposer.wrap(lambda name, function: function)
-    assert drafted(proposer, HOT, 3).tokens.shape[1] == proposer.plan.nodes
 
 
 def test_texts_get_shorter_where_strings_are_written_in_many_ways(

@@ -83,22 +83,3 @@ def test_rows_without_law_are_told_apart() -> None:
     assert verdicts.tokens[1] == [0]
     alone = build_tree(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1, dtype=torch.int64), 0)
     assert verify_greedy(alone, logits[:, 2:], 0).lawless == [-1, 0, 0]
-
-
-def test_the_device_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One copy to the host for all rows; more would each wait for the device."""
-    asked: list[str] = []
-    for name in ("tolist", "item", "cpu", "numpy", "__int__", "__bool__", "__float__", "__index__"):
-        real = getattr(Tensor, name)
-
-        def noted(self: Tensor, *args: object, name: str = name, real: object = real) -> object:
-            asked.append(name)
-            return real(self, *args)  # type: ignore[operator]
-
-        monkeypatch.setattr(Tensor, name, noted)
-    for nodes in (1, 9):
-        tree = batch_of([random_tree(seed, 4, nodes, 3) for seed in range(3)], 3)
-        logits = torch.zeros(3, tree.tokens.shape[1], 4)
-        asked.clear()
-        verify_greedy(tree, logits, 3)
-        assert asked == ["tolist"]

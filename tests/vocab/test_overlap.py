@@ -71,19 +71,6 @@ def test_of_two_ids_with_the_same_bytes_the_one_that_is_written_is_paired(made):
     assert (own[written], own[fallback]) == (written, fallback)
 
 
-def test_tokens_needed_by_hand(made):
-    forms = ["the", " the", "\n", "\U0001f642", "qq", "", None]
-    wanted = [form.encode() if form is not None else None for form in forms] + [b"\xf0\x9f", b" \xf0a"]
-    lengths = {name: made[name].speller.lengths(wanted).tolist() for name in FAMILIES}
-    # " the" is one piece, the emoji four bytes, "qq" twice q; half an emoji is two byte tokens.
-    assert lengths["byte_level"][1:] == [1, 1, 4, 2, -1, -1, 2, 3]
-    assert lengths["sentencepiece"][1:] == [1, 1, 4, 2, -1, -1, 2, 3]
-    assert lengths["sentencepiece_plain"][1:] == [1, 0, 0, 2, -1, -1, 0, 0]
-    assert lengths["word_level"] == [0, 1, 0, 0, 0, -1, -1, 0, 0]
-    assert lengths["word_piece"][1] == 1
-    assert lengths["word_piece"][0] > 0  # ##t and so on: a continuation, not the word " the"
-
-
 @given(form=st.text(alphabet=st.sampled_from([*ALPHABET, "\n", "🙂"]), min_size=1, max_size=12))
 @settings(max_examples=60)
 def test_a_spelling_has_exactly_the_bytes(made, form):
