@@ -85,16 +85,6 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
     assert "# exit_layers" not in text
 
 
-def test_a_literal_recipe(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(
-        "target: t\nmethods:\n  a:\n    drafter: d\n    head: h\n    budget: 32\n  b: {proposer: n-gram}\n"
-    )
-    recipe = read_recipe(tmp_path / "recipe.yaml")
-    assert recipe.dtype == "float32"
-    assert recipe.methods["a"].budget == "32"
-    assert recipe.methods["b"] == MethodSpec(proposer="n-gram")
-
-
 def test_keys_of_former_recipes_are_read(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(
         "target: t\nmethods:\n  a: {drafter: d, head: h, rows: own, fp8: true, ngram: 3, control: adaptive}\n"

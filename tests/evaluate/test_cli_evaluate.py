@@ -76,15 +76,6 @@ def test_eval_writes_the_artefact_and_prints_the_table(
     assert set(artifact.manifest["parents"]) == {"target", "drafter mine"}
 
 
-def test_json_on_stdout_is_results_json(arguments: list[str], tmp_path: Path) -> None:
-    result = invoke([*arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    printed = json.loads(result.stdout)
-    assert printed == json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
-    assert printed["settings"]["max_new_tokens"] == 1024
-    assert printed["settings"]["prompt_format"] == "chat"
-
-
 def test_mistakes_end_before_any_work(arguments: list[str], tmp_path: Path, calls: list[dict]) -> None:
     benchmark = arguments.index("--benchmark") + 1
     unknown = invoke([*arguments[:benchmark], "spec-bank", *arguments[benchmark + 1 :]])

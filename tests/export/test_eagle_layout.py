@@ -282,8 +282,3 @@ def test_what_is_wrong_with_a_folder_is_said(
     configure(foreign, **fields)
     with pytest.raises(kind, match=words):
         load_drafter(foreign, shared, folder)
-
-
-def test_the_targets_head_may_be_repeated(foreign: Path, folder: Path, shared: TargetTensors) -> None:
-    edit(foreign, lambda tensors: tensors.update({"lm_head.weight": shared.head.bfloat16()}))
-    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +79,6 @@ def test_a_target_of_several_parts_is_its_language_model(layout: Any, tmp_path: 
     parts = {"architectures": ["Both"], "text_config": {**TARGET, "hidden_size": 16}, "vision_config": {}}
     layout.write(tmp_path / "e", Export(drafter, parts, shared_of(drafter), "org/both", torch.float32))
     assert_same(layout.read(tmp_path / "e", shared_of(drafter), LAYERS), drafter)
-
-
-@pytest.mark.parametrize("layout", FORMS)
-def test_servers_under_another_user_can_read_every_file(layout: Any, tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        write(layout, tmp_path / "e", drafter_of(config_of()), card="A drafter.")
-    finally:
-        os.umask(before)
-    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in (tmp_path / "e").iterdir()}
-    assert modes == dict.fromkeys(("config.json", "model.safetensors", "manifest.json", "README.md"), "0o644")
 
 
 @pytest.mark.parametrize("layout", FORMS)

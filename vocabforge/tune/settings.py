@@ -37,7 +37,7 @@ class TuneSettings(StrictModel):
         "other question, --check uses the rest.",
         ...,
     )
-    ranking: Path | None = option("Frequency table or subset that static vocabularies are cut from.")
+    ranking: Path | None = option("Frequency table that static vocabularies are cut from.")
     size: Sizes = option("Sizes of the static vocabularies that are cut.", (), metavar="R,...")
     batch: Sizes = option("Requests side by side; something is recommended for each.", (1,), metavar="N,...")
     max_new_tokens: int = option("Limit of an answer.", 128, ge=2)
@@ -98,10 +98,6 @@ class MethodSpace:
         vocab, head: ``DIR`` or ``LABEL=DIR``.
         dynamic: with every draft vocabulary.
         lists: values of a field, as its option has them between commas.
-
-    Raises:
-        ValidationError: a value that the field does not have.
-        UsageError: one twice, or a tree that is not searched.
     """
 
     LABELLED = ("vocab", "head")

@@ -67,12 +67,7 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
 
 
 def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite: bool) -> dict[str, Any]:
-    """Capture this process's shards and, when all are there, finish the cache.
-
-    Raises:
-        UsageError: no room, no consent, or options that contradict each other.
-        VocabForgeError: anything missing, damaged, or not belonging together.
-    """
+    """Capture this process's shards and, when all are there, finish the cache."""
     together = settings.capture.tp_plan is not None and options.from_speculators is None
     part = _part(options.part, together)
     if device_of(settings).type == "cpu":

@@ -44,11 +44,7 @@ class MethodOptions(StrictModel):
     method: tuple[str, ...] = option((), "Evaluate only these methods (`plain` always runs).", many=True)
 
     def check(self, context: typer.Context, grid: MethodGrid) -> None:
-        """Refuse a run without a target or a drafter, and options that the recipe decides.
-
-        Raises:
-            UsageError: one of these.
-        """
+        """Refuse a run without a target or a drafter, and options that the recipe decides."""
         from ...core.errors import UsageError
 
         if self.recipe is not None:
@@ -89,11 +85,7 @@ class RunOptions(StrictModel):
     def settings(
         self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
     ) -> RunSettings:
-        """The same as the runner takes it.
-
-        Raises:
-            UsageError: a value out of its range, or a prompt that the tokenizer cannot render so.
-        """
+        """The same as the runner takes it."""
         from ...evaluate.run.prompts import check_system, resolve_format
         from ...evaluate.run.settings import RunSettings
 
@@ -194,11 +186,7 @@ def _recipe_of(
     device: str,
     sampled: bool,
 ) -> tuple[DecodingRecipe, Models]:
-    """The recipe that the command line stands for, and what was loaded to make it.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
-    """
+    """The recipe that the command line stands for, and what was loaded to make it."""
     from ...decode.build.grid import check_grid
     from ...decode.build.methods import grid_specs, kind_of
     from ...decode.build.models import Models
@@ -219,11 +207,7 @@ def _recipe_of(
 
 
 def _describe_sandbox() -> None:
-    """Report how generated code is isolated.
-
-    Raises:
-        VocabForgeError: it cannot be run on this machine.
-    """
+    """Report how generated code is isolated."""
     from ...core.console import say
     from ...evaluate.quality import require_sandbox
 

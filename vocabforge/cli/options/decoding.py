@@ -43,9 +43,6 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
 
     Args:
         graphs: None: on CUDA devices only.
-
-    Raises:
-        UsageError: both, or one that the device does not have.
     """
     from ...core.errors import UsageError
     from ...models.device import choose_device
@@ -82,11 +79,7 @@ class SamplingOptions(StrictModel):
     frequency_penalty: float = option(0.0, "Against tokens of the output, each time; 0: none.")
 
     def with_seed(self, seed: int) -> SamplingParams:
-        """The same as the decoder takes it.
-
-        Raises:
-            UsageError: a value out of its range.
-        """
+        """The same as the decoder takes it."""
         from ...decode.request import SamplingParams
 
         values = self.model_dump()

@@ -41,11 +41,7 @@ class Subjects(StrictModel):
     keys: bool = option(False, "List every stored tensor with what each server does with it.")
 
     def check(self) -> None:
-        """Refuse what has nothing to be checked against, before anything is loaded.
-
-        Raises:
-            UsageError: an option without the one it needs, or an unknown server.
-        """
+        """Refuse what has nothing to be checked against, before anything is loaded."""
         from ...core.errors import UsageError
         from ...export.servers.registry import reader_of
 

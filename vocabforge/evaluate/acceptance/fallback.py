@@ -39,7 +39,6 @@ class FallbackRequest:
     """What a static vocabulary is chosen for.
 
     Attributes:
-        head: the dynamic head.
         size: R; None: a quarter of the rows of the drafter's own head, as FR-Spec's 32k of 128k.
         filler: ids in rank order that follow the counted ones; without it the lowest ids do.
         forced: ids that are always inside.

@@ -91,12 +91,8 @@ def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> 
 class LiveAcceptance:
     """Decodes the prompts with a drafter as it is now; call it with the drafter and its draft heads.
 
-    It copies no weight that has the target's dtype, leaves the drafter and its mode as they were, and draws no
-    random number.
-
-    Args:
-        chain_steps: drafts of the chain that is decoded beside the tree; 0 for none.
-        shortlists: candidates of a ranker, by name of the head.
+    It leaves the drafter and its mode as they were, and draws no random number. ``chain_steps`` are the drafts of the
+    chain that is decoded beside the tree; 0 for none.
     """
 
     def __init__(

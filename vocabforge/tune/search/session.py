@@ -20,8 +20,7 @@ from ..questions import Halves, read_halves
 from ..settings import MethodSpace, TuneSettings
 from ..types import CycleSetting, HeadSetting, TreeSetting, setting_of
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
-from .predict import Prediction, mean_prefix, predict, predict_plain
-from .search import Entry
+from .predict import Prediction, predict, predict_plain
 from .space import FULL, HeadChoice, TuneCandidate, candidates, cut_vocabs, head_choices, trees_of
 
 OWN = "own"
@@ -193,9 +192,3 @@ class Joined:
         """Plain decoding on all prompts."""
         rows = self.loaded.source.plain()
         return {batch: predict_plain(rows, self.latency, batch=batch) for batch in self.loaded.settings.batch}
-
-    def warnings(self, entry: Entry, batch: int) -> list[str]:
-        """Why its seconds rest on more than what was measured."""
-        head, tree = self.setting(entry.candidate), entry.candidate.tree
-        setting = CycleSetting(head=head, tree=tree, batch=batch, prefix=mean_prefix(entry.rows))
-        return self.latency.warnings(setting)
