@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from .errors import ConfigError, UsageError
+from .hub import model_name
 
 
 def parse_size(value: Any) -> Any:
@@ -101,4 +102,4 @@ def labelled(text: str) -> tuple[str, Path]:
             raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
         return label, Path(folder)
     whole = Path(text).resolve()
-    return (whole.parent.name if whole.name == "drafter" else whole.name), Path(text)
+    return (whole.parent.name if whole.name == "drafter" else model_name(whole)), Path(text)

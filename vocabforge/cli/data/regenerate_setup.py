@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import MismatchError, UsageError, VocabForgeError
+from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import yaml_pairs
 from ...corpus.regenerate.backends import Backend, local_backend, server_backend
@@ -75,7 +76,7 @@ def _local_side(
         "dtype": options.dtype,
         "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
     }
-    generation = GenerationSettings(backend=backend, model=options.model or path.resolve().name, **wanted)
+    generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
     target = LocalTarget(
         path, tokenizer, generation, device=device, dtype=options.dtype, device_map=options.device_map
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.artifact import model_remedy
 from ...core.errors import DataError
 from ..tokenizer.tokenizer import TextTokenizer
 from .rows import ChatCompletion, ChatRequest, GenerationSettings
@@ -177,7 +176,7 @@ def _load(path: Path, device: str, dtype: str, device_map: str | None) -> Any:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy=model_remedy(path),
+            remedy="check the path",
         )
     hf_logging.disable_progress_bar()
     wanted = "float32" if dtype == "auto" and device.startswith("cpu") else dtype

@@ -11,6 +11,7 @@ from pydantic import field_validator
 from ...core.config import StrictModel, parse_config, read_yaml
 from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
+from ...core.hub import ModelPath, TokenizerPath
 from .spec import MethodSpec
 
 PLAIN = "plain"  # the method that every run has: decoding without drafts
@@ -22,8 +23,8 @@ class DecodingRecipe(StrictModel):
     Relative paths are taken from the folder where the command runs, as in training recipes.
     """
 
-    target: Path
-    tokenizer: Path | None = None
+    target: ModelPath
+    tokenizer: TokenizerPath | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     methods: dict[str, MethodSpec]
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.artifact import model_remedy
 from ...core.distributed import local_world_size, world_size
 from ...core.errors import DataError, UsageError
 from ...core.files import read_json
@@ -170,7 +169,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy=model_remedy(path),
+            remedy="check the path",
         )
     value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):
