@@ -215,11 +215,13 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def cached_model(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files: Path | dict[str, str]) -> Path:
+def cached_model(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files: Path | dict[str, str]
+) -> Path:
     """A folder, or files, as huggingface_hub keeps a model of that name; ``cache`` is the Hub's from now on."""
     import shutil
 
-    import huggingface_hub
+    from huggingface_hub import constants
 
     commit = "c" * 40
     storage = cache / f"models--{name.replace('/', '--')}"
@@ -232,5 +234,5 @@ def cached_model(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files:
             (place / file).write_text(text)
     (storage / "refs").mkdir(exist_ok=True)
     (storage / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     return place

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds import ROOT, World, cached_model
+from tests.worlds import ROOT, cached_model
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.hub import ModelPath, hub_name, model_folder, model_name
 
@@ -95,7 +95,8 @@ from vocabforge.core.hub import hub_name, model_folder
 for name in sys.argv[2:]:
     try:
         folder = model_folder(Path(name), weights=sys.argv[1] == "weights")
-        files = {str(file.relative_to(folder)): file.read_bytes().decode() for file in folder.rglob("*") if file.is_file()}
+        found = [file for file in folder.rglob("*") if file.is_file()]
+        files = {str(file.relative_to(folder)): file.read_text() for file in found}
         print(json.dumps([hub_name(folder), files]))
     except VocabForgeError as error:
         print(json.dumps([error.message, str(error)]))
@@ -178,7 +179,17 @@ def test_without_a_network(tmp_path: Path) -> None:
 def test_folders_and_other_paths_ask_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "model").mkdir(parents=True)
-    for path in ("org/model", "model", "a/b/c", "../a/b", "/nowhere/model", "a b/c", "-x/y", "a--b/c", "a..b/c"):
+    for path in (
+        "org/model",
+        "model",
+        "a/b/c",
+        "../a/b",
+        "/nowhere/model",
+        "a b/c",
+        "-x/y",
+        "a--b/c",
+        "a..b/c",
+    ):
         assert model_folder(Path(path)) == Path(path)
     with pytest.raises(VocabForgeError, match="neither here nor in the cache"):
         model_folder(Path("org/other"))

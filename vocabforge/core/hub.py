@@ -12,7 +12,6 @@ from pydantic import AfterValidator, PlainSerializer
 
 from .distributed import rank
 from .errors import DataError, VocabForgeError
-from .files import read_json
 
 # As huggingface_hub allows them.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
@@ -66,6 +65,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
 
 def _is_whole(folder: Path, weights: bool) -> bool:
     """Other programs fetch single files into the cache."""
+    from .files import read_json
+
     if not (folder / "tokenizer.json").is_file():
         return False
     index = folder / "model.safetensors.index.json"

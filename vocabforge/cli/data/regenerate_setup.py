@@ -54,9 +54,12 @@ def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
 def _local_side(
     path: Path, wanted: Mapping[str, Any], options: RegenerateOptions
 ) -> tuple[GenerationSettings, Backend]:
+    import torch
+
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...models.device import choose_device
     from ...models.target.fingerprint import target_fingerprint
+    from ...models.target.load import Placement, load_causal_lm
 
     check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
     if wanted["body"]:
@@ -77,9 +80,8 @@ def _local_side(
         "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
     }
     generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
-    target = LocalTarget(
-        path, tokenizer, generation, device=device, dtype=options.dtype, device_map=options.device_map
-    )
+    placement = Placement(torch.device(device), options.device_map)
+    target = LocalTarget(lambda: load_causal_lm(path, options.dtype, placement), tokenizer, generation)
     return generation, local_backend(target, options.batch_size)
 
 

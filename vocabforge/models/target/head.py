@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..drafters.io import load_target_tensors
 from .hf import default_aux_layers
-from .load import read_target_config
+from .load import read_target_config, text_part
 from .logits import LogitTransform
 
 
@@ -43,7 +43,7 @@ class TargetHead:
         Raises:
             DataError: unreadable weights.
         """
-        config = read_target_config(path)
+        config = text_part(read_target_config(path))
         tensors = load_target_tensors(path, dtype)
         tied = tensors.head is tensors.embedding or torch.equal(tensors.head, tensors.embedding)
         head = tensors.head.to(device)
