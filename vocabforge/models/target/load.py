@@ -95,6 +95,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named below
             **placing,
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to a user
@@ -111,6 +112,14 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
             got=f"{len(missing)} missing, first: {', '.join(sorted(missing)[:3])}",
             source=path,
             remedy="the checkpoint may be incomplete; fetch it again",
+        )
+    if other := sorted(info["mismatched_keys"]):
+        name, stored, wanted = other[0]
+        raise DataError(
+            "tensors of the target's checkpoint have other shapes than its configuration says",
+            got=f"{len(other)} tensor{'s' if other[1:] else ''}, first: {name} {tuple(stored)}, not {tuple(wanted)}",
+            source=path,
+            remedy="use the config.json that was saved with these weights",
         )
     if placement.spread:
         return model
