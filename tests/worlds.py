@@ -213,3 +213,26 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+def cached_model(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, files: Path | dict[str, str]
+) -> Path:
+    """A folder, or files, as huggingface_hub keeps a model of that name; ``cache`` is the Hub's from now on."""
+    import shutil
+
+    from huggingface_hub import constants
+
+    commit = "c" * 40
+    storage = cache / f"models--{name.replace('/', '--')}"
+    place = storage / "snapshots" / commit
+    if isinstance(files, Path):
+        shutil.copytree(files, place)
+    else:
+        place.mkdir(parents=True)
+        for file, text in files.items():
+            (place / file).write_text(text)
+    (storage / "refs").mkdir(exist_ok=True)
+    (storage / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    return place

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core import console
-from vocabforge.core.artifact import model_remedy
 from vocabforge.core.console import ProgressBar, say
 from vocabforge.core.distributed import rank, world_size
 from vocabforge.core.errors import (
@@ -160,10 +159,3 @@ def test_what_a_terminal_would_obey_is_spelled_out() -> None:
     assert str(error) == (
         "a bad \\x1b[31mname\n  got:      two\nlines\tand \\x07\\udcff\\u202e\n  source:   näme – ok.txt"
     )
-
-
-def test_a_name_of_the_hub_is_answered_with_how_to_fetch_it(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B" in model_remedy(Path("Qwen/Qwen3-0.6B"))
-    for path in ("model", "a/b/c", "../a/b", "./nothere", "/nowhere/model", "a b/c", "-x/y"):
-        assert model_remedy(Path(path)) == "check the path", path

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+HUB_NAMES = (
+    *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B-Instruct"),
+    *("meta-llama/Llama-3.2-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
+)
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
 GIVEN: dict[str, tuple[str, ...]] = {
-    "target": (
-        *("MODEL", "TARGET", "model", "MODEL_A", "models/Qwen3-0.6B", "runs/bitllama/target"),
-        *("models/Meta-Llama-3-8B-Instruct", "models/Llama-3.2-1B-Instruct", "models/Qwen3-8B"),
-        "models/OLMo-2-1124-7B-Instruct",
-    ),
+    "target": ("MODEL", "TARGET", "model", "MODEL_A", "runs/bitllama/target", *HUB_NAMES),
     "other_model": ("MODEL_B", "ANY_MODEL", "docs/guides/any-drafter.md:DRAFTER"),
     "small_model": ("SMALL_MODEL",),
     "drafter": ("run/drafter", "RUN/drafter", "runs/bitllama/run/drafter", "elsewhere/eagle3", "theirs"),

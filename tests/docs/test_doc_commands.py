@@ -9,7 +9,16 @@ import pytest
 
 from tests.docs.doc_commands import Command, commands, documents
 from tests.docs.doc_parse import Wrong, check, program
-from tests.worlds import ROOT
+from tests.docs.doc_tables import HUB_NAMES
+from tests.worlds import ROOT, cached_model
+
+
+@pytest.fixture(autouse=True)
+def _cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models that the documents name are in the cache of the Hub."""
+    for name in HUB_NAMES:
+        cached_model(monkeypatch, tmp_path, name, {})
+
 
 NAMES = [path.relative_to(ROOT).as_posix() for path in documents()]
 

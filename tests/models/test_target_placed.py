@@ -13,8 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.decode.test_architectures import KnowingDrafts
+from tests.models.architectures import make_architecture
 from tests.worlds import ROOT, tiny_target
 from vocabforge.core.errors import DataError, UsageError
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.request import Request
+from vocabforge.models.backends import load_decoding_target
 from vocabforge.models.target.documents import DocumentSpan, document_spans, plan_passes
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget, check_row_length
@@ -153,6 +158,36 @@ def test_a_mapped_target_gives_the_same_bits(tmp_path: Path, tied: bool) -> None
         assert torch.equal(mapped.logits(other.hidden), plain.logits(one.hidden))
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma-3", "qwen3.5"])
+def test_a_mapped_target_decodes_as_on_one_device(name: str, tmp_path: Path) -> None:
+    """Layers and LM head offloaded to disk: hooks of accelerate bring them in for the length of a pass."""
+    make_architecture(name).save_pretrained(tmp_path / "t")
+    plain = load_decoding_target(tmp_path / "t", "transformers")
+    names = ["embed_tokens", *(f"layers.{i}" for i in range(4)), "norm", "rotary_emb"]
+    device_map = {**{f"model.{one}": "cpu" for one in names}, "model.layers.2": "disk", "lm_head": "disk"}
+    mapped = load_decoding_target(tmp_path / "t", device_map=device_map)
+    assert mapped.model.lm_head.weight.is_meta
+    assert torch.equal(mapped.lm_head_weight, plain.lm_head_weight)
+    assert torch.equal(mapped.embedding, plain.embedding)
+    assert drafted(mapped) == drafted(plain)
+
+
+def drafted(target: Any) -> list[list[int]]:
+    """What two requests give side by side, without drafts and with trees (or chains) of drafts."""
+    asked = [Request([5, 11, 7, 3], 12, ()), Request([9, 60, 13, 21, 8], 12, ())]
+    plain = [one.token_ids for one in Decoder(target, None, rows=2).generate_batch(asked)]
+    texts = {tuple(one.prompt_ids): text for one, text in zip(asked, plain)}
+    drafts: Any = KnowingDrafts(texts, chain=target.config.recurrent)
+    assert [one.token_ids for one in Decoder(target, drafts, rows=2).generate_batch(asked)] == plain
+    assert drafts.accepted > 4
+    return plain
+
+
+def test_lean_does_not_spread(folder: Path) -> None:
+    with pytest.raises(UsageError, match="one device"):
+        load_decoding_target(folder, "lean", device_map="auto")
+
+
 def test_dtypes(tmp_path: Path) -> None:
     folder = tiny_target(tmp_path / "t", dtype="bfloat16")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
@@ -200,8 +235,9 @@ def test_rows_longer_than_the_context() -> None:
 PARALLEL = """
 import sys, torch
 from pathlib import Path
-from tests.models.test_target_placed import rows
+from tests.models.test_target_placed import drafted, rows
 from vocabforge.capture.online import OnlineCapture, RowBatch
+from vocabforge.models.backends import load_decoding_target
 from vocabforge.models.target.hf import HFTarget
 import torch.distributed as dist
 place = Path(sys.argv[1])
@@ -217,6 +253,9 @@ whole = plain.capture(ids, position, document)
 for one, other in ((ours.features, whole.features), (ours.hidden, whole.hidden)):
     assert one.shape == other.shape
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
+decoding = load_decoding_target(place, tp_plan="auto")
+assert torch.equal(decoding.lm_head_weight, plain.head_weight)
+assert drafted(decoding) == drafted(load_decoding_target(place, "transformers"))
 dist.barrier()
 print("equal", dist.get_rank())
 dist.destroy_process_group()
@@ -224,8 +263,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.long
-def test_tensor_parallel_over_two_processes_equals_one(folder: Path) -> None:
-    """Each process has rows of its own, and both compute all of them."""
+def test_tensor_parallel_over_two_processes_equals_one(tmp_path: Path) -> None:
+    """Each process has rows of its own, and both compute all of them; decoding runs the same passes in both."""
+    make_architecture("llama").save_pretrained(tmp_path)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -241,7 +281,7 @@ def test_tensor_parallel_over_two_processes_equals_one(folder: Path) -> None:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        words = [sys.executable, "-c", PARALLEL, str(folder)]
+        words = [sys.executable, "-c", PARALLEL, str(tmp_path)]
         processes.append(
             subprocess.Popen(
                 words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -12,6 +12,7 @@ from pydantic import Field
 from ..core.config import Positive, StrictModel
 from ..core.console import DataTable
 from ..core.errors import UsageError
+from ..core.hub import TokenizerPath
 from ..core.registry import resolve
 from ..core.values import sizes_in, words_in
 from .app import JsonOption, echo, print_json, stdout_console
@@ -131,7 +132,7 @@ class BenchRequest(StrictModel):
     """What a benchmark reads, and how often everything is measured."""
 
     settings: tuple[str, ...] = option((), _SETTINGS, "KEY=VALUE", positional=True)
-    tokenizer: Path | None = option(None, "count-freq: tokenizer folder or tokenizer.json.", "PATH")
+    tokenizer: TokenizerPath | None = option(None, "count-freq: tokenizer folder or tokenizer.json.", "PATH")
     input: tuple[str, ...] = option((), "count-freq: text or JSON files.", "PATH", many=True)
     repeats: Positive = option(3, "Rounds; the methods take turns in each.")
     workers: Positive = option(1, "count-freq: counting processes of VocabForge.")

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -320,8 +319,6 @@ _MAKERS = {
     "draft-head": "train-drafter",
     "evaluation": "eval",
 }
-# The form of a name on the Hugging Face Hub: two parts, no dots that mean folders.
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def maker_of(kinds: Sequence[str]) -> str | None:
@@ -345,11 +342,3 @@ def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactErro
         expected=f"an artefact folder ({' or '.join(kinds or ('any kind',))})",
         remedy=remedy,
     )
-
-
-def model_remedy(path: Path) -> str:
-    """What to do about a model or tokenizer that is not at ``path``: names of the Hub are not fetched by themselves."""
-    name = str(path)
-    if path.exists() or path.parent.exists() or not _HUB_NAME.fullmatch(name):
-        return "check the path"
-    return f"check the path; a model of the Hub is fetched first: hf download {name} --local-dir {path.name}"

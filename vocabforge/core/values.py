@@ -10,6 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from .errors import ConfigError, UsageError
+from .hub import model_name
 
 Backend = Literal["auto", "lean", "transformers"]  # which code computes a target
 
@@ -103,4 +104,4 @@ def labelled(text: str) -> tuple[str, Path]:
             raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
         return label, Path(folder)
     whole = Path(text).resolve()
-    return (whole.parent.name if whole.name == "drafter" else whole.name), Path(text)
+    return (whole.parent.name if whole.name == "drafter" else model_name(whole)), Path(text)

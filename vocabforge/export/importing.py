@@ -10,6 +10,7 @@ from pathlib import Path
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import ArtifactError
 from ..core.files import sha256_file
+from ..core.hub import hub_name, model_name
 from ..models.drafters.io import KIND, load_target_tensors, save_drafter
 from ..models.target.fingerprint import target_fingerprint
 from .registry import load_drafter
@@ -45,9 +46,9 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
     save_drafter(
         output,
         drafter,
-        meta | {"target_fingerprint": fingerprint, "target_name": target.name},
+        meta | {"target_fingerprint": fingerprint, "target_name": model_name(target)},
         parents={"layout": digest},
-        config={"target": str(target), "imported": str(path)},
+        config={"target": hub_name(target), "imported": hub_name(path)},
         overwrite=True,
     )
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.artifact import MANIFEST, Artifact, model_remedy, open_artifact
+from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.files import read_json
 from ..core.registry import resolve
@@ -62,7 +62,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         "in Hugging Face's",
         remedy=f"give {hint}"
         if (hint / MANIFEST).is_file()
-        else f"{model_remedy(path)}; or train one with vocabforge train-drafter",
+        else "check the path; or train one with vocabforge train-drafter",
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..core.console import say
-from ..core.errors import UnsupportedError, VocabForgeError
+from ..core.errors import UnsupportedError, UsageError, VocabForgeError
 from ..core.values import Backend
 from .lean.config import LeanConfig
 from .lean.model import load_target, share_target
@@ -36,26 +38,38 @@ def load_decoding_target(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
+    device_map: str | Mapping[str, Any] | None = None,
+    tp_plan: str | None = None,
 ) -> Target:
     """Load a Hugging Face folder for decoding.
 
     Args:
-        backend: ``lean``; ``transformers``: the model's own code; ``auto``: lean where it knows the architecture.
+        backend: ``lean``; ``transformers``: the model's own code; ``auto``: lean where it knows the architecture and
+            the target is on one device.
+        device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`.
 
     Raises:
         UnsupportedError: ``lean``, and it does not compute this target.
+        UsageError: a placement that does not suit ``lean`` or how the processes were launched.
         DataError: no model, or one that cannot be decoded.
     """
-    problem = None if backend == "transformers" else lean_problem(path)
+    spread = device_map is not None or tp_plan is not None
+    if backend == "lean" and spread:
+        raise UsageError(
+            "the lean decoder keeps a target on one device",
+            got=f"device_map {device_map}" if tp_plan is None else f"tp_plan {tp_plan}",
+            remedy="use the backend transformers, or leave the placement out",
+        )
+    problem = None if backend == "transformers" or spread else lean_problem(path)
     if backend == "lean" and problem is not None:
         raise problem
-    if backend == "lean" or (backend == "auto" and problem is None):
+    if backend == "lean" or (backend == "auto" and problem is None and not spread):
         return load_target(path, dtype=dtype, device=device)
     from .hf.model import load_transformers
 
     if problem is not None:
         say(f"The target runs by Transformers' own code: {problem.message} ({problem.got}).")
-    return load_transformers(path, dtype=dtype, device=device)
+    return load_transformers(path, dtype=dtype, device=device, device_map=device_map, tp_plan=tp_plan)
 
 
 def decoder_over(target: HFTarget) -> Target:

@@ -85,7 +85,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
         remedy="convert the checkpoint: load it where it was made and save_pretrained it as safetensors "
         "(pickles are not read, since they can run code)"
         if others
-        else "check the path",
+        else "check the path; of a model of the Hub only safetensors files are fetched",
     )
 
 

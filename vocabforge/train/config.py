@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ..capture.config import CaptureConfig
 from ..core.config import Positive, StrictModel, without_removed
 from ..core.errors import did_you_mean
+from ..core.hub import ModelPath, TokenizerPath
 
 
 class DataConfig(StrictModel):
@@ -109,7 +110,7 @@ class DrafterConfig(StrictModel):
     """
 
     kind: str = "eagle3"
-    init: Path | None = None
+    init: ModelPath | None = None
     freeze: bool = False
     head: Literal["target", "own"] = "target"
     vocab: Path | None = None
@@ -308,8 +309,8 @@ class TrainConfig(StrictModel):
         output: run folder; gets ``drafter/``, ``checkpoints/``, ``metrics.jsonl``.
     """
 
-    target: Path
-    tokenizer: Path | None = None
+    target: ModelPath
+    tokenizer: TokenizerPath | None = None
     output: Path
     data: DataConfig
     capture: CaptureConfig = CaptureConfig()

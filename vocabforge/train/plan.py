@@ -17,6 +17,7 @@ from ..core.artifact import open_artifact
 from ..core.console import say
 from ..core.distributed import Group, rank, world_size
 from ..core.errors import DataError
+from ..core.hub import hub_name
 from ..corpus.prepared.artifact import check_belongs, load_prepared
 from ..corpus.sources.inputs import expand_paths
 from ..corpus.tokenizer.tokenizer import TextTokenizer
@@ -66,7 +67,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     return {
         "config": config.model_dump(mode="json"),
         "target": {
-            "path": str(config.target),
+            "path": hub_name(config.target),
             "architectures": basis.target.get("architectures"),
             "parameters": None if target is None else target[0],
         },

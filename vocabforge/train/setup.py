@@ -18,6 +18,7 @@ from ..core.console import say
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.files import check_run_folder
+from ..core.hub import model_name
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.interface import Drafter
@@ -216,7 +217,7 @@ def build_trainer(
     }
     meta = {
         "target_fingerprint": fingerprint,
-        "target_name": config.target.name,
+        "target_name": model_name(config.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..core.config import StrictModel
 from ..core.errors import UsageError
+from ..core.hub import ModelPath, TokenizerPath
 from ..core.values import Backend, labelled, sizes_in, words_in
 from ..decode.build.spec import MethodSpec, option_of
 
@@ -30,8 +31,8 @@ def option(text: str, default: Any = None, *, metavar: str | None = None, **boun
 class TuneSettings(StrictModel):
     """What is tuned, on which questions, and how long. Every field is an option of the command."""
 
-    target: Path = option("Folder of the target model (safetensors).", ...)
-    drafter: Path = option("Trained drafter, native or in another layout.", ...)
+    target: ModelPath = option("Folder of the target model (safetensors).", ...)
+    drafter: ModelPath = option("Trained drafter, native or in another layout.", ...)
     prompts: str = option(
         "Question file of any format that eval reads, or the name of a benchmark: acceptance is measured on every "
         "other question, --check uses the rest.",
@@ -59,7 +60,7 @@ class TuneSettings(StrictModel):
         0,
         ge=0,
     )
-    tokenizer: Path | None = option("Tokenizer folder [default: the target's].")
+    tokenizer: TokenizerPath | None = option("Tokenizer folder [default: the target's].")
     dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
     device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if there is one].")
     target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")

@@ -28,6 +28,7 @@ from ...capture.writer import (
 from ...core.console import say
 from ...core.distributed import rank, world_size
 from ...core.errors import UsageError
+from ...core.hub import hub_name, model_name
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...models.target.fingerprint import target_fingerprint
 from ...models.target.hf import (
@@ -54,7 +55,7 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
     total, done, free = job.bytes(), job.bytes(present_shards(job)), free_bytes(output)
     return {
         "output": str(output),
-        "target": str(settings.target),
+        "target": hub_name(settings.target),
         "key": job.key.facts(),
         "rows": {split: len(packed.input_ids) for split, packed in job.rows.items()},
         "tokens": sum(shard.tokens for shard in job.shards),
@@ -90,11 +91,11 @@ def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite
         source = _source(target, options, job)
         write_shards(job, todo, source, target.device, writes=leads)
     meta = {
-        "target_name": settings.target.name,
+        "target_name": model_name(settings.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "source": "online" if options.from_speculators is None else "speculators",
     }
-    config = {**settings.model_dump(mode="json"), "target": str(settings.target)}
+    config = settings.model_dump(mode="json")
     whole = leads and finish(job, meta, config, overwrite=overwrite)
     if whole:
         say(f"The captured states are in {output}: train with capture.cache={output}")

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ...core.config import StrictModel
 from ...core.errors import UsageError
+from ...core.hub import TokenizerPath
 from ...core.values import yaml_pairs
 from ...train.config import DataConfig
 from ..app import ResultOptions, echo, print_json, stdout_console
@@ -33,8 +34,12 @@ class PrepareRequest(StrictModel):
     """Whose tokenizer, what is read, and where to."""
 
     output: Path = option(..., "Folder to write.", "DIR")
-    target: Path | None = option(None, "The target's folder, for its tokenizer and chat template.", "DIR")
-    tokenizer: Path | None = option(None, "A tokenizer.json or its folder, instead of a target.", "PATH")
+    target: TokenizerPath | None = option(
+        None, "The target's folder, for its tokenizer and chat template.", "DIR"
+    )
+    tokenizer: TokenizerPath | None = option(
+        None, "A tokenizer.json or its folder, instead of a target.", "PATH"
+    )
     input: tuple[str, ...] = option(
         (),
         "Texts or conversations: files, folders, globs in quotes, `hub:NAME[:CONFIG[:SPLIT]]`. Several may follow "

@@ -16,7 +16,7 @@ def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
 
     Examples: `vocabforge regenerate --input chat.jsonl --server http://gpu1:8000 --server http://gpu2:8000
     --temperature 0.7 --output responses/` and `vocabforge regenerate --input chat.jsonl --target
-    models/Qwen3-0.6B --output responses/`
+    Qwen/Qwen3-0.6B --output responses/`
     """
     from ...core.artifact import check_output
     from ...core.console import say

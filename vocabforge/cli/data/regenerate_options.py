@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...core.config import Positive, StrictModel
+from ...core.hub import ModelPath, TokenizerPath
 from ..options.groups import option
 
 
@@ -18,7 +19,9 @@ class RegenerateOptions(StrictModel):
         ..., "Conversations: files, folders, globs, `hub:NAME[:CONFIG[:SPLIT]]`.", "PATH", many=True
     )
     output: Path = option(..., "Artefact; its rows are in `responses.jsonl`.", "DIR")
-    target: Path | None = option(None, "Target that answers in this process: a Hugging Face folder.", "DIR")
+    target: ModelPath | None = option(
+        None, "Target that answers in this process: a Hugging Face folder.", "DIR"
+    )
     server: tuple[str, ...] = option(
         (),
         "Instead: an OpenAI-compatible server that runs the target (`http://host:8000`).",
@@ -55,7 +58,9 @@ class RegenerateOptions(StrictModel):
     dtype: str = option("auto", "With --target: `auto`, `float32`, `bfloat16` or `float16`.", "NAME")
     device: str = option("auto", "With --target: `auto`, `cpu`, `cuda`, `cuda:1`.", "NAME")
     device_map: str | None = option(None, "With --target: `auto` spreads it over the GPUs.", "PLAN")
-    tokenizer: Path | None = option(None, "With --target: its tokenizer, if not in its folder.", "PATH")
+    tokenizer: TokenizerPath | None = option(
+        None, "With --target: its tokenizer, if not in its folder.", "PATH"
+    )
     sample: float | None = option(None, "Answer only this share of the rows, drawn by the seed.", "SHARE")
     strict: bool = option(False, "The first unreadable row is an error.")
     fresh: bool = option(False, "Discard the answers of an unfinished run.")

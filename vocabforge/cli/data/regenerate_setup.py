@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import MismatchError, UsageError, VocabForgeError
+from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import yaml_pairs
 from ...corpus.regenerate.backends import Backend, local_backend, server_backend
@@ -45,9 +46,12 @@ def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
 def _local_side(
     path: Path, wanted: Mapping[str, Any], options: RegenerateOptions
 ) -> tuple[GenerationSettings, Backend]:
+    import torch
+
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...models.device import choose_device
     from ...models.target.fingerprint import target_fingerprint
+    from ...models.target.load import Placement, load_causal_lm
 
     check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
     if wanted["body"]:
@@ -67,10 +71,9 @@ def _local_side(
         "dtype": options.dtype,
         "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
     }
-    generation = GenerationSettings(backend=backend, model=options.model or path.resolve().name, **wanted)
-    target = LocalTarget(
-        path, tokenizer, generation, device=device, dtype=options.dtype, device_map=options.device_map
-    )
+    generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
+    placement = Placement(torch.device(device), options.device_map)
+    target = LocalTarget(lambda: load_causal_lm(path, options.dtype, placement), tokenizer, generation)
     return generation, local_backend(target, options.batch_size)
 
 

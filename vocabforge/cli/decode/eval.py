@@ -9,6 +9,7 @@ import typer
 from pydantic import Field
 
 from ...core.config import Positive, StrictModel
+from ...core.hub import ModelPath, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions, print_json
 from ..options.benchmark import BenchmarkOptions, DataOption, ListOption
@@ -35,7 +36,7 @@ _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.mo
 class MethodOptions(StrictModel):
     """Where the methods come from: the command line, or a recipe."""
 
-    target: Path | None = option(None, "Folder of the target model (safetensors).")
+    target: ModelPath | None = option(None, "Folder of the target model (safetensors).")
     recipe: Path | None = option(
         None,
         "Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",
@@ -78,7 +79,7 @@ class RunOptions(StrictModel):
         None, "Limit of one turn [default: the benchmark's, 1024 or 512]."
     )
     warmup: Annotated[int, Field(ge=0)] = option(3, "Unmeasured runs of the first question, per method.")
-    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
     system: str | None = option(None, "System message of conversations that bring none of their own.")
 

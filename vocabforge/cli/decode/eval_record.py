@@ -82,13 +82,14 @@ def provenance_of(
     Args:
         methods: plain decoding first.
     """
+    from ...core.hub import model_name
     from ...evaluate.run.environment import describe_environment
     from ...evaluate.run.evaluation import Provenance
 
     names = [one.name for one in methods[1:]]
     parents = parents_of(recipe, names)
     return Provenance(
-        target=recipe.target.resolve().name,
+        target=model_name(recipe.target),
         environment=describe_environment(device=device, dtype=recipe.dtype),
         fingerprint=parents[TARGET],
         tokenizer=_tokenizer_hash(tokenizer),

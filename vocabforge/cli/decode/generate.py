@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from pydantic import Field
 
 from ...core.config import Positive, StrictModel
 from ...core.console import spelled_out
+from ...core.hub import ModelPath, TokenizerPath
 from ..app import JsonOption, print_json
 from ..options.decoding import OneMethod, PassOptions, SamplingOptions, wrap_for
 from ..options.groups import option
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class GenerateRequest(StrictModel):
     """The prompt, how it is read, where the output ends, and where the draws begin."""
 
-    target: Path = option(..., "Folder of the target model (safetensors).")
+    target: ModelPath = option(..., "Folder of the target model (safetensors).")
     prompt: str = option(..., "Text to continue or to answer.")
     max_new_tokens: Positive = option(256, "Most tokens of the output.")
     stop: tuple[str, ...] = option((), "End the output before this text.", many=True)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = option(
         0, "Start of the random streams; the same seed, the same output.", "N"
     )
-    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
 
 

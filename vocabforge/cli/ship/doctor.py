@@ -9,6 +9,7 @@ import typer
 
 from ...core.config import StrictModel
 from ...core.console import DataCell, DataTable
+from ...core.hub import ModelPath, TokenizerPath
 from ..app import JsonOption, print_json, print_line, stdout_console
 from ..options.groups import option
 
@@ -24,12 +25,12 @@ _TONES = {"ok": "good", "warning": "mild", "failed": "bad", "skipped": ""}
 class Subjects(StrictModel):
     """What is looked at beside the machine."""
 
-    target: Path | None = option(None, "Target model folder to check.", "PATH")
-    drafter: Path | None = option(
+    target: ModelPath | None = option(None, "Target model folder to check.", "PATH")
+    drafter: ModelPath | None = option(
         None, "Drafter, or draft model of any vocabulary, to check against the target.", "DIR"
     )
     vocab: Path | None = option(None, "Subset artefact to check against --target and --drafter.", "DIR")
-    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].", "PATH")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].", "PATH")
     server: tuple[str, ...] = option(
         (), "Look at these servers' readers only: sglang, vllm, speculators, fr-spec.", "NAME", many=True
     )

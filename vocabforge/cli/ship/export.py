@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...core.config import Positive, StrictModel
+from ...core.hub import ModelPath
 from ..app import ResultOptions, print_json
 from ..options.groups import Size, option
 
@@ -19,12 +20,12 @@ _FORMATS = (
 class ExportRequest(StrictModel):
     """A drafter, and how it is to be written."""
 
-    drafter: Path = option(
+    drafter: ModelPath = option(
         ..., "Drafter in any of the formats: OUTPUT/drafter of train-drafter, or one made elsewhere."
     )
     format: str = option(..., _FORMATS)
     output: Path = option(..., "Folder to make.")
-    target: Path | None = option(None, "Folder of the target [default: the one it was trained with].")
+    target: ModelPath | None = option(None, "Folder of the target [default: the one it was trained with].")
     vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
     head: Path | None = option(
         None,

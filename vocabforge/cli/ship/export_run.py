@@ -11,6 +11,7 @@ from ...core.artifact import MANIFEST, Artifact, check_output, open_artifact
 from ...core.console import say
 from ...core.errors import DataError, UsageError
 from ...core.files import check_apart
+from ...core.hub import hub_name, model_folder, model_name
 from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ...evaluate.acceptance.fallback import verdict
@@ -56,11 +57,11 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
         parts.drafter,
         config,
         shared,
-        str(target),
+        hub_name(target, revision=False),
         DTYPES[request.dtype],
         meta=meta,
         parents=({} if artifact is None else {"drafter": artifact.content_hash}) | dict(parts.parents),
-        config=recipe | {"target": str(target)},
+        config=recipe | {"target": hub_name(target)},
         ranked=parts.ranked,
         server=request.server,
         speculative_tokens=request.speculative_tokens,
@@ -127,7 +128,7 @@ def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str,
     meta = (
         {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
     )
-    return {"target_fingerprint": target_fingerprint(target), "target_name": target.resolve().name} | meta
+    return {"target_fingerprint": target_fingerprint(target), "target_name": model_name(target)} | meta
 
 
 def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
@@ -163,6 +164,8 @@ def trained_with(drafter: Path) -> Path:
         recorded = config.get("target") if isinstance(config, dict) else None
     elif (drafter / "drafter" / MANIFEST).is_file():
         raise DataError("there is no drafter here", got=drafter, remedy=f"give {drafter / 'drafter'}")
+    if isinstance(recorded, str) and "@" in recorded:
+        recorded = str(model_folder(Path(recorded)))
     if not isinstance(recorded, str) or not Path(recorded).is_dir():
         raise UsageError(
             "the drafter's target is not known",

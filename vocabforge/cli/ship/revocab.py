@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...core.config import StrictModel
+from ...core.hub import ModelPath, TokenizerPath
 from ..app import ResultOptions, print_json
 from ..options.groups import option
 
@@ -14,11 +15,11 @@ FULL = "full"
 class RevocabRequest(StrictModel):
     """The drafter, its new draft vocabulary, and how it is written."""
 
-    drafter: Path = option(..., "Trained drafter, in any layout; it may come from elsewhere.")
+    drafter: ModelPath = option(..., "Trained drafter, in any layout; it may come from elsewhere.")
     vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
     output: Path = option(..., "Folder to make.")
-    target: Path | None = option(None, "Folder of the target [default: the one it was trained with].")
-    tokenizer: Path | None = option(None, "Tokenizer folder [default: the target's].")
+    target: ModelPath | None = option(None, "Folder of the target [default: the one it was trained with].")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     format: str = option("native", "Layout to write, as in export.")
     dtype: str | None = option(None, "float32, bfloat16 or float16 [default: as the drafter is stored].")
 

@@ -11,6 +11,7 @@ import torch
 from ...core.artifact import Artifact, check_output, open_artifact
 from ...core.console import say
 from ...core.files import check_apart
+from ...core.hub import hub_name, model_name
 from ...core.registry import check_known
 from ...corpus.tokenizer.files import eos_ids_in, read_side_files
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
@@ -62,13 +63,13 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
     }
     dtype = request.dtype or stored_dtype(request.drafter)
     written = {"format": request.format, "dtype": dtype}
-    source = {"from": str(request.drafter), "vocab": request.vocab}
+    source = {"from": hub_name(request.drafter), "vocab": request.vocab}
     recorded = None if artifact is None else artifact.manifest.get("config")
     export = Export(
         made,
         config,
         shared,
-        str(target),
+        hub_name(target, revision=False),
         DTYPES[dtype],
         meta={
             **_facts(artifact, target, tokenizer, eos),
@@ -77,7 +78,7 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
             "revocab": {**source, **record},
         },
         parents=parents,
-        config={**(recorded if isinstance(recorded, Mapping) else {}), "target": str(target)},
+        config={**(recorded if isinstance(recorded, Mapping) else {}), "target": hub_name(target)},
         ranked=None if subset is None else tuple(subset.ranked.tolist()),
         overwrite=overwrite,
     )
@@ -129,7 +130,7 @@ def _facts(
     """What binds the new drafter to its target and tokenizer; figures of the former vocabulary are left out."""
     if artifact is not None:
         return {name: artifact.meta[name] for name in _KEPT_FACTS if name in artifact.meta}
-    facts = {"target_fingerprint": target_fingerprint(target), "target_name": target.name}
+    facts = {"target_fingerprint": target_fingerprint(target), "target_name": model_name(target)}
     if tokenizer is not None:
         facts["tokenizer_fingerprint"] = tokenizer.fingerprint
     return {**facts, "eos_ids": list(eos)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from ...core.config import Positive, StrictModel
+from ...core.hub import ModelPath, TokenizerPath
 from ..app import ResultOptions, print_json
 from ..options.groups import Size, option
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class ClusterRequest(StrictModel):
     """How the rows of the LM head are clustered."""
 
-    target: Path = option(..., "Target model folder (config.json, *.safetensors).", "DIR")
+    target: ModelPath = option(..., "Target model folder (config.json, *.safetensors).", "DIR")
     output: Path = option(..., "Folder of the clusters to write.", "DIR")
     clusters: Size | None = option(
         None, "Number of clusters [default: 1024; V / 128 below V = 100,000].", "M"
@@ -30,7 +31,7 @@ class ClusterRequest(StrictModel):
         25, "At most so many iterations; fewer where nothing changes any more.", "N"
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = option(0, "Start of the random streams.", "N")
-    tokenizer: Path | None = option(None, "Tokenizer [default: the target's].", "PATH")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer [default: the target's].", "PATH")
 
 
 def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:

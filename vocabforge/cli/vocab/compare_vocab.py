@@ -58,6 +58,7 @@ def compare_vocab(
     """
     from ...core.artifact import check_output
     from ...core.errors import UsageError
+    from ...core.hub import hub_name, model_folder
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...vocab.overlap.overlap import compare, prepare, save_overlap
     from .compare_tables import overlap_tables
@@ -71,12 +72,13 @@ def compare_vocab(
         )
     if save is not None:
         check_output(save, overwrite=ending.overwrite)
+    a, b = (model_folder(path, weights=False) for path in (a, b))
     sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
     eos_pair = None if asked.eos is None else _eos_pair(*sides, asked.eos)
     figures = _on_corpus(*sides, inputs, asked) if inputs else None
     overlap = compare(*sides, corpus=figures, eos_pair=eos_pair)
     if save is not None:
-        places = {"a": str(a.resolve()), "b": str(b.resolve())}
+        places = {"a": hub_name(a.resolve()), "b": hub_name(b.resolve())}
         config = {**places, "input": [str(path) for path in inputs], "eos": asked.eos}
         save_overlap(overlap, save, config=config, overwrite=ending.overwrite)
     if ending.as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.config import Positive, StrictModel
 from ...core.console import DataTable
+from ...core.hub import TokenizerPath
 from ..app import ResultOptions, echo, print_json, stdout_console
 from ..options.groups import option
 from ..options.texts import TextUnit, check_parting
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class CountRequest(StrictModel):
     """What is counted, how much of it, and by what."""
 
-    tokenizer: Path = option(..., "A tokenizer.json, or the folder that holds one.", "PATH")
+    tokenizer: TokenizerPath = option(..., "A tokenizer.json, or the folder that holds one.", "PATH")
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
     input: tuple[str, ...] = option(
         (),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ...core.config import Positive, StrictModel
 from ...core.errors import UsageError
+from ...core.hub import ModelPath, TokenizerPath, model_name
 from ...core.registry import check_known
 from ...core.values import labelled, sizes_in
 from ..app import ResultOptions, print_json, stdout_console
@@ -38,7 +39,7 @@ class CoverageRequest(StrictModel):
         "N,...",
         many=True,
     )
-    target: Path | None = option(
+    target: ModelPath | None = option(
         None, "Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.", "PATH"
     )
     text: tuple[str, ...] = option(
@@ -47,7 +48,9 @@ class CoverageRequest(StrictModel):
         "[NAME=]PATH",
         many=True,
     )
-    tokenizer: Path | None = option(None, "The target's tokenizer [default: the target's folder].", "PATH")
+    tokenizer: TokenizerPath | None = option(
+        None, "The target's tokenizer [default: the target's folder].", "PATH"
+    )
     tokens: Positive = option(8192, "Positions that the target reads of each domain.", "N")
     context: Annotated[int, Field(ge=2)] = option(512, "Longest window of text for the target.", "N")
     seed: Annotated[int, Field(ge=0)] = option(0, "Draws the windows.")
@@ -146,7 +149,7 @@ def _ceilings(
         context=asked.context,
         seed=asked.seed,
     )
-    return {"target": asked.target.resolve().name, "dtype": asked.dtype, **found}
+    return {"target": model_name(asked.target), "dtype": asked.dtype, **found}
 
 
 def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *, overwrite: bool) -> None:

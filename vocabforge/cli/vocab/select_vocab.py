@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ...core.config import Positive, StrictModel
 from ...core.console import DataTable
+from ...core.hub import TokenizerPath
 from ..app import ResultOptions, print_json, stdout_console
 from ..options.groups import Size, option
 
@@ -23,7 +24,7 @@ class SelectRequest(StrictModel):
     from_list: Path | None = option(
         None, "Instead: import an FR-Spec list (.pt) as it is. Needs --tokenizer.", "FILE"
     )
-    tokenizer: Path | None = option(None, "Tokenizer of an imported file.", "PATH")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer of an imported file.", "PATH")
     domain: tuple[str, ...] = option(
         (), "Count only this domain of the table. NAME=WEIGHT mixes domains by weight.", "NAME", many=True
     )
@@ -47,7 +48,7 @@ class SelectRequest(StrictModel):
     force: tuple[int, ...] = option((), "Force this token id.", "ID", many=True)
     force_bytes: bool = option(False, "Force the 256 byte tokens.")
     force_tools: bool = option(False, "Force the chat template's tokens for tool calls and thinking.")
-    target: Path | None = option(
+    target: TokenizerPath | None = option(
         None,
         "Target model folder: its end tokens are forced, its tokenizer must be the counted one, and its padded rows "
         "are counted in `t2d`.",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.artifact import model_remedy
 from ...core.errors import DataError
 from ..tokenizer.tokenizer import TextTokenizer
 from .rows import ChatCompletion, ChatRequest, GenerationSettings
@@ -28,21 +26,15 @@ class Prompt:
 class LocalTarget:
     """A Hugging Face causal LM that answers batches of requests.
 
-    ``dtype`` ``auto`` is the checkpoint's own (fp32 on a CPU); ``device_map`` is Hugging Face's placement.
+    Args:
+        load: gives the model; called when the tokenizer has been found to suit.
 
     Raises:
-        DataError: the model cannot be loaded, or the tokenizer has no chat template or end token.
+        DataError: the tokenizer has no chat template or end token, or more ids than the model has rows.
     """
 
     def __init__(
-        self,
-        path: Path,
-        tokenizer: TextTokenizer,
-        generation: GenerationSettings,
-        *,
-        device: str,
-        dtype: str = "auto",
-        device_map: str | None = None,
+        self, load: Callable[[], Any], tokenizer: TextTokenizer, generation: GenerationSettings
     ) -> None:
         self.tokenizer, self._generation = tokenizer, generation
         if not tokenizer.eos_ids:
@@ -53,8 +45,12 @@ class LocalTarget:
             )
         # Raises where there is no chat template.
         tokenizer.render([{"role": "user", "content": "?"}], add_generation_prompt=True)
-        self._model = _load(path, device, dtype, device_map)
-        config = self._model.config
+        from transformers import GenerationConfig
+
+        self._model = load().eval()
+        # A model's own defaults (top-k, penalties) would be mixed into ours without a word.
+        self._model.generation_config = GenerationConfig()
+        config = self._model.config.get_text_config(decoder=True)
         self._context = int(getattr(config, "max_position_embeddings", 0) or 0)
         if tokenizer.vocab_size > (rows := self._model.get_input_embeddings().weight.shape[0]):
             raise DataError(
@@ -165,38 +161,3 @@ class SeededDraw:
         for row, generator in zip(race, self._generators, strict=True):
             row.exponential_(generator=generator)
         return logs - race.clamp_min_(1e-37).log_()
-
-
-def _load(path: Path, device: str, dtype: str, device_map: str | None) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
-    from transformers.utils import logging as hf_logging
-
-    if not (path / "config.json").is_file():
-        raise DataError(
-            "there is no model here",
-            got=f"{path} without config.json",
-            expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy=model_remedy(path),
-        )
-    hf_logging.disable_progress_bar()
-    wanted = "float32" if dtype == "auto" and device.startswith("cpu") else dtype
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            device_map=device_map,
-            dtype=wanted if wanted == "auto" else getattr(torch, wanted),
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
-    except Exception as error:  # transformers raises many kinds; all mean the same to a user
-        raise DataError(
-            "the target cannot be loaded",
-            got=f"{type(error).__name__}: {error}",
-            source=path,
-            remedy="check that the folder is whole; --device-map and --dtype help where memory is short",
-        ) from error
-    # A model's own defaults (top-k, penalties) would be mixed into ours without a word.
-    model.generation_config = GenerationConfig()
-    model = model.eval()
-    return model if device_map is not None else model.to(device)

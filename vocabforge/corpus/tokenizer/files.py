@@ -8,7 +8,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ...core.artifact import model_remedy
 from ...core.errors import DataError
 from ...core.files import read_json
 
@@ -51,7 +50,7 @@ def find_tokenizer_json(path: Path) -> Path:
             remedy=_CONVERT if found else "check the path; the target's own folder is the right one",
         )
     if not path.is_file():
-        raise DataError("the tokenizer is missing", expected=path, remedy=model_remedy(path))
+        raise DataError("the tokenizer is missing", expected=path, remedy="check the path")
     if path.suffix != ".json":
         raise DataError(
             "this is not a tokenizer.json",

@@ -11,6 +11,7 @@ from pydantic import field_validator
 from ...core.config import StrictModel, parse_config, read_yaml
 from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
+from ...core.hub import ModelPath, TokenizerPath
 from ...core.values import Backend
 from .spec import MethodSpec
 
@@ -23,8 +24,8 @@ class DecodingRecipe(StrictModel):
     Relative paths are taken from the folder where the command runs, as in training recipes.
     """
 
-    target: Path
-    tokenizer: Path | None = None
+    target: ModelPath
+    tokenizer: TokenizerPath | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     target_backend: Backend = "auto"
     methods: dict[str, MethodSpec]

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from ...core.config import Positive, StrictModel
 from ...core.errors import UsageError
+from ...core.hub import ModelPath, TokenizerPath, model_folder
 from ...core.values import labelled, parse_size
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
@@ -61,7 +62,7 @@ class MethodSpec(StrictModel):
     decoding. To add an option, add a field.
     """
 
-    drafter: Path | None = option("Trained drafter, or a smaller model of any vocabulary.")
+    drafter: ModelPath | None = option("Trained drafter, or a smaller model of any vocabulary.")
     proposer: str | None = option(
         "n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the target's "
         "vocabulary, tli, slem or slrs for one with another, medusa, eagle1, eagle2 or eagle3 for a trained drafter "
@@ -128,7 +129,9 @@ class MethodSpec(StrictModel):
     overlap: Path | None = option(
         "Common tokens of target and drafter, as `compare-vocab --output` wrote them, in either order."
     )
-    drafter_tokenizer: Path | None = option("Tokenizer folder for a draft model whose own folder has none.")
+    drafter_tokenizer: TokenizerPath | None = option(
+        "Tokenizer folder for a draft model whose own folder has none."
+    )
     control: Literal["fixed", "adaptive"] = option(
         "fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing if nothing does.",
         "fixed",
@@ -229,7 +232,7 @@ class MethodGrid:
         overlap: Sequence[str | Path] | None = None,
         **common: Any,
     ) -> None:
-        self.drafters = [labelled(text) for text in drafter or ()]
+        self.drafters = [(label, model_folder(path)) for label, path in map(labelled, drafter or ())]
         self.vocabs = [labelled(text) for text in vocab or ()]
         self.heads = [labelled(text) for text in head or ()]
         self.proposers, self.dynamic = list(proposer or ()), list(dynamic or ())

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ...core.config import Positive, StrictModel
+from ...core.hub import TokenizerPath
 from ...train.config import OptimConfig
 
 # Settings that do not change the weights, and paths: the files count by their content.
@@ -67,7 +68,7 @@ class TinyTargetConfig(TargetTrainingConfig):
 
     train: Path
     heldout: Path | tuple[Path, ...]
-    tokenizer: Path | None = None
+    tokenizer: TokenizerPath | None = None
     vocab_size: Annotated[int, Field(ge=300)] = 4096
     heldout_rows: Positive | None = None
     seed: int = 0

@@ -20,6 +20,7 @@ from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
+from ...models.target.load import text_part
 from ...vocab.subset.subset import VocabSubset
 from .eagle3_folder import (
     D2T,
@@ -30,7 +31,7 @@ from .eagle3_folder import (
     read_folder,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
+from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 

@@ -85,12 +85,6 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
     return fields
 
 
-def text_part(target: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A target's configuration; of its language model where it has several parts."""
-    inner = target.get("text_config")
-    return inner if "hidden_size" not in target and isinstance(inner, Mapping) else target
-
-
 def read_config(path: Path) -> Mapping[str, Any]:
     """A drafter folder's ``config.json``."""
     body = read_json(path / CONFIG, "drafter's config.json", finite=False)

@@ -19,7 +19,7 @@ from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
-from ...models.target.load import dtype_name
+from ...models.target.load import dtype_name, text_part
 from .eagle3 import WEIGHTS, eagle3_only, parameters, token_maps
 from .eagle3_folder import (
     EMBEDDING,
@@ -32,7 +32,7 @@ from .eagle3_folder import (
     target_ids,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
+from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, LayerReading, as_inputs, check_expressible, speculators_layers
 

@@ -15,6 +15,7 @@ from ...core.artifact import Artifact, open_artifact, write_artifact
 from ...core.errors import ArtifactError, DataError, MismatchError
 from ...core.files import atomic_write_json, form_errors, read_json
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
+from ..target.head_rows import EMBEDDINGS, HEADS, check_plain
 from ..target.load import read_target_config
 from ..target.logits import IDENTITY, LogitTransform
 from ..target.text_config import text_config
@@ -216,8 +217,9 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     """
     config = read_target_config(path)  # says what is missing where there is no model at all
     stored = read_headers(checkpoint_files(path))
-    embedding = stored.get(EMBEDDING, stored.get(LM_HEAD))
-    head = stored.get(LM_HEAD, embedding)
+    embedding = next((stored[name] for name in EMBEDDINGS if name in stored), None)
+    head = next((stored[name] for name in HEADS if name in stored), embedding)
+    embedding = embedding or head
     if embedding is None or head is None:
         raise DataError(
             "the target has no input embedding",
@@ -225,6 +227,8 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
             expected="a checkpoint of a supported causal language model",
             source=path,
         )
+    check_plain(embedding, "embedding")
+    check_plain(head)
     wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
     shared = {name: torch.empty(item.shape, dtype=dtype) for name, item in wanted.items()}
     fill(wanted, {name: (tensor,) for name, tensor in shared.items()})

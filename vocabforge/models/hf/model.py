@@ -7,7 +7,7 @@ at explicit positions, sees what additive masks say, and writes to the slots tha
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
 from ..target.interface import TargetOutput
-from ..target.load import Placement, load_causal_lm
+from ..target.load import Placement, load_causal_lm, whole_weight
 from ..target.logits import LogitTransform
 from ..target.stack import find_stack
 from .cache import RowOfSlots, SlotCache, rows_of
@@ -68,16 +68,19 @@ class TransformersModel:
     Args:
         model: as ``AutoModelForCausalLM`` gives it.
         source: where it comes from, for messages.
+        placement: where it was put; None is one device, the model's. Under tensor parallelism every process must run
+            the same passes.
 
     Attributes:
         config: sizes.
+        device: where ids, positions and masks are expected, and hidden states and logits are given.
         transform: what the model does to its logits behind the LM head.
 
     Raises:
         DataError: no logits, no decoder layers, or logits that are not those of the head and the transform.
     """
 
-    def __init__(self, model: Any, source: object = None) -> None:
+    def __init__(self, model: Any, source: object = None, placement: Placement | None = None) -> None:
         self.model = model.eval().requires_grad_(False)
         self.source = source
         text = model.config.get_text_config(decoder=True)
@@ -90,6 +93,14 @@ class TransformersModel:
                 expected="a causal language model",
                 source=source,
             )
+        embedding = model.get_input_embeddings()
+        self._spread = placement is not None and placement.spread
+        self.device: torch.device = placement.device if placement is not None else embedding.weight.device
+        self._head_weight, self._embedding = self.head.weight, embedding.weight
+        if self._spread:
+            tied = self._head_weight is self._embedding
+            self._head_weight = whole_weight(self.head, self.device)
+            self._embedding = self._head_weight if tied else whole_weight(embedding, self.device)
         self.transform = LogitTransform.of(text)
         self._layers = find_stack(model, source).layers
         names = inspect.signature(type(model).forward).parameters
@@ -109,20 +120,16 @@ class TransformersModel:
     @property
     def embedding(self) -> Tensor:
         """(V, H) raw input rows."""
-        return cast("Tensor", self.model.get_input_embeddings().weight)
+        return self._embedding
 
     @property
     def lm_head_weight(self) -> Tensor:
         """(V, H)."""
-        return cast("Tensor", self.head.weight)
+        return self._head_weight
 
     @property
     def dtype(self) -> torch.dtype:
         return self.lm_head_weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.device
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All weights."""
@@ -145,7 +152,9 @@ class TransformersModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) what the LM head reads -> (..., V), with the model's own softcap or scale."""
-        return self.transform(self.head(hidden.to(self.head.weight.device)).to(self.device))
+        if not self._spread:  # hooks bring the states of a spread model to its weights
+            hidden = hidden.to(self.head.weight.device)
+        return self.transform(self.head(hidden).to(self.device))
 
     def forward(
         self,
@@ -255,15 +264,24 @@ class TransformersModel:
 
 
 def load_transformers(
-    path: Path, *, dtype: torch.dtype | str = torch.float32, device: torch.device | str = "cpu"
+    path: Path,
+    *,
+    dtype: torch.dtype | str = torch.float32,
+    device: torch.device | str = "cpu",
+    device_map: str | Mapping[str, Any] | None = None,
+    tp_plan: str | None = None,
 ) -> TransformersModel:
     """Load a Hugging Face folder for decoding by Transformers' own code.
 
+    Args:
+        device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`.
+
     Raises:
         DataError: no model, or one that cannot be verified.
+        UsageError: a placement that does not suit how the processes were launched.
     """
-    placement = Placement(torch.device(device))
-    return TransformersModel(load_causal_lm(path, dtype, placement), path)
+    placement = Placement(torch.device(device), device_map, tp_plan)
+    return TransformersModel(load_causal_lm(path, dtype, placement), path, placement)
 
 
 def _mask_keys(model: Any, text: Any) -> list[str] | None:
@@ -272,7 +290,7 @@ def _mask_keys(model: Any, text: Any) -> list[str] | None:
 
     make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
     weight = model.get_input_embeddings().weight
-    embeds = torch.zeros(1, 2, text.hidden_size, dtype=weight.dtype, device=weight.device)
+    embeds = torch.zeros(1, 2, text.hidden_size, dtype=weight.dtype)
     probe = make(
         config=model.config,
         inputs_embeds=embeds,

@@ -119,7 +119,7 @@ def open_head(path: Path) -> HeadRows:
             source=path,
         )
     item = stored[found[0]]
-    _check_plain(item)
+    check_plain(item)
     handle = safe_open(str(item.file), framework="pt", device="cpu")
     rows, width = item.shape
     return HeadRows((rows, width), item.dtype, item.file, item.name, tied, handle.get_slice(item.name))
@@ -177,10 +177,15 @@ def _refuse_foreign_head(stored: Mapping[str, StoredTensor], path: Path) -> None
         )
 
 
-def _check_plain(item: StoredTensor) -> None:
+def check_plain(item: StoredTensor, what: str = "LM head") -> None:
+    """Refuse a matrix that is not stored as (V, d) floating-point numbers of two bytes or more.
+
+    Raises:
+        DataError: it is packed, quantised or no matrix.
+    """
     if item.dtype not in FLOATS or len(item.shape) != 2 or 0 in item.shape:
         raise DataError(
-            "the LM head is packed, quantised or no matrix",
+            f"the {what} is packed, quantised or no matrix",
             got=f"{item.name} {item.dtype} {item.shape}",
             expected=f"(V, d) in one of {', '.join(FLOATS)}",
             source=item.file,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...core.artifact import model_remedy
+from ...core.console import say
 from ...core.distributed import local_world_size, world_size
 from ...core.errors import DataError, UsageError
 from ...core.files import read_json
@@ -62,28 +64,39 @@ def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype
 
 
 def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -> Any:
-    """Load a local Hugging Face folder; remote code stays off.
+    """Load a local Hugging Face folder; remote code stays off. Of a multimodal model the text part is used.
+
+    A quantised checkpoint comes dequantised where its kernels are missing (FP8 and MXFP4 on a CPU), in ``dtype`` if
+    that is on one device; elsewhere it keeps its own.
 
     Raises:
         DataError: the folder holds no loadable model, or weights are missing.
         UsageError: a placement that does not suit how the processes were launched.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as hf_logging
 
     _check_launch(placement)
-    read_target_config(path)
+    config = read_target_config(path)
+    auto = _auto_class(path, config)
+    quantised = check_quantisation(path, config)
     read_headers(checkpoint_files(path))  # names a missing or damaged file, which transformers does not
     hf_logging.disable_progress_bar()
     resolved = resolve_dtype(dtype, placement.device)
+    placing = _placing(placement)
+    if quantised and not placement.spread and placement.device.type != "cpu":
+        placing = {
+            "device_map": {"": placement.device}
+        }  # some formats are packed on the device and cannot be moved
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = auto.from_pretrained(
             path,
-            dtype=resolved,
+            # FP8 weights and their scales do not take another dtype while they are read.
+            dtype="auto" if quantised else resolved,
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            **_placing(placement),
+            ignore_mismatched_sizes=True,  # they are named below
+            **placing,
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to a user
         raise DataError(
@@ -100,7 +113,116 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
             source=path,
             remedy="the checkpoint may be incomplete; fetch it again",
         )
-    return model if placement.spread else model.to(placement.device)
+    if other := sorted(info["mismatched_keys"]):
+        name, stored, wanted = other[0]
+        raise DataError(
+            "tensors of the target's checkpoint have other shapes than its configuration says",
+            got=f"{len(other)} tensor{'s' if other[1:] else ''}, first: {name} {tuple(stored)}, not {tuple(wanted)}",
+            source=path,
+            remedy="use the config.json that was saved with these weights",
+        )
+    if placement.spread:
+        return model
+    if quantised:
+        packed = getattr(model, "is_quantized", False) or resolved == "auto"
+        return model if packed else model.to(resolved)
+    return model.to(placement.device)
+
+
+def _auto_class(path: Path, config: Mapping[str, Any]) -> Any:
+    """The class of Transformers that loads a causal language model with this configuration.
+
+    Raises:
+        DataError: it has no causal decoder with an LM head, or Transformers does not know it.
+    """
+    import transformers
+
+    named = ", ".join(map(str, config.get("architectures") or [f"model_type {config.get('model_type')}"]))
+    try:
+        known = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        text = known.get_text_config(decoder=True)
+    except Exception as error:
+        raise DataError(
+            "Transformers does not know this target",
+            got=f"{named}: {' '.join(str(error).split())[:300]}",
+            source=path / "config.json",
+            remedy="upgrade transformers; code that comes with a model is not run",
+        ) from error
+    auto = next(
+        (
+            loader
+            for loader, models in (
+                (transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING),
+                (transformers.AutoModelForImageTextToText, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING),
+            )
+            if type(known) in models
+        ),
+        None,
+    )
+    problem = None
+    if known.is_encoder_decoder:
+        problem = "an encoder and a decoder"
+    elif auto is None or _OTHER_TASK.search(named):
+        problem = "no LM head over a causal decoder"
+    elif not getattr(text, "num_hidden_layers", None):
+        problem = "no stack of decoder layers"
+    if problem is not None:
+        raise DataError(
+            "this model cannot be a target",
+            got=f"{named}: {problem}",
+            expected="a decoder-only language model with an LM head",
+            source=path / "config.json",
+        )
+    if text is not known:
+        say(f"The target is multimodal ({named}): it is used with text only.")
+    return auto
+
+
+_OTHER_TASK = re.compile("ForMaskedLM|Classification|QuestionAnswering|RewardModel")
+# quant_method of config.json -> packages that read it, and how they are installed
+_PACKAGES = {
+    "bitsandbytes": (("bitsandbytes",), "pip install bitsandbytes"),
+    "awq": (("gptqmodel",), "pip install gptqmodel"),
+    "gptq": (("optimum", "gptqmodel"), "pip install optimum gptqmodel"),
+    "compressed-tensors": (("compressed_tensors",), "pip install compressed-tensors"),
+}
+
+
+def check_quantisation(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is quantised, by its configuration.
+
+    Raises:
+        DataError: in a format that Transformers does not read, or with a package that is not installed.
+    """
+    found = config.get("quantization_config") or text_part(config).get("quantization_config")
+    if not found and (path / "hf_quant_config.json").is_file():  # as ModelOpt wrote it before
+        found = {"quant_method": "modelopt"}
+    if not found:
+        return False
+    method = str(found.get("quant_method")) if isinstance(found, Mapping) else str(found)
+    form = (
+        f"{method} {found.get('format') or found.get('quant_algo') or ''}"
+        if isinstance(found, Mapping)
+        else method
+    )
+    if re.search("modelopt|nvfp4", form, re.IGNORECASE):
+        raise DataError(
+            "the target is quantised in a format that Transformers does not compute",
+            got=form.strip(),
+            expected="floating point, FP8 blocks, MXFP4, bitsandbytes, AWQ, GPTQ or compressed-tensors",
+            source=path / "config.json",
+            remedy="use the checkpoint that it was quantised from",
+        )
+    packages, install = _PACKAGES.get(method, ((), ""))
+    absent = [name for name in packages if find_spec(name) is None]
+    if absent:
+        raise DataError(
+            "the target is quantised, and the package that reads it is not installed",
+            got=f"{method}, no package {' and '.join(absent)}",
+            source=path / "config.json",
+            remedy=install,
+        )
+    return True
 
 
 def _check_launch(placement: Placement) -> None:
@@ -170,7 +292,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy=model_remedy(path),
+            remedy="check the path",
         )
     value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):
@@ -189,6 +311,12 @@ def read_target_config(path: Path) -> dict[str, Any]:
             source=file,
         )
     return value
+
+
+def text_part(target: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A target's configuration; of its language model where it has several parts."""
+    inner = target.get("text_config")
+    return inner if "hidden_size" not in target and isinstance(inner, Mapping) else target
 
 
 def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from ...capture.config import CaptureConfig
 from ...core.config import Positive, StrictModel
 from ...core.console import say
+from ...core.hub import ModelPath, TokenizerPath
 from ...models.heads.router import DEFAULT_TOP_N
 from ..config import DataConfig, MemoryConfig, OptimConfig
 
@@ -70,10 +71,10 @@ class RouterTrainConfig(StrictModel):
         output: run folder; gets ``router/``, ``checkpoints/``, ``metrics.jsonl``, ``report.json``.
     """
 
-    target: Path
-    drafter: Path
+    target: ModelPath
+    drafter: ModelPath
     clusters: Path
-    tokenizer: Path | None = None
+    tokenizer: TokenizerPath | None = None
     output: Path
     data: DataConfig
     capture: CaptureConfig = CaptureConfig()

@@ -15,6 +15,7 @@ from ...core.console import say
 from ...core.distributed import world_size
 from ...core.errors import MismatchError, UsageError
 from ...core.files import atomic_write_json, check_run_folder
+from ...core.hub import hub_name
 from ...corpus.sources.inputs import expand_paths
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...models.device import choose_device
@@ -53,9 +54,9 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     router = _router(config, clusters, int(target["hidden_size"]))
     return {
         "config": config.model_dump(mode="json"),
-        "target": {"path": str(config.target), "architectures": target.get("architectures")},
+        "target": {"path": hub_name(config.target), "architectures": target.get("architectures")},
         "tokenizer": {"path": str(tokenizer.source), "vocab_size": tokenizer.vocab_size},
-        "drafter": {"path": str(config.drafter), "digest": drafter_digest(config.drafter)},
+        "drafter": {"path": hub_name(config.drafter), "digest": drafter_digest(config.drafter)},
         "clusters": len(clusters),
         "trained_parameters": sum(p.numel() for p in router.parameters()),
         "device": str(choose_device(config.run.device)),

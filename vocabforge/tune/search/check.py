@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...core.artifact import MANIFEST
+from ...core.hub import model_name
 from ...decode.build.methods import recipe_methods
 from ...decode.build.recipe import PLAIN, DecodingRecipe, recipe_dict
 from ...decode.proposers.interface import Wrap
@@ -93,7 +94,7 @@ def _evaluate(folder: Path, loaded: TuneSession, recipe: DecodingRecipe, wrap: W
     device, tokenizer = str(loaded.models.model.device), loaded.models.tokenizer
     methods = recipe_methods(recipe, device=device, wrap=wrap, models=loaded.models)
     provenance = Provenance(
-        target=loaded.settings.target.resolve().name,
+        target=model_name(loaded.settings.target),
         environment=loaded.environment,
         fingerprint=loaded.hashes["target"],
         tokenizer=tokenizer.fingerprint,

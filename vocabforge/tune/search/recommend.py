@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import __version__
 from ...core.files import sha256_file
+from ...core.hub import hub_name, model_name
 from ...core.provenance import command_line
 from ...decode.build.recipe import PLAIN
 from ...decode.build.spec import MethodSpec
@@ -51,8 +52,8 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
     return TuneResults(
         version=__version__,
         command=command_line(),
-        target=settings.target.resolve().name,
-        drafter=str(settings.drafter),
+        target=model_name(settings.target),
+        drafter=hub_name(settings.drafter),
         what_if=None if settings.what_if is None else str(settings.what_if),
         latency=_latency_facts(table, settings.what_if or loaded.output / LATENCY),
         environment=loaded.environment,

@@ -1,0 +1,146 @@
+"""Models and tokenizers by their names on the Hugging Face Hub: ``Qwen/Qwen3-0.6B`` or ``Qwen/Qwen3-0.6B@REVISION``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, PlainSerializer
+
+from .distributed import rank
+from .errors import DataError, VocabForgeError
+
+# As huggingface_hub allows them.
+_NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
+_SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})")
+_TEXTS = ["*.json", "*.jinja", "*.model", "*.txt"]
+_LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
+
+
+def model_folder(path: Path, *, weights: bool = True) -> Path:
+    """The local folder that ``path`` means.
+
+    What exists is taken as it is. Else a name of the Hub is looked up in the cache of huggingface_hub, then downloaded:
+    configuration, tokenizer and safetensors weights. Everything else comes back unchanged.
+
+    Args:
+        weights: False for a tokenizer alone.
+
+    Raises:
+        DataError: the Hub has no such model or revision, or does not give it to this user.
+        VocabForgeError: it is not in the cache, and the Hub cannot be reached.
+    """
+    found = None if path.exists() else _NAME.fullmatch(path.as_posix())
+    if found is None:
+        return path
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.utils import disable_progress_bars
+
+    def snapshot(**where: Any) -> Path:
+        patterns = [*_TEXTS, *(["*.safetensors"] if weights else [])]
+        return Path(
+            huggingface_hub.snapshot_download(
+                found[1], revision=found[2], allow_patterns=patterns, ignore_patterns=_LEFT_OUT, **where
+            )
+        )
+
+    cached = None
+    with contextlib.suppress(LocalEntryNotFoundError):
+        cached = snapshot(local_files_only=True)
+    if cached is not None and _is_whole(cached, weights):
+        return cached
+    if rank() > 0:
+        disable_progress_bars()
+    try:
+        return snapshot()
+    except (HfHubHTTPError, OSError) as error:
+        if cached is not None and isinstance(error, LocalEntryNotFoundError):
+            return cached  # what is missing in it is named by who reads it
+        raise _refusal(path, found[1], error) from error
+
+
+def _is_whole(folder: Path, weights: bool) -> bool:
+    """Other programs fetch single files into the cache."""
+    from .files import read_json
+
+    if not (folder / "tokenizer.json").is_file():
+        return False
+    index = folder / "model.safetensors.index.json"
+    if not weights:
+        return True
+    if not index.is_file():
+        return (folder / "model.safetensors").is_file()
+    return all((folder / name).is_file() for name in set(read_json(index)["weight_map"].values()))
+
+
+def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    hub = constants.ENDPOINT
+    if isinstance(error, GatedRepoError):
+        return DataError(
+            "the model is gated: the Hub gives it only to users who accepted its terms",
+            got=path,
+            source=f"{hub}/{repository}",
+            remedy="accept the terms there, then set HF_TOKEN or run: hf auth login",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return DataError(
+            "there is no such model",
+            got=f"{path}: no folder here, and no model at {hub}",
+            expected="a folder, or a name of the Hub such as Qwen/Qwen3-0.6B",
+            remedy="check the name; for a private model set HF_TOKEN or run: hf auth login",
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return DataError(
+            "the model has no such revision",
+            got=path,
+            expected="NAME@REVISION with a branch, a tag or a commit",
+            source=f"{hub}/{repository}/commits",
+        )
+    if isinstance(error, LocalEntryNotFoundError):
+        offline = constants.HF_HUB_OFFLINE
+        return VocabForgeError(
+            "the model is neither here nor in the cache, and the Hub cannot be asked",
+            got=f"{path}: {'HF_HUB_OFFLINE is set' if offline else f'no usable answer from {hub}'}",
+            expected="a folder, or a name of the Hub that was fetched before",
+            source=constants.HF_HUB_CACHE,
+            remedy=f"check the path; or {'unset HF_HUB_OFFLINE' if offline else 'check the network'}, or copy a folder "
+            "from a machine with a network (hf download NAME --local-dir DIR)",
+        )
+    return VocabForgeError(
+        "the model cannot be fetched from the Hub",
+        got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+        source=f"{hub}/{repository}",
+        remedy="check disk space and network; the same command goes on where it stopped",
+    )
+
+
+def hub_name(path: Path, *, revision: bool = True) -> str:
+    """``NAME@COMMIT`` of a folder in the Hub's cache, so that records hold on other machines; else the path."""
+    found = _SNAPSHOT.search(path.as_posix())
+    if found is None:
+        return str(path)
+    return f"{found[1]}/{found[2]}" + (f"@{found[3]}" if revision else "")
+
+
+def model_name(path: Path) -> str:
+    """The last part of a model's name."""
+    found = _SNAPSHOT.search(path.as_posix())
+    return path.resolve().name if found is None else found[2]
+
+
+_RECORDED = PlainSerializer(hub_name, return_type=str, when_used="json")
+# Types of options and keys: a folder, or a name of the Hub; of a tokenizer no weights are fetched.
+ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]
+TokenizerPath = Annotated[Path, AfterValidator(partial(model_folder, weights=False)), _RECORDED]
