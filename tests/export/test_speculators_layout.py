@@ -108,8 +108,9 @@ def test_a_folder_of_the_target_is_named_absolutely(tmp_path: Path, monkeypatch:
     drafter = drafter_of(config_of())
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
+    target = {"model_type": "llama", "num_hidden_layers": 9}
     SpeculatorsEagle3.write(
-        tmp_path / "e", Export(drafter, {"num_hidden_layers": 9}, shared_of(drafter), "here", torch.float32)
+        tmp_path / "e", Export(drafter, target, shared_of(drafter), "here", torch.float32)
     )
     config = read_target_config(tmp_path / "e")
     verifier = config["speculators_config"]["verifier"]

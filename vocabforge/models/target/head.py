@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from ..drafters.io import load_target_tensors
 from .hf import default_aux_layers
 from .load import read_target_config
 from .logits import LogitTransform
+from .text_config import text_config
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class TargetHead:
         Raises:
             DataError: unreadable weights.
         """
-        config = read_target_config(path)
+        config = text_config(read_target_config(path), path)
         tensors = load_target_tensors(path, dtype)
         tied = tensors.head is tensors.embedding or torch.equal(tensors.head, tensors.embedding)
         head = tensors.head.to(device)
         embedding = head if tied else tensors.embedding.to(device)
-        layers = aux_layers or default_aux_layers(int(config["num_hidden_layers"]))
-        return cls(embedding, head, tuple(layers), LogitTransform.of(SimpleNamespace(**config)))
+        layers = aux_layers or default_aux_layers(int(config.num_hidden_layers))
+        return cls(embedding, head, tuple(layers), LogitTransform.of(config))
 
     @property
     def hidden_size(self) -> int:
