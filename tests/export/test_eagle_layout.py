@@ -123,7 +123,12 @@ def test_what_a_server_is_given(server: str, folder: Path, shared: TargetTensors
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(
     "rope",
-    [RopeSettings(), RopeSettings(10_000.0, "linear", 4.0), RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 128)],
+    [
+        RopeSettings(),
+        RopeSettings(10_000.0, "linear", 4.0),
+        RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 128),
+        RopeSettings(1.5e5, "yarn", 8.0, original_positions=32, truncate=False),
+    ],
 )
 def test_written_and_read_again(
     biased: bool, rope: RopeSettings, folder: Path, shared: TargetTensors, tmp_path: Path

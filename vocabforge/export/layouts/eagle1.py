@@ -25,6 +25,7 @@ from ...models.checkpoint import checkpoint_files, fill, read_headers
 from ...models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ...models.target.text_config import text_config
 from ...vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ...vocab.subset.subset import VocabSubset
 from ..revocab import prune_head
@@ -137,13 +138,14 @@ def eagle_config(
     EAGLE's own loader takes an ``fc`` for one with bias unless ``bias`` says otherwise; the key is written where it
     is false only, since servers read a true one as a bias of the attention.
     """
+    text = text_config(target)
     return {
         "architectures": [ARCHITECTURES[server]],
         "model_type": "llama",
         **decoder_fields(config, dtype),
         **({"bias": False} if server == VLLM else {}),
-        "bos_token_id": target.get("bos_token_id"),
-        "eos_token_id": target.get("eos_token_id"),
+        "bos_token_id": text.bos_token_id,
+        "eos_token_id": text.eos_token_id,
     }
 
 

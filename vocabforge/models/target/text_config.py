@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ def text_config(config: Mapping[str, Any], source: object = "config.json") -> An
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # its notes on spelling are of no use to anyone here
     try:
-        whole = CONFIG_MAPPING[kind].from_dict(copy.deepcopy(dict(config)))
+        whole = CONFIG_MAPPING[kind].from_dict(_copy(config))
         return whole.get_text_config(decoder=True)
     except Exception as error:  # its classes raise many kinds; all mean the same to a user
         raise DataError(
@@ -44,3 +43,14 @@ def text_config(config: Mapping[str, Any], source: object = "config.json") -> An
         ) from error
     finally:
         logging.set_verbosity(before)
+
+
+def _copy(value: Any) -> Any:
+    """A copy, since the classes change what they are given; they write infinity as ``{"__float__": "Infinity"}``."""
+    if isinstance(value, Mapping):
+        return (
+            float(value["__float__"])
+            if set(value) == {"__float__"}
+            else {k: _copy(v) for k, v in value.items()}
+        )
+    return [_copy(one) for one in value] if isinstance(value, list) else value
