@@ -133,7 +133,8 @@ def make_responses(path: Path) -> None:
 
 
 def make_study_report(path: Path) -> None:
-    """A study of one method."""
+    """A study of the whole head and one method."""
+    full = {"key": "full", "family": "full", "name": "full", "setting": ""}
     way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768"}
     figures = {"exact": 0.2, "cells": {}}
     results = StudyResults(
@@ -145,7 +146,7 @@ def make_study_report(path: Path) -> None:
         vocab_size=64,
         shapes=[DraftShape(key="chain", nodes=5, levels=4, width=1)],
         groups=[],
-        methods=[MethodFigures(**way, **figures)],
+        methods=[MethodFigures(**one, **figures) for one in (full, way)],
         checked=None,
         facts={},
         config={},

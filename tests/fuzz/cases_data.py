@@ -150,7 +150,7 @@ LOGS: list[tuple[str, str, Change, str]] = [
     (JOURNAL, "settings of another run", put("a", 2, "run.json"), "other settings or inputs"),
     (ANSWERS, "settings of a list", whole("[]", "settings.json"), "other settings"),
     (ANSWERS, "settings cut short", half("settings.json"), "not valid JSON"),
-    (ACCEPTED, "another key", put("key", "x", KEPT), "belongs to"),
+    (ACCEPTED, "another key", put("key", "x", KEPT), "harmless: the file is found by its key"),
     (ACCEPTED, "a list", whole("[]", KEPT), "cannot be read"),
     (ACCEPTED, "rows of a list", put("rows", [1], KEPT), "cannot be read"),
     (ACCEPTED, "tokens below none", put("rows.q.committed", -1, KEPT), "cannot be read"),

@@ -16,7 +16,7 @@ from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.study.steps import still_there, train_drafter
+from vocabforge.study.steps import drafter_run, still_there
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.heads.draft_heads import (
     FOLDER,
@@ -44,7 +44,7 @@ def config(place: Path, output: str, **sections: Any) -> TrainConfig:
 @pytest.fixture(scope="module")
 def trained(place: Path) -> dict[str, Any]:
     """A finished run, as the comparison of heads makes it."""
-    return train_drafter(config(place, "run"))
+    return drafter_run(config(place, "run"), "data", "target")
 
 
 def test_every_head_is_saved_under_its_name(place: Path, trained: dict[str, Any]) -> None:
