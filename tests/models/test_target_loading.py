@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -38,7 +39,11 @@ def decoded(folder: Path) -> list[int]:
     return made.token_ids
 
 
-@pytest.mark.parametrize("make", [fp8_target, mxfp4_target])
+_VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+_FP8 = pytest.mark.skipif(_VERSION < (5, 17), reason="Transformers 5.16 fails to load any FP8 checkpoint")
+
+
+@pytest.mark.parametrize("make", [pytest.param(fp8_target, marks=_FP8), mxfp4_target])
 def test_a_quantised_checkpoint_is_the_model_that_it_dequantises_to(
     tmp_path: Path, make: Callable[[Path], tuple[Path, Path]]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
             got=f"{type(error).__name__}: {error}",
             expected="a causal language model of Transformers, in safetensors, without code of its own",
             source=path,
+            remedy="a newer transformers may read it",
         ) from error
     missing = [key for key in info["missing_keys"] if "rotary" not in key]
     if missing:
@@ -249,7 +250,7 @@ def _check_launch(placement: Placement) -> None:
 
 
 def _placing(placement: Placement) -> dict[str, Any]:
-    """The arguments of ``from_pretrained``; transformers before 5.18 takes the plan itself."""
+    """The arguments of ``from_pretrained``."""
     if placement.device_map is not None:
         named = placement.device_map
         return {"device_map": named if isinstance(named, str) else dict(named)}
@@ -257,9 +258,7 @@ def _placing(placement: Placement) -> dict[str, Any]:
         return {}
     from transformers.distributed import DistributedConfig
 
-    if "tp_plan" in {field.name for field in fields(DistributedConfig)}:
-        return {"distributed_config": DistributedConfig(tp_plan=placement.tp_plan)}
-    return {"tp_plan": placement.tp_plan}
+    return {"distributed_config": DistributedConfig(tp_size=world_size(), tp_plan=placement.tp_plan)}
 
 
 def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
