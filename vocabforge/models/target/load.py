@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -29,7 +30,8 @@ class Placement:
 
     Attributes:
         device: of a target that fits on one; with the others, where the trainer wants its tensors.
-        device_map: Hugging Face's placement of layers over the devices of one process (``auto``, or a mapping).
+        device_map: Hugging Face's placement of layers over the devices of one process: ``auto``, or a mapping of
+            modules to devices, also as JSON.
         tp_plan: ``auto``: Hugging Face's tensor parallelism over all launched processes, one a GPU.
     """
 
@@ -253,6 +255,15 @@ def _placing(placement: Placement) -> dict[str, Any]:
     """The arguments of ``from_pretrained``."""
     if placement.device_map is not None:
         named = placement.device_map
+        if isinstance(named, str) and named.startswith("{"):
+            try:
+                named = json.loads(named)
+            except ValueError as error:
+                raise UsageError(
+                    "the device map is no JSON",
+                    got=named,
+                    expected='auto, or {"model.embed_tokens": 0, "model.layers.0": 1, …}',
+                ) from error
         return {"device_map": named if isinstance(named, str) else dict(named)}
     if placement.tp_plan is None:
         return {}
