@@ -20,6 +20,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Request
 from vocabforge.models.backends import load_decoding_target
 from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.models.hf.model import TransformersModel
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget
@@ -57,6 +58,7 @@ def test_a_quantised_checkpoint_is_the_model_that_it_dequantises_to(
         "what is stored is not what it came from"
     )
     assert decoded(packed) == decoded(plain)
+    assert isinstance(load_decoding_target(packed), TransformersModel), "the lean decoder reads no packed weights"
     assert len(target_fingerprint(packed)) == 64
     assert torch.equal(TargetHead.load(packed).head_weight, target.head_weight), "the head is not packed"
 
