@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers check format docs docs-serve clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers check format docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make test-transformers  targets under the oldest transformers that is supported, installed beside the environment"
+	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
 
@@ -144,6 +145,10 @@ test-faults: $(STAMP)
 
 test-docs: $(STAMP)
 	$(BIN)/python -m pytest tests/docs -m docs -n $(TEST_WORKERS)
+
+# A tiny model of every architecture, asked by the doctor; a test holds the document to it.
+targets: $(STAMP)
+	$(BIN)/python -m tests.models.targets_table docs/guides/targets.md
 
 # The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
 test-speculators: $(STAMP)

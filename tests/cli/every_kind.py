@@ -134,7 +134,7 @@ def make_responses(path: Path) -> None:
 
 def make_study_report(path: Path) -> None:
     """A study of one method."""
-    way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768", "dynamic": False}
+    way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768"}
     figures = {"exact": 0.2, "cells": {}}
     results = StudyResults(
         vocabforge="0",
@@ -143,14 +143,11 @@ def make_study_report(path: Path) -> None:
         seeds=[0],
         command="vocabforge study report",
         vocab_size=64,
-        columns=[],
         shapes=[DraftShape(key="chain", nodes=5, levels=4, width=1)],
-        temperatures=["greedy"],
         groups=[],
         methods=[MethodFigures(**way, **figures)],
         checked=None,
         facts={},
-        missing=[],
         config={},
     )
     with write_artifact(path, "study-report", {"seeds": [0]}) as inside:

@@ -112,17 +112,3 @@ def test_launched_processes_share_the_shards(place: Path, monkeypatch: pytest.Mo
         done = invoke(*words, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["finished"] is finished
-
-
-def test_the_recipes_own_cache_is_the_default(place: Path) -> None:
-    config = write_config(place, "run", capture={"cache": str(place / "own")})
-    done = invoke("capture", "-c", config, "--yes")
-    assert done.exit_code == 0, done.output
-    text = invoke("inspect", place / "own").stdout
-    assert "shard-00000.safetensors" in text
-    assert "every hash as recorded" in text
-    shown = invoke("inspect", place / "own", "--json")
-    content = json.loads(shown.stdout)["content"]
-    assert content["auxiliary_layers"] == [1, 2, 3]
-    assert content["stored_dtype"] == "float32"
-    assert set(content["rows"]) == {"train", "heldout"}

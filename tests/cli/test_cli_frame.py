@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.cli.cli_support import assert_user_error, call, invoke
+from tests.cli.cli_support import assert_user_error, call
 from tests.worlds import ROOT, World
-from vocabforge import __version__
 from vocabforge.cli import COMMANDS, main
 from vocabforge.cli.app import build_app
 from vocabforge.core.errors import DataError, UsageError
@@ -71,10 +70,6 @@ def test_every_command_has_a_help_page_that_says_all(helps: dict[str, dict], nam
     assert not silent, "options without a word of help"
 
 
-def test_version(helps: dict[str, dict]) -> None:
-    assert (helps["--version"]["code"], helps["--version"]["text"]) == (0, f"vocabforge {__version__}\n")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -108,18 +103,6 @@ def test_from_a_shell_a_mistake_is_a_code_and_no_traceback() -> None:
         assert "Error" in done.stderr
         assert "Traceback" not in done.stderr
         assert done.stdout == ""
-
-
-def test_ctrl_c_while_a_command_is_still_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["vocabforge", "doctor"])
-
-    def interrupted(_: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("vocabforge.cli.load_attribute", interrupted)
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 130
 
 
 def guarded(function) -> typer.Typer:
@@ -203,13 +186,3 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert run.wait(timeout=60) == 1
     assert "Traceback" not in err
     assert "Broken" not in err
-
-
-def test_progress_and_messages_leave_stdout_to_the_result(pristine: World, tmp_path: Path) -> None:
-    result = invoke(
-        *("count-freq", "--tokenizer", pristine.target, "--input", pristine.text),
-        *("--output", tmp_path / "out", "--json"),
-    )
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)["documents"] == 1
-    assert "count tokens" in result.stderr

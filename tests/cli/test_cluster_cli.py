@@ -11,8 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.worlds import DATA, needs_data
-from vocabforge.cli.vocab.cluster_tables import large_cluster
-from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.target.head_rows import open_head
 from vocabforge.vocab.clusters.clusters import load_clusters
@@ -48,20 +46,6 @@ def test_the_tables(world):
         assert words in done.stdout
     two = run(world, "--clusters", 2, output="two")
     assert "Warning: the largest cluster holds" in two.stdout
-
-
-@pytest.mark.parametrize(("largest", "warned"), [(57, True), (26, True), (25, False), (1, False)])
-def test_a_cluster_of_more_than_a_quarter_is_warned_of(largest, warned):
-    text = large_cluster({"sizes": {"max": largest}, "vocab_size": 100})
-    assert (text is not None) == warned
-    assert text is None or f"holds {largest}% of the ids" in text
-
-
-def test_the_same_seed_gives_the_same_artefact(world):
-    for name, seed in (("a", 0), ("b", 0), ("d", 1)):
-        assert run(world, *COMMON, "--seed", seed, output=name).exit_code == 0
-    hashes = [open_artifact(world.target.parent / name).content_hash for name in ("a", "b", "d")]
-    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_the_number_of_clusters(world):
@@ -105,13 +89,6 @@ def test_a_head_with_too_few_rows(world):
 def test_mistakes(world, options, code, words):
     assert_user_error(run(world, *options), code, words)
     assert not (world.target.parent / "c").exists()
-
-
-def test_other_mistakes(world):
-    assert_user_error(
-        invoke("cluster-vocab", "--target", world.vocab, "--output", world.vocab / "c"), 1, "no model here"
-    )
-    assert_user_error(run(world, *COMMON, output="target"), 2, "not an artefact")
 
 
 @needs_data

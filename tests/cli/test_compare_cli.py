@@ -69,16 +69,6 @@ def test_tables_fit_80_columns(folder, monkeypatch):
         assert word in done.stdout
 
 
-def test_the_same_tokenizer_twice_is_wholly_shared(folder):
-    done = invoke(
-        "compare-vocab", folder / "pieces", folder / "pieces", "--input", folder / "a.txt", "--json"
-    )
-    facts = json.loads(done.stdout)
-    assert facts["pairs"] == facts["a"]["text_tokens"] == facts["a"]["shared"]
-    ours = facts["corpus"]["a"]
-    assert ours["shared"] == ours["tokens"] == ours["needed"][1]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

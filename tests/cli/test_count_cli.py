@@ -61,18 +61,6 @@ def test_count_then_select(run, tmp_path):
     assert len(load_subset(tmp_path / "many" / "r6")) == 6
 
 
-def test_names_that_look_like_markup(run, tmp_path):
-    (tmp_path / "x.txt").write_text("ha")
-    done = run("count-freq --tokenizer @t --domain q[/b]=@x.txt --input @a.txt --output @c")
-    assert (done.exit_code, "q[/b]" in done.stdout) == (0, True), done.output
-    done = run("select-vocab --counts @c --size 6 --output @s[b]")
-    assert (done.exit_code, "[b]" in done.stdout) == (0, True), done.output
-    done = run("merge-freq m[/b]=@c --output @m")
-    assert (done.exit_code, "m[/b]" in done.stdout) == (0, True), done.output
-    done = run("coverage --counts @c --heldout h[/b]=@m --output @v")
-    assert (done.exit_code, "[/b]" in done.stdout) == (0, True), done.output
-
-
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -57,17 +56,8 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert "16 tokens as plain decoding" in ours["drafter: drafting"]["found"]
     assert "64 of 261 tokens" in ours["draft vocabulary: artefact"]["found"]
     assert "--format sglang-eagle3" in ours["servers: layout"]["found"]
-    assert len(ours) == 19
-
-
-def test_it_ends_with_a_verdict(pristine: World, tmp_path: Path) -> None:
-    alone = invoke("doctor").stdout.rstrip().splitlines()[-1]
-    assert re.match(r"This machine is fit for use: \d+ checks, ", alone)
-    other = make_target(tmp_path / "other", seed=1)
-    result = invoke("doctor", "--target", other, "--drafter", pristine.drafter)
-    assert result.exit_code == 1
-    last = result.stdout.rstrip().splitlines()[-1]
-    assert re.match(r"Does not fit: \d+ of \d+ checks failed \(drafter", last)
+    assert "by the lean decoder; drafts trees" in ours["what it can do: decodes"]["found"]
+    assert len(ours) == 24
 
 
 @pytest.mark.parametrize("option", ["--drafter", "--vocab", "--tokenizer"])
@@ -152,15 +142,6 @@ def test_a_drafter_for_another_target(world: World, tmp_path: Path) -> None:
     assert states(rows, "drafter: artefact", "drafter: made for this target") == ["ok", "failed"]
 
 
-def test_a_drafter_for_another_tokenizer(world: World) -> None:
-    file = world.target / "tokenizer.json"
-    file.write_text(file.read_text("utf-8").replace("<|system|>", "<|sistem|>"), "utf-8")
-    code, rows = examine("--target", world.target, "--drafter", world.drafter, "--vocab", world.vocab)
-    assert code == 1
-    assert "different tokenizers" in rows["drafter: made for this target"]["found"]
-    assert rows["draft vocabulary: made with this tokenizer"]["state"] == "failed"
-
-
 @pytest.mark.parametrize("share", [0.0, 0.9])
 def test_a_damaged_drafter(world: World, share: float) -> None:
     truncate(world.drafter / "drafter.safetensors", share)
@@ -176,12 +157,6 @@ def export(world: World, folder: Path) -> Path:
     )
     assert result.exit_code == 0, result.output
     return folder
-
-
-def test_an_export_is_examined_with_its_maps(pristine: World, tmp_path: Path) -> None:
-    code, rows = examine("--target", pristine.target, "--drafter", export(pristine, tmp_path / "x"))
-    assert code == 0
-    assert rows["drafter: end tokens"]["state"] == "ok"
 
 
 def test_an_export_made_elsewhere_is_a_warning(pristine: World, tmp_path: Path) -> None:
@@ -262,13 +237,3 @@ def test_prompts_of_a_file(pristine: World, tmp_path: Path) -> None:
     folder = export(pristine, tmp_path / "x")
     _, found = examine("--target", pristine.target, "--drafter", folder, "--prompts", file)
     assert found["servers: texts"]["found"].startswith("3 texts")
-
-
-@pytest.mark.parametrize("option", [("--server", "vllm"), ("--keys",), ("--prompts", "x.jsonl")])
-def test_options_of_a_drafters_folder_need_one(pristine: World, option: tuple[str, ...]) -> None:
-    assert_user_error(invoke("doctor", "--target", pristine.target, *option), 2, "--drafter")
-
-
-def test_a_draft_model_is_no_folder_of_a_server(pristine: World) -> None:
-    options = ("--target", pristine.target, "--drafter", pristine.target)
-    assert_user_error(invoke("doctor", *options, "--server", "vllm"), 2, "language model")

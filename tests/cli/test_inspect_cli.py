@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, truncate
 from tests.cli.every_kind import kinds_of_the_package, make_counts
-from tests.worlds import make_target, make_vocab
+from tests.worlds import make_vocab
 from vocabforge.cli.inspect import VIEWS
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.registry import load_attribute
@@ -70,12 +69,6 @@ def test_counts_with_texts(made):
     assert len(ids) == 6  # no more than occur
 
 
-def test_without_a_tokenizer_ids_are_shown_and_the_way_to_texts(made):
-    done = invoke("inspect", made / "counts")
-    assert "give --tokenizer PATH" in done.stdout
-    assert facts(made / "counts")["tokenizer"] is None
-
-
 def test_the_tokenizer_is_found_by_the_record(made, tmp_path, monkeypatch):
     """A subset's command line names the counts, whose command line names the tokenizer."""
     monkeypatch.setattr("sys.argv", ["vocabforge", "count-freq", f"--tokenizer={made / 'tokenizer'}"])
@@ -106,14 +99,6 @@ def test_subset_and_clusters_and_overlap(made):
     assert len(overlap["first_pairs"]) == 1
 
 
-def test_responses(made):
-    found = facts(made / "responses", "--top", 1)["content"]
-    assert (found["rows_written"], found["answers"], found["completion_tokens"]) == (2, 2, 8)
-    assert found["generation"]["model"] == "tiny"
-    assert [row["messages"][-1]["content"] for row in found["first"]] == ["[i][bold]who?"]
-    assert "[i][bold]who?" in invoke("inspect", made / "responses").stdout
-
-
 def test_drafter_and_its_export_have_the_same_parameters(made):
     native, served = (facts(made / kind)["content"] for kind in ("drafter", "export-sglang-eagle3"))
     assert native["parameters"] == served["parameters"] > 0
@@ -125,37 +110,6 @@ def test_drafter_and_its_export_have_the_same_parameters(made):
     assert head["sizes"] == {"hidden_size": 32, "vocab_size": 264, "rank": 4}
     checkpoint = facts(made / "checkpoint")["content"]
     assert (checkpoint["step"], checkpoint["identity"]["optim"]) == (7, {"lr": 0.25})
-
-
-def test_a_foreign_folder_is_named_with_the_command_that_reads_it(made, tmp_path):
-    (tmp_path / "run" / "drafter").mkdir(parents=True)
-    (tmp_path / "run" / "metrics.jsonl").touch()
-    (tmp_path / "run" / "drafter" / "manifest.json").write_text("{}", "utf-8")
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "tune.json").write_text("{}", "utf-8")
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "config.json").write_text("[", "utf-8")
-    (tmp_path / "cache.partial").mkdir()
-    (tmp_path / "in.jsonl").touch()
-    (tmp_path / "empty").mkdir()
-    served = tmp_path / "served"
-    shutil.copytree(made / "export-sglang-eagle3", served)
-    (served / "manifest.json").unlink()
-    model = make_target(tmp_path / "model")
-    for path, what, remedy in (
-        (made / "tokenizer", "seems to be a tokenizer", "compare-vocab"),
-        (made / "tokenizer" / "tokenizer.json", "seems to be a tokenizer", "count-freq --tokenizer"),
-        (model, "seems to be a model of Hugging Face", "doctor --target"),
-        (served, "a drafter made elsewhere, in the layout sglang-eagle3", "--format native"),
-        (tmp_path / "run", "a training run", "vocabforge report-training"),
-        (tmp_path / "tuned", "a run of tune", "eval --recipe"),
-        (tmp_path / "odd", "a model of Hugging Face", "doctor --target"),
-        (tmp_path / "cache.partial", "what an interrupted run left", "given again, goes on from here"),
-        (tmp_path / "in.jsonl", "a file", "inspect reads folders"),
-        (made / "counts" / "manifest.json", "the manifest of an artefact", "give its folder"),
-        (tmp_path / "empty", "no manifest.json in it", "check the path"),
-    ):
-        assert_user_error(invoke("inspect", path), 1, "not a VocabForge artefact", what, remedy)
 
 
 def test_mistakes_are_told(made, tmp_path):

@@ -86,19 +86,6 @@ def test_wrong_words_are_refused_as_ever(words: list[str], said: str) -> None:
     assert seen == []
 
 
-def test_options_that_must_be_given_stand_first() -> None:
-    parameters = signature(paint).parameters
-    assert list(parameters) == [
-        *("context", "out", "name"),
-        *("size", "colour", "loud", "word", "more", "dry_run", "room", "seed"),
-    ]
-    help_page = run("doctor", "--help").output
-    shown = [help_page.index(f"--{name}") for name in ("out", "name", "size", "colour", "word", "seed")]
-    assert shown == sorted(shown)
-    assert "How large." in help_page
-    assert "Paint something." in help_page
-
-
 class Again(StrictModel):
     """Names an option that another group has."""
 

@@ -58,24 +58,6 @@ def test_the_list_agrees_with_the_json(place: Path) -> None:
     assert not (place / "run").exists()
 
 
-def test_a_run_from_a_cache_holds_and_runs_no_layers(place: Path) -> None:
-    config = write_config(place, "cached")
-    changed = invoke("train-drafter", "-c", config, "--plan", "--json", f"capture.cache={place / 'cache'}")
-    facts = json.loads(changed.stdout)
-    assert facts["flop_a_token"]["target"] == 0
-    assert facts["memory_bytes_a_process"]["target"] == 4 * 2 * 261 * 32, "embedding and LM head in fp32"
-
-
-def test_only_the_first_process_speaks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = write_config(place, "ranks")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    for rank, speaks in (("0", True), ("1", False)):
-        monkeypatch.setenv("RANK", rank)
-        done = invoke("train-drafter", "-c", config, "--plan", "--json")
-        assert done.exit_code == 0, done.output
-        assert bool(done.stdout) is speaks
-
-
 def test_a_target_without_weights_is_said(place: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         if (place / "target" / name).is_file():

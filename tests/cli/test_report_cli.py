@@ -1,4 +1,4 @@
-"""``vocabforge report``: several evaluations beside each other, or one alone."""
+"""``vocabforge report``: several evaluations beside each other, or the methods of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.evaluate.comparison_support import Made, write_run
 from vocabforge.evaluate.comparison.compare import RunComparison
-from vocabforge.evaluate.results.schema import Results
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +62,12 @@ def test_runs_that_are_not_comparable_are_refused_with_all_reasons(runs: Path, t
     assert not page.exists()
 
 
-def test_one_run_prints_its_tables_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "one.html"
-    monkeypatch.setattr(
-        "vocabforge.evaluate.reports.evaluation.render_report", lambda results: f"page of {results.command}"
-    )
-    done = invoke("report", runs / "before", "--output", page)
-    assert done.exit_code == 0, done.output
-    assert "llama-3-8b-instruct on spec-bench" in done.stdout
-    assert "eagle3" in done.stdout
-    assert page.read_text("utf-8").startswith("page of vocabforge eval")
-    printed = invoke("report", runs / "before", "--json")
-    assert Results.model_validate(json.loads(printed.stdout)).answered == 12
-
-
 def test_one_runs_own_methods_against_one_of_them(runs: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "many", Made(questions=12, methods={"plain": (1,), "eagle3": (3, 2), "small": (2,)}))
-    done = invoke("report", tmp_path / "many", "--reference", "eagle3")
-    assert done.exit_code == 0, done.output
-    assert "ratios to many:eagle3" in done.stdout
+    for words in ([], ["--reference", "eagle3"]):
+        done = invoke("report", tmp_path / "many", *words)
+        assert done.exit_code == 0, done.output
+        assert "ratios to many:eagle3" in done.stdout
     full = invoke("report", tmp_path / "many", "--reference", "many:eagle3", "--json")
     found = RunComparison.model_validate(json.loads(full.stdout))
     row = next(row for row in found.methods if row.name == "many:small")
@@ -97,18 +83,3 @@ def test_mistakes_end_before_any_work(runs: Path, tmp_path: Path) -> None:
     assert_user_error(
         invoke("report", one, tmp_path / "nowhere"), 1, "not a VocabForge artefact", "no such folder"
     )
-
-
-def test_a_training_run_has_a_report_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("", "utf-8")
-    assert_user_error(invoke("report", tmp_path), 1, "a training run", "vocabforge report-training")
-
-
-@pytest.mark.parametrize("columns", ["1", "40", "70"])
-def test_a_narrow_terminal_loses_no_figure_and_no_name(
-    columns: str, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    told = invoke("report", runs / "before", f"new={runs / 'after'}").stdout
-    assert "…" not in told
-    assert {"before:", "new:", "plain", "eagle3"} <= set(told.replace(":", ": ").split())

@@ -101,14 +101,6 @@ def test_exports_and_import(run, tmp_path):
     np.testing.assert_array_equal(load_subset(tmp_path / "j").ranked, subset.ranked)
 
 
-def test_an_imported_list_without_an_end_token_is_said_loudly(run, tmp_path):
-    torch.save([1, 2, 3], tmp_path / "l.pt")
-    done = run("select-vocab --from-list @l.pt --tokenizer @t --output @i --json")
-    facts = facts_of(done)
-    assert facts["missing_eos"] == [257]
-    assert "Warning: the list lacks the end tokens 257" in done.stderr
-
-
 def test_padded_rows_are_reported(run, tmp_path):
     make_target(tmp_path / "m")
     done = run("select-vocab --counts @a --size 5 --target @m --export d2t --output @s")

@@ -14,7 +14,7 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
 from vocabforge.cli.decode.generate import generate
 from vocabforge.cli.decode.report import report
-from vocabforge.cli.ship.export_card import digests_of, measured_in
+from vocabforge.cli.ship.export_card import digests_of, measured_sections
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
@@ -104,9 +104,9 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
 
     drafter = open_artifact(place / "d")
     digests = digests_of(place / "d", drafter)
-    (row,) = measured_in([tmp_path / "all"], digests, results["target"]["fingerprint"], 261, None)
-    assert row.outputs == "not lossless"
-    assert row.decoding.endswith("temperature 1, verifier keeps-all")
+    (section,) = measured_sections([tmp_path / "all"], digests, results["target"]["fingerprint"])
+    assert "| not lossless |" in section
+    assert "verifier keeps-all (not lossless)" in section
 
     kept = run_eval(place, tmp_path / "point", *drafted(place), *law, "--verifier", "point")
     assert kept.exit_code == 0, kept.output

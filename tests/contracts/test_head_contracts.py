@@ -22,6 +22,7 @@ from vocabforge.core.errors import MismatchError
 from vocabforge.core.registry import load_attribute
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import HEADS, DraftState, HeadOptions, build_head
+from vocabforge.models.target.logits import LogitTransform
 
 KINDS = sorted(HEADS)
 SUBSET = torch.arange(1, VOCAB, 3)
@@ -85,6 +86,29 @@ def test_topk_equals_the_dense_reference_row_by_row(kind: str, ids, k: int) -> N
             torch.testing.assert_close(logprobs[0], dense[row, places], rtol=0, atol=1e-5)
             compared += 1
     assert compared > 15
+
+
+@pytest.mark.parametrize("ops", [False, True])
+@pytest.mark.parametrize(
+    "kind", sorted({*KINDS} - {"low-rank"})
+)  # a low-rank head learns what comes of the logits
+def test_the_targets_transform_stands_before_the_softmax(kind: str, ops: bool) -> None:
+    transform = LogitTransform(scale=0.8, softcap=3.0)
+    options = dataclasses.replace(OPTIONS.get(kind, HeadOptions()), ops=ops)
+    case = make_case(kind, options=options, transform=transform)
+    dense = case.head.log_probs(case.hidden, case.state)
+    logits = 3 * torch.tanh(0.8 * case.hidden @ case.base.weight.T / 3)[:, case.head.target_ids]
+    expected = logits.masked_fill(dense.isneginf(), -torch.inf).log_softmax(-1)
+    torch.testing.assert_close(dense, expected, rtol=0, atol=1e-5)
+    for row in range(len(case.hidden)):
+        one = slice(row, row + 1)
+        logprobs, tokens = case.head.topk(case.hidden[one], 5, case.state.part(one))
+        places = torch.searchsorted(case.head.target_ids, tokens[0])
+        torch.testing.assert_close(logprobs[0], dense[row, places], rtol=0, atol=1e-5)
+        found, ids = case.head.scores(case.hidden[one], 5, case.state.part(one))
+        at = torch.searchsorted(case.head.target_ids, ids.flatten())
+        scored = found[0].isfinite()
+        torch.testing.assert_close(found[0][scored], logits[row, at][scored], rtol=0, atol=1e-5)
 
 
 @over_heads

@@ -187,19 +187,6 @@ def test_rendering_equals_transformers(qwen3, qwen3_elsewhere, messages):
     assert ours.encode(ours.render(messages)) == expected
 
 
-@needs_data
-def test_qwen3_mask_of_several_turns(qwen3):
-    """The template rewrites earlier turns (thinking) once others follow; the mask must still be found."""
-    tokenizer = qwen3
-    assert masked_text(tokenizer, TALK) == ["Yes, 你好<|im_end|>", "No.\n<|im_end|>"]
-    call = '<tool_call>\n{"name": "f", "arguments": {"q": "é<"}}\n</tool_call><|im_end|>'
-    assert masked_text(tokenizer, TOOL_TALK) == [
-        call,
-        "Nine.<|im_end|>",
-        "<think>\nhm\n</think>\n\nBye<|im_end|>",
-    ]
-
-
 def render(template: str, content: str = "hi") -> str:
     return render_template(
         template,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.corpus.sources import parquet
 from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
@@ -128,15 +127,6 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(VocabForgeError, match=r"pip install 'vocabforge\[data\]'"):
         documents(inputs[package])
-
-
-@needs_data
-@pytest.mark.parametrize(("part", "lines"), [("test", "test.jsonl"), ("train", "train.jsonl.xz")])
-def test_gsm8k_equals_its_json_lines(part, lines):
-    file = DATA / "gsm8k" / f"{part}-00000-of-00001.parquet"
-    found = documents(file, strict=True)
-    assert [d.messages for d in found] == [d.messages for d in documents(DATA / "gsm8k" / lines)]
-    assert len(found) == {"test": 1319, "train": 7473}[part]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -28,7 +28,7 @@ from vocabforge.corpus.prepared.artifact import check_belongs, load_prepared, pr
 from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences, pack
 from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions, content_key
 from vocabforge.corpus.prepared.packing import OverlongTally, StreamPacker, TrainingSequence
-from vocabforge.corpus.prepared.writer import ARRAYS, TensorStream, map_tensor
+from vocabforge.corpus.prepared.writer import ARRAYS
 from vocabforge.corpus.sources.sources import Problems, SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.train.ttt import counted_rows
@@ -355,27 +355,6 @@ def test_data_of_another_tokenizer_or_version_are_refused(tmp_path, tokenizer, m
     monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
     with pytest.raises(ArtifactError, match="another version of the format"):
         load_prepared(tmp_path / "out")
-
-
-@settings(deadline=None)
-@given(st.integers(0, 9), st.sampled_from([np.int32, np.int16, np.bool_]))
-def test_a_streamed_tensor_is_a_safetensors_file(tmp_path_factory, rows, kind):
-    path = tmp_path_factory.mktemp("tensor") / "x.safetensors"
-    expected = np.arange(rows * 5).reshape(rows, 5).astype(kind)
-    stream = TensorStream(path, "x", kind, (5,))
-    for row in expected:
-        stream.write(row)
-    stream.close()
-    assert np.array_equal(load_file(path)["x"], expected)
-    if rows:
-        found = map_tensor(path, "x")
-        assert found.dtype == kind
-        assert np.array_equal(found, expected)
-    with pytest.raises(ArtifactError, match="not a file of prepared rows"):
-        map_tensor(path, "y")
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ArtifactError, match="not a file of prepared rows"):
-        map_tensor(path, "x")
 
 
 @st.composite

@@ -28,12 +28,6 @@ def answering(reply: Callable[[dict[str, Any]], Reply]) -> FakeServer:
     return FakeServer(reply)
 
 
-def test_an_ordinary_answer_comes_whole() -> None:
-    with FakeServer() as server:
-        assert ask(server.url).message["content"]
-        assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-
-
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("place", ["{other}/v1/chat/completions", "file:///etc/passwd"])
 def test_no_redirect_is_followed_and_no_key_goes_elsewhere(status: int, place: str) -> None:
@@ -61,11 +55,3 @@ def test_no_key_in_an_address(url: str) -> None:
     with pytest.raises(UsageError, match="no user, key or query") as raised:
         base_url(url)
     assert KEY not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "ftp://host", "unix:/run/x", "javascript:1", "host:80", ""]
-)
-def test_only_http_addresses(url: str) -> None:
-    with pytest.raises(UsageError, match="not a server's address"):
-        base_url(url)

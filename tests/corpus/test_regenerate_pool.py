@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -101,25 +100,6 @@ def test_a_request_that_fails_everywhere_is_given_up_and_the_servers_stay():
     assert (found[3].reason, found[5].reason) == ("500 crash", "400 too long")
     assert [server.asked.count("3") for server in servers] == [3, 3]
     assert sum(server.asked.count("5") for server in servers) == 1
-
-
-def test_a_request_whose_last_hope_dies_is_given_up():
-    """It failed at a living server, waits for the other one, and that dies with another request in hand."""
-    begun, failed = threading.Event(), threading.Event()
-
-    def crash(request):
-        begun.wait(10)
-        failed.set()
-        raise TryAgain("500 crash")
-
-    def vanish(request):
-        begun.set()
-        failed.wait(10)
-        raise TryAgain("connection refused")
-
-    options = PoolOptions(concurrency=1, retries=0, first_wait=0.001)
-    found = outcomes([Plain("a", crash), Plain("b", vanish, well=False)], 2, options)
-    assert [outcome.answer for outcome in found] == [None, None]
 
 
 def test_a_server_that_answers_nothing_beside_others_is_left_out(capsys):

@@ -145,18 +145,6 @@ def test_blank_and_bad_beginnings(tmp_path, small):
         assert "".join(d.text for d in documents) == "ab cd ef\n" * 9
 
 
-def test_the_line_left_out_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)
-    file = write(tmp_path, "a.txt", b"a\nb\nc\n\xff\nd\n" + b"e" * 9 + b"\n\xff")
-    problems = Problems()
-    assert whole([file], problems=problems)[0].text == "a\nb\nc\nd\n" + "e" * 9 + "\n"
-    assert [first.partition(": ")[0] for first in problems.first] == [f"{file}:4", f"{file}:7"]
-    monkeypatch.setattr(pieces, "LONG_LINE", 5)
-    for text in ("a\n\n" + "é" * 30 + "🙂語" * 9 + "\nb", "x" * 40):
-        file.write_text(text, "utf-8")
-        assert whole([file])[0].text == text
-
-
 def _valid(line: bytes) -> bool:
     try:
         line.decode()
@@ -208,15 +196,6 @@ def test_json_lines_are_the_same_in_shards(tmp_path_factory, rows, shard_bytes, 
     groups, shards = in_shards([file], options, shard_bytes=shard_bytes)
     assert [d.text for d in flat(groups)] == [d.text for d in whole([file], options)]
     assert sum(s.stored_bytes for s in shards) == file.stat().st_size
-
-
-def test_places_are_called_honestly(tmp_path):
-    file = write(tmp_path, "a.jsonl", b'{"text": "a"}\n' * 4 + b"{\n")
-    problems = Problems()
-    groups, shards = in_shards([file], shard_bytes=28, problems=problems)
-    assert [(s.start, s.stop) for s in shards] == [(0, 28), (28, 56), (56, None)]
-    assert [d.line for d in flat(groups)] == [1, 2, "byte 28+line 1", "byte 28+line 2"]
-    assert problems.first[0].startswith(f"{file}:byte 56+line 1: the line is not valid JSON")
 
 
 def test_bytes_read_add_up_and_digests_are_of_the_stored_bytes(tmp_path):

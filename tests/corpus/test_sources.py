@@ -259,17 +259,6 @@ def test_development_data(name, options, documents, conversations, left_out):
     assert problems.total == left_out
 
 
-def test_vanished_file(tmp_path):
-    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
-    first.write_text("a")
-    second.write_text("b")
-    documents = iter_documents([tmp_path], SourceOptions())
-    assert next(documents).text == "a"
-    second.unlink()
-    with pytest.raises(DataError, match=r"cannot be read(.|\n)*b.txt"):
-        next(documents)
-
-
 def test_folders_are_searched_and_files_read_once(tmp_path):
     (tmp_path / "in" / "deep").mkdir(parents=True)
     for name in ("in/b.txt", "in/deep/a.jsonl.gz", "in/.hidden.txt", "in/c.md"):

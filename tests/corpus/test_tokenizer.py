@@ -66,14 +66,6 @@ def test_add_bos_token_decides(tmp_path):
     assert with_bos.encode("a") == encode_prompt(with_bos, "a")[1:]
 
 
-def test_no_chat_template_is_a_clear_error(tmp_path):
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=None))
-    with pytest.raises(DataError, match="no chat template"):
-        encode_prompt(tokenizer, [{"role": "user", "content": "Hi"}])
-    with pytest.raises(DataError, match="no tokens"):
-        encode_prompt(tokenizer, "")
-
-
 def test_chat_template_file_stands_before_the_config(tmp_path):
     folder = byte_tokenizer(tmp_path)
     (folder / "chat_template.jinja").write_text("X{{ bos_token }}")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
-from tests.decode.drafting import PROMPT, SHAPES, Pair, check_figures, knowing
+from tests.decode.drafting import PROMPT, SHAPES, Pair
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request
 
@@ -15,27 +13,6 @@ PROMPTS = [PROMPT, [60, 2], [(7 * i + 3) % 67 for i in range(31)], PROMPT[::-1],
 
 def alone(pair: Pair, prompt: list[int], count: int = 40) -> list[int]:
     return Decoder(pair.lean).generate(prompt, max_new_tokens=count, stop_ids=()).token_ids
-
-
-@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen3-bias-window"])
-@pytest.mark.parametrize("shape", ["tree", "chain"])
-def test_rows_of_different_accepted_lengths_give_what_they_give_alone(
-    pairs: dict[str, Pair], case: str, shape: str
-) -> None:
-    pair = pairs[case]
-    expected = [alone(pair, prompt) for prompt in PROMPTS[:3]]
-    truths = [prompt + tokens for prompt, tokens in zip(PROMPTS, expected)]
-    decoder = Decoder(pair.lean, rows=3)
-    for seed in range(2):
-        proposer = knowing(pair.proposer(SHAPES[shape]), *truths, seed=seed)
-        decoder = Decoder(pair.lean, proposer, rows=3)
-        for _ in range(2):  # nothing is remembered of the first batch
-            results = decoder.generate_batch([Request(prompt, 40) for prompt in PROMPTS[:3]])
-            assert [result.token_ids for result in results] == expected
-            assert len({tuple(result.accept_lengths) for result in results}) == 3, "rows must differ"
-            for prompt, result in zip(PROMPTS, results):
-                assert max(result.accept_lengths) > 1
-                check_figures(result, decoder, prompt)
 
 
 def test_more_requests_than_rows_of_any_length(pair: Pair) -> None:

@@ -144,15 +144,3 @@ def test_the_proposer_must_fit_the_drafter(place: Path) -> None:
     with pytest.raises(UsageError, match=r"(?s)no drafter that drafts so.*medusa with eagle3"):
         names_of(place, drafter, proposer=["medusa"])
     assert list(names_of(place, drafter, proposer=["eagle3", "n-gram"])) == ["plain", "n-gram", "run"]
-
-
-def test_adaptive_control_and_drawn_drafts_are_told(place: Path) -> None:
-    drafter = str(place / "run" / "drafter")
-    draft = {"tree": "chain", "draft_sampling": True, "depth": 2}
-    found = names_of(place, drafter, **draft, control="adaptive")["run"]
-    assert "drawn drafts, adaptive control" in found.description
-    result = found.generator.generate([72, 101], max_new_tokens=30, stop_ids=())
-    plain = names_of(place)["plain"].generator.generate([72, 101], max_new_tokens=30, stop_ids=())
-    assert result.token_ids == plain.token_ids
-    with pytest.raises(UsageError, match="dynamic tree cannot be drawn"):
-        names_of(place, drafter, tree="dynamic", draft_sampling=True)

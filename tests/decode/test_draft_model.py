@@ -25,13 +25,12 @@ from tests.decode.node_support import (
     sharp,
 )
 from tests.models.lean_support import build as build_family
-from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import draft_model as proposer_draft_model
 from vocabforge.decode.proposers.draft_model import build, head_base
 from vocabforge.decode.proposers.model import ModelProposer
-from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.request import Request
 from vocabforge.models.lean.model import LeanModel, load_target
 
@@ -182,11 +181,3 @@ def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: Lean
     results = decoder.generate_batch(asked)
     assert [one.finish for one in results] == ["cache", "cache"]
     assert [one.token_ids for one in results] == plain(target, asked, context=context)
-
-
-def test_what_cannot_draft(target: LeanModel) -> None:
-    with pytest.raises(UsageError, match="no draft model"):
-        make_proposer("draft-model", ProposerParts(target))
-    elsewhere = LeanModel(target.config, device="meta")
-    with pytest.raises(MismatchError, match="different devices"):
-        make_proposer("draft-model", ProposerParts(target, elsewhere))

@@ -46,33 +46,6 @@ def test_caches_grow_with_the_request_and_keep_the_output(
     assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
 
 
-def test_what_an_error_left_is_made_anew_before_the_next_request(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoder = Decoder(pair.lean)
-    expected = decoder.generate(PROMPT, max_new_tokens=5, stop_ids=()).token_ids
-    with monkeypatch.context() as broken:
-        broken.setattr(decoder._side, "judged_pass", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            decoder.generate(PROMPT, max_new_tokens=5, stop_ids=())
-    old = decoder._side.cache.k
-    decoder.reserve(10)
-    made = decoder._side.cache.k
-    assert made is not old
-    assert decoder.generate(PROMPT, max_new_tokens=5, stop_ids=()).token_ids == expected
-    assert decoder._side.cache.k is made
-
-
-def test_memory_made_anew_ends_what_is_being_streamed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
-    decoder = Decoder(pair.lean)
-    stream = decoder.stream(Request(PROMPT, 9, ()), Generation())
-    next(stream)
-    decoder.reserve(100)
-    with pytest.raises(UsageError, match="another request"):
-        next(stream)
-
-
 def test_streaming_yields_exactly_the_tokens_of_the_result(pair: Pair) -> None:
     expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
     for stop in ((), {expected[20]}):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,8 +13,6 @@ from tokenizers import AddedToken
 from tests.decode import bridges as toy
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import Prepared, hand_made
-from tests.vocab.real_tokenizers import real
-from tests.worlds import needs_data
 from vocabforge.decode.cross_vocab.text import WORD_BYTES, DraftText, cut_incomplete
 from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
 
@@ -290,40 +287,6 @@ def test_a_cycle_spells_no_more_than_its_own_word(bridges, content):
         text.add(new)
         # As a whole, by words, by parts, by letters.
         assert speller.bytes <= 4 * (WORD_BYTES + len(bytes_of(bridge, new)) + 4)
-
-
-@given(UNICODE, st.integers(0, 3))
-def test_cut_incomplete_gives_the_longest_text(content, less):
-    text = content.encode()[: len(content.encode()) - less]
-    assert cut_incomplete(text).decode() == text.decode("utf-8", "ignore")
-
-
-@cache
-def real_bridge(target: str, drafter: str) -> Bridge:
-    return make_bridge(real(target), real(drafter), LARGE)
-
-
-STORY = (
-    "Once upon a time, there was a little girl named Lily. She didn't like the big, dark forest.\n\n"
-    '"Don\'t go there!" said her mom. Lily said, "I won\'t." The end. 123 4567 birds flew over Zoë\'s café.'
-)
-
-
-@needs_data
-@pytest.mark.parametrize(
-    "names", [("tok512", "tok105"), ("tok105", "tok512"), ("tok512", "gpt2"), ("gpt2", "tok512")]
-)
-@pytest.mark.parametrize("cuts", [[1], [3, 1, 5]])
-def test_real_vocabularies_read_a_story_as_if_it_came_at_once(names, cuts):
-    target, bridge = real(names[0]), real_bridge(*names)
-    story = STORY if "tok105" not in names else STORY.encode("ascii", "ignore").decode()
-    ids = [token for token in target.encode(story) if bridge.target.forms[token] is not None]
-    text = followed(bridge, ids, cuts, 9)
-    whole = opened(bridge, bytes_of(bridge, ids))
-    if names[1] != "tok105":
-        assert text.ids[1:] == bridge.drafter.speller.spell([whole])[0]
-    else:  # it has no digits but some
-        assert len(written(bridge, text)) > 0.95 * len(whole)
 
 
 def a_bridge(target_start: int) -> Bridge:

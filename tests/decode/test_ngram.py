@@ -143,15 +143,6 @@ def test_trees_hold_the_first_different_continuations(
     assert not tree.chain or tree.tokens.shape[1] == 1
 
 
-def test_the_first_new_token_counts_and_the_prompt_counts_once() -> None:
-    """Read in chunks, the prompt stands in the text once, with the token behind it."""
-    proposer = made(shortest=1, longest=1, length=2)
-    for chunk in (1, 2, 5):
-        begin(proposer, 0, [4, 9, 8, 4], chunk)
-        assert proposer._index[0].text == [4, 9, 8, 4]
-        assert paths(propose(proposer, [4]), 0)[-1] == (9, 8)
-
-
 def test_a_text_without_repetition_is_decoded_plainly() -> None:
     proposer = made(2)
     begin(proposer, 0, [1, 2, 3])

@@ -12,12 +12,11 @@ import torch
 
 from tests.decode.bridges import bridge, side
 from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests
-from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import proposer as proposer_foreign
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.request import Request
 from vocabforge.models.lean.model import LeanModel
 from vocabforge.vocab.overlap.bridge import Bridge
 
@@ -131,72 +130,6 @@ def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
     assert [one.token_ids for one in results] == plain(target, asked)
     assert len(proposer._texts[0].ids) <= 24
     assert max(results[0].accept_lengths) > 1
-
-
-def test_tlis_law_is_the_drafters_over_the_intersection(target: LeanModel, drafter: LeanModel) -> None:
-    """Chains of drawn drafts: every node's law is softmax of the drafter's logits over what both have, by target id."""
-    order = an_order()
-    other = shuffled(drafter, order)
-    forms = shuffled_forms(SINGLE, order)
-    forms[7] = forms[30] = b"?!"  # words of the drafter's own
-    between = bridge(side(SINGLE, eos=(1,)), side(forms, eos=(1,)))
-    options = MethodSpec(tree="chain", depth=2, draft_sampling=True)
-    proposer = make_proposer("tli", parts(target, other, between, options))
-    seen = []
-    inner = proposer._translate
-
-    def watched(drafted: Any, roots: Any, plan: Any) -> Any:
-        tree = inner(drafted, roots, plan)
-        seen.append((drafted.tree.tokens[0].tolist(), list(drafted.texts[0].ids), tree))
-        return tree
-
-    proposer._translate = watched
-    request = Request([0, 9, 12, 5], 12, (), SamplingParams(0.8, seed=3))
-    Decoder(target, proposer).generate_batch([request])
-    partner = {int(t): int(d) for t, d in [*between.pairs.tolist(), between.eos]}
-    assert len(partner) == V - 4 + 1
-    for tokens, ids, tree in seen:
-        for node in range(3):
-            logits = fresh(other, [*ids, *tokens[1 : node + 1]])[0][-1] @ other.lm_head_weight.T
-            law = tree.laws[0][node]
-            assert law.ids.tolist() == sorted(partner)
-            wanted = torch.softmax(logits[[partner[token] for token in law.ids.tolist()]] / 0.8, 0)
-            np.testing.assert_allclose(law.weights / law.weights.sum(), wanted.numpy(), atol=1e-5)
-            assert partner[int(tree.tokens[0, node + 1])] == tokens[node + 1]
-    assert len(seen) > 3
-
-
-def test_slem_ends_where_the_drafter_ends(target: LeanModel) -> None:
-    """An end drafted is an end proposed, with the target's own token, and nothing behind it."""
-    order = an_order(2)
-    model = copy.deepcopy(target)
-    model.lm_head_weight.data[1] = model.lm_head_weight.data.mean(0) * 0
-    other = shuffled(model, order)
-    between = same_words(SINGLE, order)
-    proposer = make_proposer("slem", parts(target, other, between))
-    translated = []
-    translate = proposer._translate
-    proposer._translate = lambda *given: translated.append((given[0], translate(*given))) or translated[-1][1]
-    with torch.inference_mode():
-        Decoder(target, proposer).generate_batch([Request([0, 5, 6], 10)])
-    for drafted, tree in translated:
-        path = drafted.paths[0][0]
-        length = path.index(1) + 1 if 1 in path else len(path)
-        assert tree.tokens.shape[1] == length + 1
-        assert (tree.tokens[0, -1].item() == 1) == (1 in path)
-
-
-@pytest.mark.parametrize("name", ["tli", "slem"])
-def test_what_is_missing_or_means_nothing_is_told(name: str, target: LeanModel, drafter: LeanModel) -> None:
-    with pytest.raises(UsageError, match="both vocabularies"):
-        make_proposer(name, ProposerParts(target, drafter))
-    with pytest.raises(UsageError, match="no draft model"):
-        make_proposer(name, ProposerParts(target, None, bridge=same_words(SINGLE, an_order())))
-    if name == "slem":
-        with pytest.raises(UsageError, match="drawn drafts"):
-            make_proposer(
-                name, parts(target, drafter, same_words(SINGLE, an_order()), MethodSpec(draft_sampling=True))
-            )
 
 
 @pytest.mark.parametrize("name", ["tli", "slem"])

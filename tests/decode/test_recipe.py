@@ -85,16 +85,6 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
     assert "# exit_layers" not in text
 
 
-def test_a_literal_recipe(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(
-        "target: t\nmethods:\n  a:\n    drafter: d\n    head: h\n    budget: 32\n  b: {proposer: n-gram}\n"
-    )
-    recipe = read_recipe(tmp_path / "recipe.yaml")
-    assert recipe.dtype == "float32"
-    assert recipe.methods["a"].budget == "32"
-    assert recipe.methods["b"] == MethodSpec(proposer="n-gram")
-
-
 def test_keys_of_former_recipes_are_read(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(
         "target: t\nmethods:\n  a: {drafter: d, head: h, rows: own, fp8: true, ngram: 3, control: adaptive}\n"
@@ -181,7 +171,11 @@ def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch)
 
         return run
 
-    for name, attribute in (("target", "load_target"), ("drafter", "load_drafter"), ("head", "load_head")):
+    for name, attribute in (
+        ("target", "load_decoding_target"),
+        ("drafter", "load_drafter"),
+        ("head", "load_head"),
+    ):
         monkeypatch.setattr(build_models, attribute, counted(name, getattr(build_models, attribute)))
     recipe = recipe_of(
         place,

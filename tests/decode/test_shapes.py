@@ -16,8 +16,6 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.proposers.interface import Plan
 from vocabforge.decode.trees.shapes import (
     FIRST_RIGHT,
-    TreeShape,
-    chain,
     default_shape,
     from_paths,
     read_shape,
@@ -79,20 +77,6 @@ def test_shapes_are_their_paths_in_level_order(paths: list[list[int]]) -> None:
     assert shape.cut(shape.plans()[-1]) is shape
 
 
-def test_a_cut_to_fewer_nodes_keeps_every_parent() -> None:
-    shape = from_paths([[0], [1], [0, 0], [1, 0], [1, 0, 0]])
-    assert shape.cut(Plan(3, 4)).paths == ((), (0,), (1,), (0, 0))
-    assert shape.cut(Plan(0, 1)).paths == ((),)
-
-
-def test_a_chain() -> None:
-    shape = chain(3)
-    assert shape == from_paths([[0], [0, 0], [0, 0, 0]]) == TreeShape((0, 0, 1, 2), (0, 0, 0, 0))
-    assert (shape.levels, shape.width) == (3, 1)
-    with pytest.raises(UsageError):
-        chain(0)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -121,13 +105,6 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "tree.json"
     file.write_text(json.dumps(shape.paths[1:]))
     assert read_shape(file, most_levels=4) == shape
-
-
-def test_default_shapes_are_widest_below_the_best_nodes() -> None:
-    """Ranks right with probability 0.6 * 0.4 ** r: worked by hand for the first nodes."""
-    assert default_shape(2, 3, 6).paths == ((), (0,), (1,), (0, 0), (0, 1), (1, 0))
-    sizes = [len(part) for part in default_shape(6, 10, 60).children if part]
-    assert sizes[0] == max(sizes)
 
 
 @pytest.mark.parametrize(("levels", "topk", "nodes"), [(0, 2, 3), (3, 2, 3), (2, 0, 4), (1, 2, 4)])

@@ -119,19 +119,6 @@ def counted(model: LeanModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_all_missing_contexts_are_one_pass(
-    models: dict[str, LeanModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contexts = contexts_of(models["plain"])
-    contexts.begin([1, 3, 4], HOT)
-    sizes = counted(models["plain"], monkeypatch)
-    contexts.evaluate([(3, 4), (3, 5), (4, 4), (5,)])
-    assert sizes == [3, 6]  # the text, and (3) (4) (5) with the three below
-    assert contexts.evaluated == 7
-    contexts.evaluate([(3, 4), (3,), ()])
-    assert len(sizes) == 2
-
-
 def test_laws_stay_when_keys_are_dropped(
     models: dict[str, LeanModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,19 +14,16 @@ import torch
 from tests.decode.bridges import LongestMatch
 from tests.decode.markov import MarkovTarget
 from tests.worlds import tiny_target
-from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import slrs as proposer_slrs
-from vocabforge.decode.cross_vocab.proposer import target_levels
 from vocabforge.decode.cross_vocab.slrs import SlrsProposer
 from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Draw, Plan
-from vocabforge.decode.proposers.registry import Counts, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree
-from vocabforge.models.heads.registry import FullHead
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
@@ -111,19 +108,6 @@ def test_a_requests_output_depends_on_itself_alone(
         assert single.counts == result.counts
 
 
-def test_a_proposer_is_not_changed_by_its_use(models: tuple[LeanModel, LeanModel]) -> None:
-    before = [parameter.clone() for parameter in models[1].parameters()]
-    proposer = proposer_of(models)
-    decoder = Decoder(models[0], proposer)
-    first, second = (
-        decoder.generate(PROMPT, max_new_tokens=24, stop_ids=[], temperature=1.0, seed=5) for _ in range(2)
-    )
-    assert first.token_ids == second.token_ids
-    assert first.counts == second.counts
-    assert isinstance(proposer, Counts)
-    assert all(torch.equal(one, other) for one, other in zip(before, models[1].parameters()))
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_drafter_has_read_the_text_as_it_is(
     models: tuple[LeanModel, LeanModel], temperature: float
@@ -152,39 +136,6 @@ def begun(proposer: SlrsProposer) -> SlrsProposer:
     proposer.begin(0, PROMPT[:-1])
     proposer.prefill(0, torch.tensor(PROMPT[1:]), None)
     return proposer
-
-
-def test_every_draw_has_a_law(models: tuple[LeanModel, LeanModel]) -> None:
-    """The node after the last token, too, where nothing was drawn; not the one at the most levels."""
-    proposer = begun(proposer_of(models, depth=3))
-    shorter = longest = 0
-    for seed in range(30):
-        tree = drafted(proposer, HOT, seed)
-        tokens = tree.tokens[0, 1:].tolist()
-        assert tree.laws is not None
-        ended = bool(tokens) and tokens[-1] == 2
-        nodes = min(len(tokens) + (not ended), proposer.plan.levels)
-        assert sorted(tree.laws[0]) == list(range(nodes))
-        for node, token in enumerate(tokens):
-            assert 0 < tree.laws[0][node].probability(token) <= 1
-        shorter += nodes < proposer.plan.levels
-        longest += len(tokens) == proposer.plan.levels
-    assert shorter > 0
-    assert longest > 0
-    assert drafted(proposer, SamplingParams(0.0)).laws is None
-
-
-def test_plans_draft_fewer_tokens(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer = begun(proposer_of(models, depth=7))
-    levels = [target_levels(bridge_of(), size) for size in (1, 2, 4, 8)]
-    assert proposer.plans() == [Plan(level, level + 1) for level in levels]
-    for plan, size in zip(proposer.plans(), (1, 2, 4, 8)):
-        before = proposer.counts(0)["drafted"]
-        tree = drafted(proposer, HOT, 3, plan)
-        assert tree.tokens.shape[1] <= plan.nodes
-        assert proposer.counts(0)["drafted"] - before <= size
-    proposer.wrap(lambda name, function: function)
-    assert drafted(proposer, HOT, 3).tokens.shape[1] == proposer.plan.nodes
 
 
 def test_texts_get_shorter_where_strings_are_written_in_many_ways(
@@ -242,13 +193,3 @@ def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], mo
     assert found.token_ids == plain.token_ids
     assert found.counts["drafted"] > 30
     assert forgotten.count(10) > 1  # half of the room
-
-
-def test_parts_that_are_missing(models: tuple[LeanModel, LeanModel]) -> None:
-    with pytest.raises(UsageError, match="tokenizer"):
-        make_proposer("slrs", ProposerParts(*models))
-    with pytest.raises(UsageError, match="draft head"):
-        make_proposer("slrs", ProposerParts(*models, FullHead(models[1].lm_head_weight), bridge=bridge_of()))
-    nothing = replace(bridge_of().drafter, forms=(None,) * len(DRAFT_FORMS))
-    with pytest.raises(DataError, match="no token"):
-        make_proposer("slrs", ProposerParts(*models, bridge=replace(bridge_of(), drafter=nothing)))

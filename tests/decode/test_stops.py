@@ -127,23 +127,6 @@ def test_the_request_ends_where_brute_force_says(name: str, tmp_path: Path) -> N
         assert inside > 0, "no string ended inside of a token: the test is too tame"
 
 
-def test_cases_by_hand(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
-    ids = tokenizer.encode("Hello wörld. End of it")
-
-    def stop(*strings: str) -> tuple[int | None, str]:
-        rule = StopStrings(tokenizer, strings)
-        return rule.kept(ids, len(ids)), rule.text
-
-    assert stop("wörld") == (12, "Hello ")
-    assert stop("ld. End", "rld") == (12, "Hello wö")  # the one that ends first
-    assert stop("ld.", "d.", "örld.") == (13, "Hello w")  # of those that end together the longest
-    assert stop("ö") == (9, "Hello w")  # both bytes of it
-    assert stop("H") == (1, "")
-    assert stop("nothing of this") == (None, "Hello wörld. End of it")
-    assert stop("\ufffe") == (None, "Hello wörld. End of it")
-
-
 def test_a_string_before_half_a_character_is_found_at_once(tmp_path: Path) -> None:
     """A token may complete the string and begin a character: the end is there, not a token later."""
     vocab = {"ab": 0, "abÃ": 1, "¼": 2}  # the byte-level letters of C3 and BC

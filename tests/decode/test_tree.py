@@ -134,13 +134,6 @@ def test_impossible_shapes_are_refused(topk: int, depth: int, total: int) -> Non
         TreeSettings(topk, depth, total)
 
 
-def test_build_tree_of_a_root_alone() -> None:
-    root = torch.tensor([[5]])
-    tree = build_tree(root, torch.zeros_like(root), 0)
-    assert (tree.depths.tolist(), tree.ancestors.tolist()) == ([[0]], [[[True]]])
-    assert (tree.ancestor_words().tolist(), tree.leaf_paths()) == ([[[1]]], [[[0]]])
-
-
 @settings(max_examples=50, deadline=None)
 @given(cases(), cases())
 def test_rows_of_a_batch_grow_each_for_itself(

@@ -127,19 +127,6 @@ def test_rows_of_one_batch_are_verified_each_by_its_own_settings(which: range | 
     assert deepest >= 1 or list(which) in ([2], [2, 2])
 
 
-def test_plain_decoding_of_several_rows_reads_no_tree() -> None:
-    tree = build_tree(torch.tensor([[9], [9], [9]]), torch.zeros(3, 1, dtype=torch.int64), 0)
-    logits = torch.stack([logits_of(0.0, 1.0, 0.0), logits_of(0.0, 0.0, 1.0), logits_of(0.9, 0.1, 0.0)])[
-        :, None
-    ]
-    rows = [RowVerification(SamplingParams(t), SeededChance(0), history(3)) for t in (1.0, 0.5, 0.0)]
-    for levels in (0, 2):
-        verdict = verify(tree, logits, rows, levels)
-        assert verdict.tokens == [[1], [2], [0]]
-        assert verdict.accepted == [0, 0, 0]
-        assert verdict.path.tolist() == [[0] * (levels + 1)] * 3
-
-
 @pytest.mark.parametrize(
     "settings", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.0, 0, 1.0, 0.0, 1.5)]
 )

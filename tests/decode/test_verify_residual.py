@@ -110,19 +110,6 @@ def test_a_vocabulary_beyond_the_shortlist_whose_argmax_is_missing() -> None:
 
 
 @pytest.mark.usefixtures("exact")
-def test_a_drafter_equal_to_the_target_is_always_accepted() -> None:
-    toy = Toy(4, 3, "plain")
-    drafter = Drafter(toy, range(4), "same")
-
-    def run(chance: AllBranches) -> int:
-        return verify_one(toy, drafter.draft(SHAPES["chain"], chance, draw_children), PLAIN, chance).accepted[
-            0
-        ]
-
-    assert {count for _, count in all_ways(run)} == {3}
-
-
-@pytest.mark.usefixtures("exact")
 def test_acceptance_is_the_overlap_of_the_laws() -> None:
     """One child: accepted with probability sum min(p, q) (Leviathan et al. 2023, lemma 3.3 and corollary 3.6)."""
     toy = Toy(4, 5, "plain")

@@ -127,18 +127,6 @@ def test_mistakes_are_told(place: Path) -> None:
         built(place, base, "x" * 64, vocab="core")
     with pytest.raises(ArtifactError):
         built(place, base, vocab="r")
-    for given, words in (
-        ({"vocab": "core", "head": "r"}, "dynamic: ranker joins them"),
-        ({"vocab": "core", "head": "r", "dynamic": "context:3"}, "dynamic: ranker joins them"),
-        ({"head": "r", "dynamic": "ranker"}, "give vocab"),
-        ({"shortlist": 3}, "give head"),
-    ):
-        assert words in str(MethodSpec(drafter=Path("d"), **given).contradiction())
-    for given in (
-        {"vocab": "core", "head": "r", "dynamic": "ranker"},
-        {"vocab": "core", "dynamic": "context"},
-    ):
-        assert MethodSpec(drafter=Path("d"), **given).contradiction() is None
 
 
 @pytest.mark.parametrize("fp8", [True, None])

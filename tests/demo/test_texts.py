@@ -12,13 +12,8 @@ import pytest
 
 from vocabforge.corpus.chat.render import parse_conversation
 from vocabforge.demo.texts.families import (
-    ADJECTIVES,
     FAMILIES,
-    PERSONS,
-    THINGS,
     arithmetic,
-    coding,
-    translation,
 )
 from vocabforge.demo.texts.writer import HELDOUT, QUESTIONS, TRAIN, SampleSizes, write_sample
 
@@ -97,45 +92,3 @@ def test_arithmetic_is_right() -> None:
             assert operator != "/" or int(left) % int(right) == 0
         last = re.findall(r"= (\d+) ", exchange.answer)[-1]
         assert exchange.answer.endswith(f"#### {last}")
-
-
-def test_code_runs() -> None:
-    rng = random.Random(6)
-    for _ in range(200):
-        first, second = coding(rng).exchanges
-        code, changed = (
-            re.findall(r"```python\n(.*?)\n```", text, re.S)[0] for text in (first.answer, second.answer)
-        )
-        namespace: dict = {}
-        exec(code, namespace)
-        exec(changed, namespace)
-        function = next(
-            value for name, value in namespace.items() if name in first.answer and callable(value)
-        )
-        function([3, 4, 6, 9, 12, -5])
-
-
-def test_german_agreement() -> None:
-    """Accusative masculine takes ``den`` and ``-en``; the other endings are ``-e``."""
-    articles = {"m": "der", "f": "die", "n": "das"}
-    gender = {german: gender for gender, german, _ in (*PERSONS, *THINGS)}
-    stems = {stem for stem, _ in ADJECTIVES}
-    rng = random.Random(7)
-    seen = 0
-    for _ in range(300):
-        german = translation(rng).exchanges[0].prompt
-        for word, adjective, noun in re.findall(r"\b([Dd]er|[Dd]ie|[Dd]as|den) (\w+) (\w+)", german):
-            if (
-                noun not in gender
-                or not adjective.rstrip("n").endswith("e")
-                or adjective[:-1].rstrip("e") not in stems
-            ):
-                continue
-            seen += 1
-            if word == "den":
-                assert gender[noun] == "m"
-                assert adjective.endswith("en")
-            else:
-                assert articles[gender[noun]] == word.lower()
-                assert adjective.endswith("e")
-    assert seen > 100

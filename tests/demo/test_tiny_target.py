@@ -15,7 +15,7 @@ from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.demo.target.build import END, train_tiny_target
 from vocabforge.demo.target.config import TinyTargetConfig
-from vocabforge.demo.target.train import TextRows, batch_loss, batches
+from vocabforge.demo.target.train import TextRows, batch_loss
 from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.train.config import OptimConfig
 
@@ -120,15 +120,6 @@ def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenize
     mask = torch.tensor(sequences[0].loss_mask[1:]).bool()
     expected = torch.nn.functional.cross_entropy(logits[mask], ids[0, 1:][mask])
     assert one == pytest.approx(float(expected), rel=1e-4)
-
-
-def test_batches_cover_every_row_each_epoch() -> None:
-    config = OptimConfig(steps=7, batch_size=3)
-    drawn = torch.cat(list(batches(7, config, seed=1))).tolist()
-    assert len(drawn) == 21
-    for start in (0, 7, 14):
-        assert sorted(drawn[start : start + 7]) == list(range(7))
-    assert drawn[:7] != drawn[7:14]
 
 
 def test_errors_leave_nothing_behind(config: TinyTargetConfig, tmp_path: Path) -> None:

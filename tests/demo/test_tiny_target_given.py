@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import shutil
 import signal
@@ -14,7 +13,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.worlds import DATA
 from vocabforge.core.artifact import Artifact
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.core.journal import read_jsonl_log
@@ -23,8 +21,6 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.demo.target.build import (
     END,
     PAD,
-    build_model,
-    copy_tokenizer,
     finished_target,
     make_tokenizer,
     train_tiny_target,
@@ -61,7 +57,7 @@ def config(place: Path) -> TinyTargetConfig:
         num_layers=2,
         num_heads=2,
         num_kv_heads=1,
-        sequence_length=64,
+        sequence_length=512,
         loss_on="all",
         checkpoint_every=4,
         optim=OptimConfig(steps=STEPS, batch_size=2, lr=1e-2, clip=1.0, fused=True),
@@ -100,24 +96,21 @@ def test_the_folder_has_the_given_tokenizer(target: Artifact, place: Path) -> No
     assert target.meta["parameters"] == sum(p.numel() for p in model.parameters())
 
 
-def test_each_held_out_file_has_its_exact_loss(target: Artifact, place: Path) -> None:
+def test_the_held_out_loss_is_exact(target: Artifact, place: Path) -> None:
     """Conversation by conversation, without packing, by the model as others load it."""
     from transformers import AutoModelForCausalLM
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(target.path), load_tokenizer(target.path)
     total, count = 0.0, 0
-    for row in read_jsonl_log(place / "heldout.jsonl"):
-        ids = torch.tensor([render_with_mask(tokenizer, row["messages"])[0][:64]])
+    for row in (row for name in ("heldout", "second") for row in read_jsonl_log(place / f"{name}.jsonl")):
+        ids = torch.tensor([render_with_mask(tokenizer, row["messages"])[0]])
+        assert ids.shape[1] <= 512
         with torch.no_grad():
             logits = model(input_ids=ids).logits[0, :-1]
         total += float(F.cross_entropy(logits, ids[0, 1:], reduction="sum"))
         count += ids.shape[1] - 1
-    meta = target.meta
-    assert meta["heldout_losses"]["heldout"] == pytest.approx(total / count, abs=2e-4)
-    assert meta["heldout_tokens"]["heldout"] == count
-    assert meta["heldout_losses"]["second"] != meta["heldout_losses"]["heldout"]
-    weighted = sum(meta["heldout_losses"][name] * number for name, number in meta["heldout_tokens"].items())
-    assert meta["heldout_loss"] == pytest.approx(weighted / sum(meta["heldout_tokens"].values()), abs=2e-4)
+    assert target.meta["heldout_loss"] == pytest.approx(total / count, abs=2e-4)
+    assert target.meta["heldout_tokens"] == count
 
 
 class Killed(Exception):
@@ -182,25 +175,8 @@ def test_a_run_begun_with_other_settings_is_not_gone_on_with(
 ) -> None:
     with pytest.raises(Killed):
         train_tiny_target(config, tmp_path / "target", make_step=with_event(6, fail))
-    with pytest.raises(MismatchError, match="init_std") as caught:
+    with pytest.raises(MismatchError, match="init_std"):
         train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
-    assert str(tmp_path / "target.checkpoints") in str(caught.value.remedy)
-
-
-def test_a_loss_that_is_not_finite_is_named_and_not_kept(config: TinyTargetConfig, tmp_path: Path) -> None:
-    def spoilt(*arguments: Any) -> Any:
-        take = plain_step(*arguments)
-
-        def step(number: int, batch: Any) -> Any:
-            loss, norm = take(number, batch)
-            return (loss * float("nan") if number == 7 else loss), norm
-
-        return step
-
-    with pytest.raises(DataError, match="nan at step 8"):
-        train_tiny_target(config, tmp_path / "target", make_step=spoilt)
-    steps = tmp_path / "target.checkpoints" / "steps"
-    assert [path.name for path in steps.iterdir()] == ["step-00000004"]
 
 
 def test_a_finished_target_is_known_by_inputs_and_settings(
@@ -231,26 +207,7 @@ def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp
         ({"vocab_size": 500}, "give rows"),
         ({"max_position_embeddings": 32}, "longer than max_position"),
         ({"num_heads": 3}, "multiple of num_heads"),
-        ({"heldout": (place / "train.jsonl", tmp_path / "train.jsonl")}, "names of their own"),
     ):
         with pytest.raises(ValueError, match=said):
             TinyTargetConfig.model_validate({**values, **changes})
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.shared
-@pytest.mark.skipif(not (DATA / "tokenizers/qwen3").is_dir(), reason=f"no Qwen3 tokenizer in {DATA}")
-def test_qwen3s_own_tokenizer(config: TinyTargetConfig, tmp_path: Path) -> None:
-    own, folder = tmp_path / "qwen3", tmp_path / "target"
-    own.mkdir()
-    folder.mkdir()
-    packed = DATA / "tokenizers" / "qwen3" / "tokenizer.json.xz"
-    (own / "tokenizer.json").write_bytes(lzma.decompress(packed.read_bytes()))
-    shutil.copyfile(packed.with_name("tokenizer_config.json"), own / "tokenizer_config.json")
-    tokenizer = copy_tokenizer(own, folder)
-    assert tokenizer.vocab_size == 151_669
-    model = build_model(config.model_copy(update={"rows": 151_936, "hidden_size": 8}), tokenizer)
-    assert model.lm_head.weight.shape == (151_936, 8)
-    assert model.generation_config.eos_token_id == [151645, 151643]
-    assert model.generation_config.pad_token_id == model.config.pad_token_id == 151643
-    assert model.config.eos_token_id == 151645

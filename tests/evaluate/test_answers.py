@@ -96,11 +96,6 @@ def test_a_broken_answer_file_is_reported_with_its_line(tmp_path: Path, line: st
     assert f"{path}:2" in caught.value.render()
 
 
-def test_a_missing_answer_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot read"):
-        read_answers(tmp_path / "absent.jsonl")
-
-
 def test_method_names_become_file_names() -> None:
     assert file_names(["plain", "eagle3 (32k/top)"]) == {
         "plain": "plain.jsonl",

@@ -21,7 +21,7 @@ from vocabforge.evaluate.benchmarks import (
     load_benchmark,
     read_questions,
 )
-from vocabforge.evaluate.benchmarks.find import cache_folder, file_of
+from vocabforge.evaluate.benchmarks.find import file_of
 
 GOOD = {"question_id": 1, "category": "qa", "turns": ["why?"], "reference": ["because"], "source": "x"}
 
@@ -128,17 +128,6 @@ def test_data_folders_are_searched_in_order(bare: Path, monkeypatch: pytest.Monk
         load_benchmark("spec-bench", data=bare / "absent")
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("VOCABFORGE_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/somebody")
-    assert cache_folder() == Path("/somebody/.cache/vocabforge/benchmarks")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert cache_folder() == Path("/caches/vocabforge/benchmarks")
-    monkeypatch.setenv("VOCABFORGE_CACHE", "/own")
-    assert cache_folder() == Path("/own/benchmarks")
-
-
 def test_an_absent_file_is_named_with_its_source_and_every_place(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,18 +177,6 @@ def test_the_sample_is_the_demos_questions(bare: Path) -> None:
     assert {question.category for question in load_benchmark("sample", limit=9).questions} == set(FAMILIES)
 
 
-def test_what_is_asked_has_a_hash_of_its_own() -> None:
-    one, two = Question(1, "qa", ("a", "b")), Question(2, "qa", ("c",))
-    same = asked_sha256([one, two])
-    # What is not asked does not count.
-    assert asked_sha256([replace(one, reference=("r",), category="rag", check={"answer": "1"}), two]) == same
-    changed = [
-        replace(one, **change) for change in ({"question_id": 3}, {"system": "s"}, {"turns": ("b", "a")})
-    ]
-    others = [[two, one], [one], *([other, two] for other in changed)]
-    assert len({same, *map(asked_sha256, others)}) == len(others) + 1
-
-
 def test_every_row_of_the_table_is_whole() -> None:
     for name, row in BENCHMARKS.items():
         assert row.questions > 0
@@ -216,3 +193,15 @@ def test_every_row_of_the_table_is_whole() -> None:
             assert f"/{commit}" in source.url
             for digest in filter(None, (source.sha256, source.unpacked)):
                 assert len(bytes.fromhex(digest)) == 32
+
+
+def test_what_is_asked_has_a_hash_of_its_own() -> None:
+    one, two = Question(1, "qa", ("a", "b")), Question(2, "qa", ("c",))
+    same = asked_sha256([one, two])
+    # What is not asked does not count.
+    assert asked_sha256([replace(one, reference=("r",), category="rag", check={"answer": "1"}), two]) == same
+    changed = [
+        replace(one, **change) for change in ({"question_id": 3}, {"system": "s"}, {"turns": ("b", "a")})
+    ]
+    others = [[two, one], [one], *([other, two] for other in changed)]
+    assert len({same, *map(asked_sha256, others)}) == len(others) + 1

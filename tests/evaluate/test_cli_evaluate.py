@@ -36,10 +36,12 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
-    def recipe_of(grid, target, tokenizer, dtype, **_):
+    def recipe_of(grid, target, tokenizer, passes, **_):
         ((label, path),) = grid.drafters
         spec = grid.common.model_copy(update={"drafter": path})
-        return DecodingRecipe(target=target, tokenizer=tokenizer, dtype=dtype, methods={label: spec}), None
+        return DecodingRecipe(
+            target=target, tokenizer=tokenizer, dtype=passes.dtype, methods={label: spec}
+        ), None
 
     def recipe_methods(recipe, only, **_):
         calls.append(recipe.methods)
@@ -72,15 +74,6 @@ def test_eval_writes_the_artefact_and_prints_the_table(
     assert artifact.meta["settings"]["max_new_tokens"] == 4
     assert artifact.manifest["config"]["drafting of mine"]
     assert set(artifact.manifest["parents"]) == {"target", "drafter mine"}
-
-
-def test_json_on_stdout_is_results_json(arguments: list[str], tmp_path: Path) -> None:
-    result = invoke([*arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    printed = json.loads(result.stdout)
-    assert printed == json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
-    assert printed["settings"]["max_new_tokens"] == 1024
-    assert printed["settings"]["prompt_format"] == "chat"
 
 
 def test_mistakes_end_before_any_work(arguments: list[str], tmp_path: Path, calls: list[dict]) -> None:

@@ -133,13 +133,6 @@ def test_a_difference_is_called_one_only_where_the_interval_excludes_one(compare
     assert not any(row.ratios for row in found.methods if row.baseline or row.name == found.reference)
 
 
-def test_each_speed_up_is_over_its_own_plain_decoding(compared: Compare) -> None:
-    found = compared(Made(jitter=0.0), Made(machine=0.5, jitter=0.0))
-    speeds, speedups = figures(found, "tokens_per_s"), figures(found, "speedup")
-    assert speeds["B:eagle3"] == pytest.approx(speeds["A:eagle3"] / 2)
-    assert speedups["B:eagle3"] == pytest.approx(speedups["A:eagle3"]) == pytest.approx(3.0)
-
-
 @pytest.mark.usefixtures("all_draws")
 def test_pairing_removes_what_questions_have_of_their_own_and_unpaired_draws_are_independent() -> None:
     random = np.random.default_rng(5)
@@ -201,11 +194,6 @@ def test_all_reasons_are_given_at_once_for_all_runs() -> None:
     facts = ["target", "target dtype", "system message", "max new tokens"]
     assert [line.strip().split("  ")[0] for line in table[2:]] == facts
     assert max(map(len, table)) < 200, "a long message is shortened"
-
-
-def test_a_transform_that_a_run_did_not_know_is_one_that_it_did_without(compared: Compare) -> None:
-    known = {"sampling": {"temperature": 0, "top_p": 1.0, "repetition_penalty": 1.0}}
-    assert compared(Made(), Made(settings=known)).questions == 40
 
 
 def test_a_target_without_a_hash_is_known_by_its_name(compared: Compare) -> None:
@@ -310,13 +298,6 @@ def test_the_table_and_the_page_show_the_ratios(compared: Compare) -> None:
     assert "<script" not in page
     assert "<b>&" not in page.replace("&lt;b&gt;&amp;", "")
     assert f"×{ratio.value:.2f} [" in page
-    assert page.count("<svg") == 1
     assert all(f"{one.command}</pre>" in page for one in found.runs)
     for note in found.notes:
         assert f"{note[:1].upper()}{note[1:]}".split(" (")[0].split("<")[0].split("&")[0] in page
-
-
-def test_one_method_alone_has_nothing_to_be_compared_with(compared: Compare) -> None:
-    found = compared(Made(methods={"plain": (1,)}))
-    assert headline(found) == "Against A:plain: nothing to compare."
-    assert "<svg" not in render_comparison(found)

@@ -78,17 +78,3 @@ def test_results_that_name_other_files_are_refused(made: Path, tmp_path: Path, f
         (folder / RESULTS).write_text(json.dumps(content), "utf-8")
     with pytest.raises(ArtifactError, match="do not fit their evaluation"):
         open_runs([str(tmp_path / "eval")])
-
-
-def test_other_folders_are_told_what_to_do(tmp_path: Path) -> None:
-    training = tmp_path / "training"
-    training.mkdir()
-    (training / "metrics.jsonl").write_text("", "utf-8")
-    for path in (training, training / "metrics.jsonl"):
-        with pytest.raises(ArtifactError, match=f"vocabforge report-training {training}$"):
-            open_runs([str(path)])
-    (tmp_path / "broken.partial").mkdir()
-    with pytest.raises(ArtifactError, match="resumes at the next question"):
-        open_runs([str(tmp_path / "broken")])
-    with pytest.raises(ArtifactError, match="not a VocabForge artefact"):
-        open_runs([str(tmp_path / "nowhere")])

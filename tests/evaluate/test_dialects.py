@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from vocabforge.cli.decode.eval import OutcomeOptions
-from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.results.dialects import DIALECTS, write_fr_spec, write_hf_bench
+from vocabforge.evaluate.results.dialects import write_fr_spec, write_hf_bench
 
 ANSWER = "vXvXvXvXvXvXvXvXvXvXvX"
 REST = (
@@ -120,16 +118,6 @@ def test_an_unanswered_task_has_an_empty_sample_and_odd_indents_are_made_even(tm
     assert [sample["task_id"] for sample in samples] == ["HumanEval/0", "HumanEval/1", "HumanEval/2"]
     even = "a = 1\n    b = 2\n  c = 3\n  d\n\n    \nreturn  e"
     assert [sample["completion"] for sample in samples] == ["", even, ""]
-
-
-def test_a_missing_answer_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot read"):
-        write_fr_spec(tmp_path, human_eval(1), ["plain"], 1)
-
-
-def test_the_command_knows_every_dialect() -> None:
-    (named, _) = get_args(OutcomeOptions.model_fields["dialect"].annotation)
-    assert get_args(named) == tuple(DIALECTS)
 
 
 # hf-bench: two methods; question 81 has two turns. plain: 5 and 3 tokens; eagle3 is twice as fast.

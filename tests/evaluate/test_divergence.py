@@ -191,18 +191,6 @@ def test_an_output_that_ends_without_a_stop_token_is_a_fault(tokenizer: TextToke
     assert row.gap <= TOLERANCE * row.noise
 
 
-def test_the_likeliest_stop_token_stands_for_an_end(tokenizer: TextTokenizer) -> None:
-    world = World(make_target(), tokenizer)
-    logits = world.logits(4)
-    other = int(np.argsort(-logits)[1])  # far above EOS; the third one is none of the target's
-    world.tokenizer = dataclasses.replace(tokenizer, eos_ids=(EOS, other, VOCAB + 7))
-    row = world.one(4, None)
-    assert row.got_logit == pytest.approx(float(logits[other]), abs=1e-4)
-    world.tokenizer = dataclasses.replace(tokenizer, eos_ids=())
-    row = world.one(4, None)
-    assert (row.judgement, row.got_logit, row.gap) == ("fault", None, None)
-
-
 def test_an_output_that_is_too_long_is_a_fault(world: World) -> None:
     row = world.one(LIMIT, 9)
     assert (row.judgement, row.expected, row.got) == ("fault", None, 9)
@@ -243,19 +231,3 @@ def test_penalties_decide_before_tokens_are_compared(tokenizer: TextTokenizer) -
         assert row.judgement == "fault", penalty
         assert row.reason.startswith("plain decoding's token lies ")
         assert row.got_logit - row.expected_logit == pytest.approx(row.gap)
-
-
-def test_penalties_can_tie_tokens(tokenizer: TextTokenizer) -> None:
-    """The penalised logit of a token that was there is its twin's, one divided by the penalty."""
-    target = make_target()
-    settings = settings_of(LIMIT, repetition_penalty=1.25)
-    world = World(target, tokenizer, settings)
-    for position in range(1, LIMIT):
-        chosen = world.turns[0][position]
-        place = place_of(world.plain, position, tokenizer)
-        fresh = [token for token in range(5, VOCAB) if token not in place.prompt + place.common]
-        if chosen in place.prompt + place.common and fresh:
-            break
-    make_twins(target, chosen, fresh[0], 1 / 1.25)
-    assert world.one(position, fresh[0]).judgement == "near-tied"
-    assert world.one(position, fresh[0], settings=settings_of(LIMIT)).judgement == "fault"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +21,8 @@ from tests.evaluate.divergence_support import (
 from tests.evaluate.eval_fakes import make_tokenizer
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.identity import divergence
 from vocabforge.evaluate.identity.divergence import judge
-from vocabforge.evaluate.run.settings import RunSettings
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +89,6 @@ def test_the_target_is_asked_no_more_often_than_allowed_and_once_for_each_place(
     assert len(asked) == 3
 
 
-def test_nothing_to_judge_says_nothing(world: World, capfd: pytest.CaptureFixture[str]) -> None:
-    assert world.judge() == []
-    assert capfd.readouterr().err == ""
-    world.one(1, 6)
-    assert "Judging differing outputs" in capfd.readouterr().err
-
-
 def test_sampled_outputs_are_not_judged(world: World) -> None:
     row = world.one(3, 6, settings=settings_of(LIMIT, temperature=0.7))
     assert (row.judgement, row.reason) == ("not judged", "sampled outputs are not judged")
@@ -136,15 +126,6 @@ def test_where_the_target_cannot_be_asked_the_figures_are_kept(
     )
 
 
-def test_logits_that_are_no_law_are_not_judged(tokenizer: TextTokenizer) -> None:
-    target = make_target()
-    world = World(target, tokenizer)
-    target.lm_head_weight[9] = float("nan")
-    row = world.one(3, 6)
-    assert row.judgement == "not judged"
-    assert "no largest number" in row.reason
-
-
 def test_passes_that_disagree_excuse_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the target's own passes differ wildly, every token would lie within the noise."""
     forward = world.target.forward
@@ -158,16 +139,3 @@ def test_passes_that_disagree_excuse_nothing(world: World, monkeypatch: pytest.M
     assert "own passes over the same tokens differ by" in row.reason
     assert row.gap is not None
     assert row.noise > 0.1
-
-
-def test_the_first_token_of_a_one_token_prompt(tmp_path: Path) -> None:
-    """There is but one way to read it; the floor stands for the noise."""
-    tokenizer = make_tokenizer(tmp_path, chat=False)
-    target = make_target()
-    question = Question(7, "qa", ("",))  # the prompt is BOS alone
-    settings = RunSettings(4, prompt_format="raw")
-    plain = answer(Decoder(target, context=256), tokenizer, settings, question)
-    assert plain.details[0]["choices"][0]["prompt_tokens"] == [1]
-    (row,) = judge([parting(plain, 0, 6)], [question], plain, tokenizer, settings, target)
-    assert row.judgement == "fault"
-    assert row.noise > 0

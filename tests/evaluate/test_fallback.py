@@ -137,13 +137,6 @@ def test_figures_are_those_of_the_pruned_drafter(
     assert verdict(facts) in card_section(facts)
 
 
-def test_the_default_size_is_a_quarter_of_the_own_head(
-    place: Path, model: LeanModel, drafter: Any, tokenizer: TextTokenizer, prompts: LivePrompts
-) -> None:
-    subset, _ = choose_fallback(model, drafter, prompts, request_of(place, tokenizer, size=None, new=4))
-    assert len(subset) == VOCAB // 4
-
-
 @pytest.mark.parametrize("size", [2, VOCAB, 999])
 def test_sizes_that_restrict_nothing_or_hold_nothing_are_refused(
     place: Path, model: LeanModel, drafter: Any, tokenizer: TextTokenizer, prompts: LivePrompts, size: int

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from vocabforge.evaluate.results.intervals import (
-    RESAMPLES,
     columns_of_mean,
     estimate,
     ratio,
     ratio_of_ratios,
-    resampled_sums,
     run_values,
 )
 
@@ -73,21 +71,6 @@ def test_what_is_missing_is_left_out() -> None:
     assert (lone.value, lone.low, lone.high) == (3.0, None, None)
     one_run = estimate(columns_of_mean(np.array([[10.0, nan], [20.0, nan]])), ratio, pooled=False)
     assert (one_run.value, one_run.sd) == (15.0, None)
-
-
-def test_no_questions_have_no_figure() -> None:
-    figure = estimate(np.zeros((0, 2, 2)), ratio, pooled=True)
-    assert (figure.value, figure.low, figure.high) == (None, None, None)
-
-
-def test_draws_are_the_same_every_time() -> None:
-    values = np.arange(7.0)[:, None]
-    first = resampled_sums(values)
-    assert first.shape == (RESAMPLES, 1)
-    assert (first == resampled_sums(values)).all()
-    # The mean's spread: sd of 0..6 is 2, over the root of 7 questions.
-    assert first.mean() / 7 == pytest.approx(3.0, abs=0.06)
-    assert first.std() / 7 == pytest.approx(2 / np.sqrt(7), rel=0.05)
 
 
 Trial = Callable[[np.random.Generator], tuple[float | None, float | None]]

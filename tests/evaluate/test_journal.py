@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.evaluate.eval_fakes import (
-    FIRST_WORD,
     ROWS,
     FakeGenerator,
     FakeMethod,
@@ -214,23 +213,6 @@ def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
     assert run_fakes(tmp_path, plain_and_tree()).resumed == 1
 
 
-def test_the_warm_up_is_done_again_and_not_when_all_is_measured(tmp_path: Path, capsys) -> None:
-    def stop(prompt: list[int]) -> None:
-        if prompt[2] == FIRST_WORD + 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_fakes(tmp_path, plain_and_tree(before=stop), warmup=2)
-    methods = plain_and_tree()
-    run_fakes(tmp_path, methods, warmup=2)
-    assert "the warm-up is repeated" in capsys.readouterr().err
-    first = methods[1].generator.prompts[0]
-    assert methods[1].generator.prompts[:2] == [first, first]
-    methods = plain_and_tree()
-    run_fakes(tmp_path, methods, warmup=2)
-    assert methods[0].generator.prompts == []
-
-
 def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
     folder = tmp_path / "out.partial"
     folder.mkdir()
@@ -245,20 +227,6 @@ def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         run_fakes(tmp_path, plain_and_tree())
     assert run_fakes(tmp_path, plain_and_tree(), fresh=True).failures == []
-
-
-@pytest.mark.parametrize("file", [HEADER, ROWS_FILE])
-def test_a_device_by_a_journals_name_is_not_read(tmp_path: Path, file: str) -> None:
-    folder = tmp_path / "out.partial"
-    folder.mkdir()
-    (folder / file).symlink_to("/dev/null")  # of /dev/zero it would read without end
-    for fresh in (False, True):
-        with (
-            pytest.raises(UsageError, match="holds something else") as raised,
-            EvaluationJournal(folder, {}, fresh=fresh),
-        ):
-            pass
-        assert file in str(raised.value)
 
 
 @pytest.mark.parametrize(

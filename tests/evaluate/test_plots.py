@@ -5,16 +5,10 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from vocabforge.evaluate.reports.page import _swatch
 from vocabforge.evaluate.reports.plots import (
-    MARKERS,
-    METHOD_COLOURS,
     Bar,
     Trace,
     bar_rows,
-    method_colour,
-    method_dash,
-    method_marker,
     stacked_rows,
     trace_lines,
 )
@@ -23,16 +17,6 @@ from vocabforge.evaluate.reports.plots import (
 def texts(svg: str) -> list[str]:
     root = ElementTree.fromstring(svg)
     return ["".join(node.itertext()).strip() for node in root.iter() if node.tag.endswith("text")]
-
-
-def test_more_than_seven_methods_look_different() -> None:
-    looks = {(method_colour(index), method_marker(index)) for index in range(METHOD_COLOURS * 7)}
-    assert len(looks) == METHOD_COLOURS * 7
-    dashes = {(method_colour(index), str(method_dash(index))) for index in range(METHOD_COLOURS * 4)}
-    assert len(dashes) == METHOD_COLOURS * 4
-    assert len(
-        {str(_swatch(index)) for index in range(METHOD_COLOURS * len(MARKERS))}
-    ) == METHOD_COLOURS * len(MARKERS)
 
 
 def test_bars_are_as_long_as_their_values() -> None:
@@ -59,20 +43,16 @@ def test_shares_are_written_where_they_fit() -> None:
 
 
 def test_lines_and_points_with_values_missing() -> None:
-    svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])], level=100.0)
+    svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])])
     assert {"1", "2", "3", "run"} <= set(texts(svg))
     assert "nan" not in svg
     alone = trace_lines("r", ("run", "%"), [Trace(8, [1], [50.0])], bottom=0, top=102)
     assert {"1", "100"} <= set(texts(alone))
     points = [
-        Trace(1, [128_256.0], [40.0], low=38.0, high=42.0),
+        Trace(1, [128_256.0], [40.0]),
         Trace(2, [1024.0], [50.0]),
         Trace(3, [64.0], [None]),
     ]
-    shown = trace_lines("v", ("size", "tokens per second"), points, log_x=True, level=30.0)
+    shown = trace_lines("v", ("size", "tokens per second"), points, log_x=True)
     assert {"64", "1k"} <= set(texts(shown))
     assert "nan" not in shown
-
-
-def test_names_are_no_formulas() -> None:
-    assert "$\\frac$ a_b" in bar_rows("b", "x", [Bar(0, "$\\frac$ a_b", "40", 40.0)])

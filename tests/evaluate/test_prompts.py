@@ -31,7 +31,6 @@ from vocabforge.evaluate.run.prompts import (
     check_system,
     longest_conversation,
     resolve_format,
-    system_of,
 )
 
 PLAIN = Question(1, "qa", ("w1", "w2"))
@@ -52,11 +51,6 @@ def test_formats(tmp_path: Path) -> None:
         resolve_format(base, "chat")
     with pytest.raises(UsageError, match="no prompt format"):
         resolve_format(base, "vicuna")
-
-
-def test_a_questions_own_system_message_goes_before_the_users() -> None:
-    assert [system_of(PLAIN, given) for given in (None, "mine", "")] == [None, "mine", None]
-    assert [system_of(CODE, given) for given in (None, "mine", "")] == ["w9 w9", "w9 w9", None]
 
 
 def test_the_system_message_begins_every_turns_prompt(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.evaluate.results_sample import sample_results
 from tests.worlds import ROOT
-from vocabforge.evaluate.reports.evaluation import MOST_DIVERGENCES, render_report
-from vocabforge.evaluate.reports.tables import figure_rows, headline, parts_of
+from vocabforge.evaluate.reports.evaluation import render_report
+from vocabforge.evaluate.reports.tables import headline, parts_of
 from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
@@ -98,22 +98,8 @@ def test_the_page_loads_nothing() -> None:
     assert {link[1:] for link in parsed.loads if link.startswith("#")} <= set(parsed.ids)
     assert len(parsed.ids) == len(set(parsed.ids)), "charts share ids"
     assert not re.search(r"https?:|@import|url\((?!#)", page)
-    assert parsed.svgs == 5
+    assert parsed.svgs == 3
     assert not re.search(r"#0000[0-9a-f]{2}\b", page), "a placeholder colour is left"
-
-
-def test_every_method_has_its_own_look(many: Results, page: str) -> None:
-    looks = set()
-    for method in many.methods:
-        assert page.replace("<wbr>", "").count(f"{method.name}</th>") >= 2, method.name
-        (look,) = set(
-            re.findall(
-                rf'<th class="text "><span class="swatch (c\d s\d)"></span>{re.escape(method.name)}</th',
-                page.replace("<wbr>", ""),
-            )
-        )
-        looks.add(look)
-    assert len(looks) == len(many.methods) == 9
 
 
 def test_figures_stand_with_interval_and_deviation(many: Results, page: str) -> None:
@@ -126,48 +112,14 @@ def test_figures_stand_with_interval_and_deviation(many: Results, page: str) -> 
     assert headline(many) in html.unescape(page)
 
 
-def test_divergences_are_shown_with_their_evidence(many: Results, page: str) -> None:
+def test_faults_are_said_first(many: Results, page: str) -> None:
     words = _words(page)
     last = many.methods[-1]
     assert "7 of 10" in words
     assert (
         f"Fault. {last.name} differs from plain decoding in 3 of 10 outputs (1 fault, 2 near-tied)" in words
     )
-    # The fault first, texts quoted and escaped.
-    fault, tied = words.index("rounding cannot explain it"), words.index("closer than four times the noise")
-    assert fault < tied
-    assert '" a <b>&" 3977 logit 19.030 2.4000 0.0040 rounding cannot explain it' in words
     assert "<b>" not in page
-
-
-def test_many_divergences_are_left_to_the_file(undrawn) -> None:
-    results = sample_results(2, 1, categories=FEW, near_tied=MOST_DIVERGENCES, faults=2)
-    words = _words(render_report(results))
-    assert words.count("closer than four times the noise") == MOST_DIVERGENCES - 2
-    assert words.count("rounding cannot explain it") == 2
-    assert "2 more are in results.json" in words
-
-
-def test_everything_to_run_it_again_is_there(many: Results, page: str) -> None:
-    words = _words(page)
-    quality = many.methods[1].summary.quality
-    assert quality is not None
-    passed, attempted = quality.passed, quality.attempted
-    for text in (
-        many.command,
-        many.target.fingerprint,
-        many.target.tokenizer,
-        many.benchmark.sha256,
-        many.benchmark.asked,
-        *many.parents.values(),
-        *many.run_facts.values(),
-        *map(str, many.environment.values()),
-        "the prompt does not fit the cache",
-        "1 of 6 questions could not be answered",
-        f"{100 * passed / attempted:.1f}%",
-    ):
-        assert text is not None
-        assert text in words, text
 
 
 def test_plain_decoding_alone(undrawn) -> None:
@@ -176,16 +128,8 @@ def test_plain_decoding_alone(undrawn) -> None:
     words = _words(page)
     assert Page(page).svgs == 2
     assert "plain generates 41.5 tokens a second; nothing was compared with it." in words
-    for absent in ("By task", "Failures", "Outputs", "Vocabulary size", "±", "None", "nan"):
+    for absent in ("By task", "Failures", "Outputs", "±", "None", "nan"):
         assert absent not in words.partition("What the figures mean")[0].replace("nano", ""), absent
-
-
-def test_sampled_outputs_are_said_to_be_uncompared(undrawn) -> None:
-    results = sample_results(2, 1, categories=FEW, temperature=0.8, faults=0)
-    words = _words(render_report(results))
-    assert "temperature 0.8" in words
-    assert "outputs are sampled and were not compared." in words
-    assert 'id="outputs"' not in words
 
 
 def _with_speedup(results: Results, figure: Figure) -> Results:
@@ -224,7 +168,7 @@ def test_a_page_of_figures_that_are_missing(undrawn) -> None:
 def test_charts_show_the_results_figures(undrawn) -> None:
     results = sample_results(3, 2, categories=FEW)
     render_report(results)
-    plain, _, best = results.methods
+    best = results.methods[-1]
     overall = best.summary.overall
     bar, speed = undrawn["tps"][1][2], overall.tokens_per_s
     assert (bar.value, bar.low, bar.high) == (speed.value, speed.low, speed.high)
@@ -234,18 +178,6 @@ def test_charts_show_the_results_figures(undrawn) -> None:
     assert times["verify"] == pytest.approx(1e3 * best.summary.time_s["verify"] / overall.new_tokens)
     assert rows[2][1] == f"{sum(times.values()):,.2f} ms"
     assert undrawn["dep"][1][1].y == [100 * row.reached for row in best.summary.depths]
-    points = undrawn["voc-tokens_per_s"][1]
-    assert [(*point.x, point.index) for point in points] == [(128_256, 1), (32_768, 2)]
-    assert undrawn["voc-tokens_per_s"][2] == {
-        "level": plain.summary.overall.tokens_per_s.value,
-        "log_x": True,
-    }
-
-
-def test_one_task_is_not_told_apart_from_the_whole(undrawn) -> None:
-    results = sample_results(2, 1, categories={"gsm8k": 3})
-    assert [name for name, _ in figure_rows(results)] == ["overall"]
-    assert 'id="tasks"' not in render_report(results)
 
 
 def test_every_page_forbids_scripts_and_loading() -> None:

@@ -81,14 +81,6 @@ def test_ways_that_agree_leave_the_rounding_of_the_last_place(dtype: torch.dtype
     assert evidence.noise == pytest.approx(units * torch.finfo(dtype).eps * size)
 
 
-def test_the_noise_is_the_largest_difference_of_any_two_ways() -> None:
-    ways = [np.array(way, np.float32) for way in ([1, 2, -np.inf], [1.5, 2, -np.inf], [0.75, 2.25, -np.inf])]
-    assert rounding._apart(ways) == 0.75
-    assert rounding._apart(ways[:1]) == 0
-    assert rounding._apart([ways[0], np.array([1, 2, 0], np.float32)]) == np.inf
-    assert rounding._apart([ways[0], np.array([1, np.nan, -np.inf], np.float32)]) == np.inf
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_passes_that_differ_by_more_than_rounding_are_not_sound(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
@@ -124,14 +116,6 @@ def test_penalties_are_those_of_decoding() -> None:
     for position, token in enumerate(given.token_ids):
         found = ask(target, common=given.token_ids[:position], repetition_penalty=1.7)
         assert int(found.scores.argmax()) == token
-
-
-def test_penalties_move_the_noise_with_the_logits() -> None:
-    """A divisor of 1/1000 makes a thousand times larger logits of the tokens that were there, and of their noise."""
-    target = make_target()
-    bare, stretched = ask(target), ask(target, repetition_penalty=1e-3)
-    assert stretched.noise > 50 * bare.noise
-    assert stretched.sound
 
 
 def test_logits_that_are_no_law_are_an_error() -> None:

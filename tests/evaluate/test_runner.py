@@ -65,13 +65,6 @@ def test_chat_turns_see_the_models_own_earlier_answer(tmp_path: Path) -> None:
     )
 
 
-def test_raw_turns_follow_each_other_as_token_ids(tmp_path: Path) -> None:
-    methods = plain_and_tree()
-    run_fakes(tmp_path, methods, rows=[(1, "writing", ("w4 w5", "w6"))], chat=False)
-    first = [BOS, *words(4, 5)]
-    assert methods[0].generator.prompts == [first, [*first, *continuation(first, 7), *words(6)]]
-
-
 def test_warm_up_then_question_by_question_in_a_turning_order(tmp_path: Path) -> None:
     log: list[tuple[str, int]] = []
     rows = [(2, "qa", ("w1",)), (1, "qa", ("w1 w2",))]
@@ -199,25 +192,6 @@ def test_a_prompt_that_does_not_fit_is_recorded_and_the_run_goes_on(tmp_path: Pa
     assert len(methods[2].generator.prompts) == 2 * 4
 
 
-def test_any_error_is_a_questions_failure_with_its_kind_and_place(tmp_path: Path) -> None:
-    def fail(prompt: list[int]) -> None:
-        if prompt[2:3] == words(13):
-            raise RuntimeError("CUDA out of memory")
-
-    outcome = run_fakes(tmp_path, plain_and_tree(before=fail))
-    (failure,) = outcome.failures
-    assert (failure.question_id, failure.kind) == (4, "RuntimeError")
-    assert failure.reason.startswith("CUDA out of memory (test_runner.py:")
-
-
-def test_a_failed_turn_keeps_nothing_of_its_error_alive(tmp_path: Path) -> None:
-    """An error holds its frames, and these the tensors of a device that has no memory left."""
-    ask = Asking(make_tokenizer(tmp_path), RunSettings(8), lambda: None).ask
-    with pytest.raises(TurnFailed, match="does not fit") as caught:
-        ask(Question(1, "qa", ("w1",)), FakeMethod("plain", FakeGenerator(too_long=1)), Run(1, 0, 1))
-    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
 def test_what_ends_the_process_is_no_failure(tmp_path: Path, error: type[BaseException], capsys) -> None:
     def fail(prompt: list[int]) -> None:
@@ -255,6 +229,14 @@ def test_nothing_answered_is_an_error_and_leaves_nothing(tmp_path: Path) -> None
     with pytest.raises(DataError, match="not one question"):
         run_fakes(tmp_path, plain_and_tree(too_long=1), warmup=1)
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
+
+
+def test_a_failed_turn_keeps_nothing_of_its_error_alive(tmp_path: Path) -> None:
+    """An error holds its frames, and these the tensors of a device that has no memory left."""
+    ask = Asking(make_tokenizer(tmp_path), RunSettings(8), lambda: None).ask
+    with pytest.raises(TurnFailed, match="does not fit") as caught:
+        ask(Question(1, "qa", ("w1",)), FakeMethod("plain", FakeGenerator(too_long=1)), Run(1, 0, 1))
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:

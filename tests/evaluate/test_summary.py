@@ -9,7 +9,6 @@ from vocabforge.evaluate.results.summary import (
     acceptance_by_depth,
     retokenised_counts,
     summarise_runs,
-    task_groups,
 )
 from vocabforge.evaluate.run.settings import Run
 
@@ -224,18 +223,3 @@ def test_an_answer_in_no_time_has_no_speed_and_the_others_keep_theirs() -> None:
     recounted = [retokenised_counts(PLAIN.answers, count_with_bos)] * 2
     both = summarise_runs([still, METHOD], [PLAIN, PLAIN], recounted, RUNS)
     assert both.overall.tokens_per_s.value == (10 + 9) / 2
-
-
-def test_counts_keep_their_kinds() -> None:
-    counted = [
-        {**row, "choices": [{**row["choices"][0], "counts": [{"psi": 0, "drafted": 3}]}]}
-        for row in METHOD.details
-    ]
-    counts = one_run(MethodRows(METHOD.answers, counted), PLAIN).counts
-    assert counts == {"psi": 0, "drafted": 6, "contexts_per_psi": None}
-    assert isinstance(counts["drafted"], int)
-
-
-def test_task_groups_gather_the_mt_bench_categories() -> None:
-    groups = task_groups(["qa", "math", "qa", "writing", "rag"])
-    assert groups == {"qa": ("qa",), "mt_bench": ("writing", "math"), "rag": ("rag",)}

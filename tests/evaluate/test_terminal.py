@@ -12,7 +12,6 @@ from vocabforge.evaluate.reports.tables import (
     divergence_lines,
     fault_methods,
     overview_table,
-    quality_table,
 )
 
 
@@ -32,21 +31,6 @@ def test_overview_fits_a_terminal_and_shows_intervals() -> None:
     assert "95% interval over questions" in text
     assert "…" not in text, "a figure is cut"
     assert "interval" not in shown(overview_table(sample_results(2, 1, categories={"qa": 1})))
-
-
-def test_a_name_with_brackets_is_no_markup() -> None:
-    results = sample_results(2, 1, categories={"qa": 1})
-    target = results.target.model_copy(update={"name": "my[bold]model"})
-    assert "my[bold]model on" in shown(overview_table(results.model_copy(update={"target": target})))
-
-
-def test_quality_only_where_something_was_scored() -> None:
-    assert quality_table(sample_results(2, 1)) is None
-    table = quality_table(sample_results(2, 1, categories={"math_reasoning": 100}, scorer="gsm8k"))
-    text = shown(table)
-    assert "55.0" in text
-    assert "99" in text
-    assert "gsm8k" not in shown(quality_table(sample_results(2, 1, scorer="human-eval"))).replace("–", "")
 
 
 def test_lines_of_what_differs_and_what_was_counted() -> None:

@@ -18,6 +18,7 @@ from vocabforge.models.rope import RopeSettings
 LAYERS = 12  # of the target that these drafters are for
 TARGET = {
     "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
     "num_hidden_layers": LAYERS,
     "bos_token_id": 1,
     "eos_token_id": [2, 7],
@@ -27,6 +28,8 @@ ROPES = (
     RopeSettings(theta=7e4),
     RopeSettings(theta=1e4, kind="linear", factor=3.0),
     RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 8192),
+    RopeSettings(1.5e5, "yarn", 32.0, original_positions=4096, beta_fast=32.0, beta_slow=1.0, truncate=False),
+    RopeSettings(1e4, "yarn", 40.0, original_positions=4096, attention_factor=1.0),
 )
 VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")
 

@@ -10,26 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from tests.export.test_eagle_layout import eagle1, subset
 from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.export.card import CardFacts, MeasuredMethod, model_card, readers
+from vocabforge.export.card import model_card, readers
+from vocabforge.export.layouts.interface import Export
 from vocabforge.export.registry import FORMATS
 from vocabforge.export.revocab import prune_head
 from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
-ROW = MeasuredMethod(
-    benchmark="spec-bench, 480 questions",
-    decoding="EAGLE-3, 60 nodes on 6 levels, greedy",
-    vocabulary="6 of 61 (static)",
-    accepted="3.10 [3.05–3.15]",
-    speedup="1.90 [1.85–1.95]",
-    tokens_per_s="101.0",
-    outputs="480 of 480 identical to plain decoding's",
-    made="One GPU, float32, 2026-01-02, VocabForge 0.1.0",
-)
 META = {
     "tokenizer_fingerprint": "0123456789abcdef0123",
     "steps": 3000,
@@ -50,16 +42,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def facts(folder: Path) -> CardFacts:
+def export(folder: Path, shared: TargetTensors) -> Export:
     drafter = prune_head(tiny_drafter(HFTarget.load(folder, aux_layers=(1, 2))), subset(), source="s")
-    config = read_target_config(folder)
-    return CardFacts(
-        "served", "sglang-eagle3", drafter, config, str(folder), "bfloat16", meta=META, recipe=RECIPE
-    )
+    target = read_target_config(folder)
+    return Export(drafter, target, shared, str(folder), torch.bfloat16, meta=META, config=RECIPE)
 
 
-def changed(facts: CardFacts, **fields: Any) -> str:
-    return model_card(dataclasses.replace(facts, **fields))
+def changed(export: Export, layout: str = "sglang-eagle3", **fields: Any) -> str:
+    return model_card("served", layout, dataclasses.replace(export, **fields))
 
 
 def blocks(card: str) -> list[str]:
@@ -72,8 +62,8 @@ def front_matter(card: str) -> dict[str, Any]:
     return yaml.safe_load(card.split("---\n")[1])
 
 
-def test_it_tells_what_the_drafter_is_and_how_it_was_trained(facts: CardFacts) -> None:
-    card = changed(facts, coverage=0.9876)
+def test_it_tells_what_the_drafter_is_and_how_it_was_trained(export: Export) -> None:
+    card = changed(export, meta=META | {"coverage": 0.9876})
     for words in (
         "# served",
         "An EAGLE-3 drafter",
@@ -90,19 +80,11 @@ def test_it_tells_what_the_drafter_is_and_how_it_was_trained(facts: CardFacts) -
         assert words in card, words
     assert "started from" not in card
     assert "/secret" not in card
-    assert str(Path(facts.target_name).parent) not in card, "places of this machine"
+    assert str(Path(export.target_name).parent) not in card, "places of this machine"
 
 
-def test_what_is_not_known_is_not_said(facts: CardFacts) -> None:
-    card = changed(facts, meta={}, recipe={})
-    assert "## Training" not in card
-    assert "## Measured" not in card
-    assert "fingerprint" not in card
-    assert "None" not in card
-
-
-def test_its_licence_is_left_to_the_publisher(facts: CardFacts) -> None:
-    card = model_card(facts)
+def test_its_licence_is_left_to_the_publisher(export: Export) -> None:
+    card = changed(export)
     head = front_matter(card)
     assert "license" not in head
     assert "# license:" in card
@@ -110,33 +92,20 @@ def test_its_licence_is_left_to_the_publisher(facts: CardFacts) -> None:
     assert {"speculative-decoding", "eagle3", "sglang", "vllm"} <= set(head["tags"])
 
 
-def test_a_target_on_the_hub_is_its_base_model(facts: CardFacts) -> None:
-    assert "base_model" not in front_matter(model_card(facts))
-    assert "`tiny-61`" in model_card(facts)
+def test_a_target_on_the_hub_is_its_base_model(export: Export) -> None:
+    assert "base_model" not in front_matter(changed(export))
+    assert "`tiny-61`" in changed(export)
     for fields in (
         {"target_name": "org/model-8B"},
-        {"target": {**facts.target, "_name_or_path": "org/model-8B"}},
+        {"target": {**export.target, "_name_or_path": "org/model-8B"}},
     ):
-        card = changed(facts, **fields)
+        card = changed(export, **fields)
         assert front_matter(card)["base_model"] == "org/model-8B"
         assert "--model-path org/model-8B" in card
 
 
-def test_figures_stand_with_what_made_them(facts: CardFacts) -> None:
-    card = changed(facts, measured=[ROW])
-    line = next(line for line in card.splitlines() if line.startswith("| spec-bench"))
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    names = ("benchmark", "decoding", "vocabulary", "accepted", "speedup", "tokens_per_s", "outputs")
-    assert cells == [getattr(ROW, name) for name in names]
-    assert "spec-bench, 480 questions: One GPU, float32, 2026-01-02, VocabForge 0.1.0." in card
-    assert "Not all of these figures" not in card
-    other = changed(facts, measured=[dataclasses.replace(ROW, same=False, benchmark="a|b")])
-    assert "Not all of these figures" in other
-    assert "a\\|b" in other, "a bar in a cell ends it"
-
-
-def test_commands_for_eagle3(facts: CardFacts) -> None:
-    ours, sglang, vllm = blocks(changed(facts, speculative_tokens=3))
+def test_commands_for_eagle3(export: Export) -> None:
+    ours, sglang, vllm = blocks(changed(export, speculative_tokens=3))
     assert shlex.split(ours)[:2] == ["vocabforge", "generate"]
     words = shlex.split(sglang)
     asked = dict(itertools.pairwise(words))
@@ -150,31 +119,24 @@ def test_commands_for_eagle3(facts: CardFacts) -> None:
     assert config == {"method": "eagle3", "model": "served", "num_speculative_tokens": 3}
 
 
-def test_commands_for_eagle1(facts: CardFacts, shared: TargetTensors) -> None:
+def test_commands_for_eagle1(export: Export, shared: TargetTensors) -> None:
     whole = eagle1(shared)
-    _, sglang = blocks(changed(facts, drafter=whole, layout="eagle"))
+    _, sglang = blocks(changed(export, drafter=whole, layout="eagle"))
     assert "--speculative-algorithm EAGLE " in sglang
     assert "token-map" not in sglang
-    _, vllm = blocks(changed(facts, drafter=whole, layout="eagle", server="vllm"))
+    _, vllm = blocks(changed(export, drafter=whole, layout="eagle", server="vllm"))
     assert '"method": "eagle"' in vllm
     cut = prune_head(whole, subset(), source="s")
-    _, mapped = blocks(changed(facts, drafter=cut, layout="fr-spec"))
+    _, mapped = blocks(changed(export, drafter=cut, layout="fr-spec"))
     assert "--speculative-token-map served/freq_6.pt" in mapped
-    assert "all 61 tokens, by the target's LM head" in changed(facts, drafter=whole, layout="eagle")
+    assert "all 61 tokens, by the target's LM head" in changed(export, drafter=whole, layout="eagle")
 
 
-def test_every_format_has_readers_and_commands(facts: CardFacts) -> None:
+def test_every_format_has_readers_and_commands(export: Export) -> None:
     for name in FORMATS:
-        card = changed(facts, layout=name)
+        card = changed(export, layout=name)
         assert len(blocks(card)) >= 1
         assert (name == "native") == (not readers(name, None))
-    _, vllm, alone = blocks(changed(facts, layout="speculators-eagle3"))
+    _, vllm, alone = blocks(changed(export, layout="speculators-eagle3"))
     assert "--speculative-config" in vllm
     assert alone == "vllm serve served"
-
-
-def test_an_own_full_head_is_told_from_the_targets(facts: CardFacts, folder: Path) -> None:
-    target = HFTarget.load(folder)
-    own = tiny_drafter(target, own_head=61, target_ids=None)
-    assert "by an LM head of its own" in changed(facts, drafter=own)
-    assert "by the target's LM head" in changed(facts, drafter=tiny_drafter(target))

@@ -123,7 +123,12 @@ def test_what_a_server_is_given(server: str, folder: Path, shared: TargetTensors
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(
     "rope",
-    [RopeSettings(), RopeSettings(10_000.0, "linear", 4.0), RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 128)],
+    [
+        RopeSettings(),
+        RopeSettings(10_000.0, "linear", 4.0),
+        RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 128),
+        RopeSettings(1.5e5, "yarn", 8.0, original_positions=32, truncate=False),
+    ],
 )
 def test_written_and_read_again(
     biased: bool, rope: RopeSettings, folder: Path, shared: TargetTensors, tmp_path: Path
@@ -282,8 +287,3 @@ def test_what_is_wrong_with_a_folder_is_said(
     configure(foreign, **fields)
     with pytest.raises(kind, match=words):
         load_drafter(foreign, shared, folder)
-
-
-def test_the_targets_head_may_be_repeated(foreign: Path, folder: Path, shared: TargetTensors) -> None:
-    edit(foreign, lambda tensors: tensors.update({"lm_head.weight": shared.head.bfloat16()}))
-    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])

@@ -236,7 +236,7 @@ def test_damaged_maps_and_weights_are_refused(
         ({"norm_output": "yes"}, "neither true nor false"),
         ({"fc_norm": True, "norm_before_fc": True, "eagle_config": {}}, "no valid sizes"),
         ({"hidden_size": None}, "lacks a field"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "RoPE type"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "RoPE type"),
         ({"eagle_aux_hidden_state_layer_ids": [0, 5], "eagle_config": None}, "not ascending layers"),
         ({"eagle_aux_hidden_state_layer_ids": [5, 2], "eagle_config": None}, "not ascending layers"),
     ],

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.export.importing import folder_digest
 from vocabforge.export.registry import load_drafter
 from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
 
@@ -95,21 +94,6 @@ def test_many_target_states_are_no_hang(tiny: Tiny, good: dict[str, Path], tmp_p
     assert all(one.failed for one in served)
 
 
-def test_sglang_skips_fc_with_one_state(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
-    def one_layer(body: dict[str, Any]) -> None:
-        body.update(num_aux_hidden_states=1, eagle_aux_hidden_state_layer_ids=[4])
-        body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [3]
-
-    def narrow(tensors: dict[str, Any]) -> None:
-        tensors["fc.weight"] = tensors["fc.weight"][:, :32]
-
-    path = changed(good["sglang"], tmp_path / "one", config=one_layer, tensors=narrow)
-    _, served = examine(tiny, path)
-    found = {one.server: one for one in served}
-    assert "skips fc" in found["sglang"].of("layers")[0].found
-    assert found["vllm"].drafter is not None
-
-
 def test_t2d_with_another_count_of_tokens_is_a_row_of_the_doctor(
     tiny: Tiny, good: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -176,8 +160,16 @@ def test_a_token_map_is_a_plain_list_for_the_doctor_too(
         open_folder(path)
 
 
-def test_a_folder_with_folders_has_a_digest(good: dict[str, Path], tmp_path: Path) -> None:
-    path = changed(good["sglang"], tmp_path / "deep")
-    before = folder_digest(path)
-    (path / "logs.json").mkdir()
-    assert folder_digest(path) == before
+def test_sglang_skips_fc_with_one_state(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
+    def one_layer(body: dict[str, Any]) -> None:
+        body.update(num_aux_hidden_states=1, eagle_aux_hidden_state_layer_ids=[4])
+        body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [3]
+
+    def narrow(tensors: dict[str, Any]) -> None:
+        tensors["fc.weight"] = tensors["fc.weight"][:, :32]
+
+    path = changed(good["sglang"], tmp_path / "one", config=one_layer, tensors=narrow)
+    _, served = examine(tiny, path)
+    found = {one.server: one for one in served}
+    assert "skips fc" in found["sglang"].of("layers")[0].found
+    assert found["vllm"].drafter is not None

@@ -205,16 +205,3 @@ def test_every_parameter_matters(tiny: Tiny, tmp_path: Path) -> None:
             drafter.sizes, {**drafter.parameters, name: tensor + 0.05 * torch.randn_like(tensor)}
         )
         assert float((last(other) - right).abs().max()) > 1e-5, name
-
-
-def test_eagles_own_folders_call_themselves_a_llama(tiny: Tiny, good: Path, tmp_path: Path) -> None:
-    other = write(tiny, eagle1(tiny, fc_bias=False), "eagle", tmp_path / "one", server="vllm")
-    for number, (path, name) in enumerate(
-        ((good, "Eagle3LlamaForCausalLM"), (other, "EagleLlamaForCausalLM"))
-    ):
-        plain = changed(
-            path, tmp_path / str(number), config=lambda body: body.update(architectures=["LlamaForCausalLM"])
-        )
-        served = read(tiny, "vllm", plain)
-        assert (served.architecture, served.failed) == (name, False)
-        assert not reader_of("sglang").matches(open_folder(plain))

@@ -70,7 +70,7 @@ def test_remapping_finds_rows_by_target_id_not_by_place(target: HFTarget) -> Non
     assert torch.equal(made.lm_head.weight[1], target.head_weight[4])
     assert torch.equal(made.lm_head.weight[2], drafter.lm_head.weight[5])
     change = change_of(drafter, made)
-    assert (change.before, change.after, change.kept, change.added, change.dropped) == (6, 3, 2, 1, 4)
+    assert [change[name] for name in ("before", "after", "kept", "added", "dropped")] == [6, 3, 2, 1, 4]
 
 
 def test_pruned_rows_are_those_of_d2t(target: HFTarget) -> None:
@@ -124,13 +124,6 @@ def test_other_kinds_of_drafters(target: HFTarget, folder: Path, kind: str) -> N
     assert torch.equal(large.lm_head.weight[inside], small.lm_head.weight)
     assert torch.equal(large.lm_head.weight[~inside], target.head_weight[LARGE[~inside]])
     assert same(revocab_head(large, SMALL), small)
-
-
-def test_the_dtype_stays_and_kept_rows_are_not_rounded_again(target: HFTarget) -> None:
-    drafter = trained(target, SMALL).bfloat16()
-    made = revocab_head(drafter, LARGE)
-    assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
-    assert torch.equal(made.lm_head.weight[torch.isin(LARGE, SMALL)], drafter.lm_head.weight)
 
 
 def test_drift_tells_turned_from_longer_rows(target: HFTarget) -> None:

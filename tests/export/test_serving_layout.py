@@ -13,8 +13,8 @@ import torch
 from tests.export import eagle3_cases as cases
 from tests.export.eagle3_cases import ROPES, config_of, drafter_of
 from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.core.artifact import MANIFEST
+from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
@@ -203,13 +203,3 @@ def test_wrong_target_and_missing_layers_are_refused(target: HFTarget, folder: P
     shallow = tiny_target(tmp_path / "shallow", num_hidden_layers=3)
     with pytest.raises(MismatchError, match="layers that the target does not have"):
         load_drafter(tmp_path / "served", tensors_of(target), shallow)
-
-
-def test_what_is_no_drafter_says_where_one_may_be(target: HFTarget, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder"):
-        load_drafter(tmp_path / "none", tensors_of(target), folder)
-    save_drafter(tmp_path / "run" / "drafter", make(target, False), {})
-    with pytest.raises(DataError, match="no drafter here") as error:
-        load_drafter(tmp_path / "run", tensors_of(target), folder)
-    assert str(tmp_path / "run" / "drafter") in str(error.value)
-    assert open_artifact(tmp_path / "run" / "drafter").kind == "drafter"

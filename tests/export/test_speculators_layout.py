@@ -10,11 +10,9 @@ import torch
 
 from tests.export.eagle3_cases import LAYERS, ROPES, assert_same, config_of, drafter_of, put, shared_of, write
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.export.layouts.interface import Export
 from vocabforge.export.layouts.layer_ids import speculators_layers
 from vocabforge.export.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
-from vocabforge.models.target.hf import read_target_config
 
 H, V, R, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20
 SHAPES = {
@@ -102,18 +100,6 @@ def test_the_whole_configuration(tmp_path: Path) -> None:
     assert [plain[name] for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")] == [
         False
     ] * 4
-
-
-def test_a_folder_of_the_target_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = drafter_of(config_of())
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path)
-    SpeculatorsEagle3.write(
-        tmp_path / "e", Export(drafter, {"num_hidden_layers": 9}, shared_of(drafter), "here", torch.float32)
-    )
-    config = read_target_config(tmp_path / "e")
-    verifier = config["speculators_config"]["verifier"]
-    assert verifier == {"name_or_path": str(tmp_path / "here"), "architectures": []}
 
 
 def test_the_last_layer_can_be_said_and_a_layer_after_it_not(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from vocabforge.models.heads.registry import (
     HeadSizes,
     build_head,
 )
+from vocabforge.models.target.logits import IDENTITY, LogitTransform
 
 VOCAB, HIDDEN, CLUSTERS = 97, 16, 9
 RANKED = (40, 7, 96, 13, 61, 2, 22, 85, 70, 31, 4, 53, 10, 76, 19, 90, 1, 34, 67, 46)
@@ -40,13 +41,19 @@ class Case:
     state: DraftState
 
 
-def make_base(ids: torch.Tensor | None = None, *, seed: int = 0, dtype=torch.float32) -> HeadBase:
+def make_base(
+    ids: torch.Tensor | None = None,
+    *,
+    seed: int = 0,
+    dtype=torch.float32,
+    transform: LogitTransform = IDENTITY,
+) -> HeadBase:
     stream = torch.Generator().manual_seed(seed)
     weight = torch.randn(VOCAB, HIDDEN, generator=stream).to(dtype)
     embedding = torch.randn(VOCAB, HIDDEN, generator=stream).to(dtype)
     if ids is None:
-        return HeadBase(weight, torch.arange(VOCAB), embedding)
-    return HeadBase(weight[ids], ids, embedding)
+        return HeadBase(weight, torch.arange(VOCAB), embedding, transform)
+    return HeadBase(weight[ids], ids, embedding, transform)
 
 
 def make_module(kind: str, *, seed: int = 0, dtype=torch.float32) -> torch.nn.Module | None:
@@ -82,9 +89,10 @@ def make_case(
     dtype=torch.float32,
     requests: int = 1,
     trained: bool = True,
+    transform: LogitTransform = IDENTITY,
 ) -> Case:
     """A head and rows of ``requests`` requests; without ``trained`` a kind that needs no trained part has none."""
-    base = make_base(ids, seed=seed, dtype=dtype)
+    base = make_base(ids, seed=seed, dtype=dtype, transform=transform)
     module = make_module(kind, seed=seed, dtype=dtype) if trained else None
     stream = torch.Generator().manual_seed(seed + 1)
     hidden = torch.randn(rows, HIDDEN, generator=stream).to(dtype)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.decode.drafting import KINDS, make_drafter
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
-from vocabforge.core.errors import ConfigError, MismatchError, UsageError
+from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
 from vocabforge.models.drafters.io import native_sizes, save_drafter
 from vocabforge.models.drafters.registry import check_wishes, drafter_sizes, new_drafter
 from vocabforge.models.target.hf import HFTarget, read_target_config
@@ -104,11 +104,15 @@ def test_sizes_are_the_targets_where_nothing_is_wished(kind: str, folder: Path) 
     assert (sizes.hidden_size, sizes.vocab_size, sizes.draft_vocab_size) == (32, 61, None)
     assert sizes.max_position_embeddings == 256
     assert drafter_sizes(kind, config, draft_vocab_size=9).draft_vocab_size == 9
-    assert drafter_sizes(kind, {"text_config": config, "model_type": "outer"}) == sizes
+    assert drafter_sizes(kind, {"text_config": config, "model_type": "llava"}) == sizes
     with pytest.raises(ConfigError, match="draft_vocab_size 62"):
         drafter_sizes(kind, config, draft_vocab_size=62)
     with pytest.raises(MismatchError, match="lacks a size"):
-        drafter_sizes(kind, {k: v for k, v in config.items() if k != "hidden_size"})
+        drafter_sizes(kind, {"model_type": "vit"})
+    with pytest.raises(DataError, match="does not have this model type"):
+        drafter_sizes(kind, {**config, "model_type": "unheard"})
+    with pytest.raises(DataError, match="cannot read"):
+        drafter_sizes(kind, {**config, "hidden_size": "wide"})
 
 
 def test_wishes_override_the_targets_sizes(folder: Path) -> None:

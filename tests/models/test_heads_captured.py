@@ -39,7 +39,7 @@ def make(form: str, device: str) -> DraftHead:
     """The same head on any device, on the ops."""
     kind = form.removesuffix("-shared").removesuffix("-own").removesuffix("-fp8")
     base = HeadBase(whole(VOCAB, HIDDEN, seed=0), torch.arange(VOCAB), whole(VOCAB, HIDDEN, seed=1))
-    base = HeadBase(*(getattr(base, field.name).to(device) for field in dataclasses.fields(base)))
+    base = HeadBase(base.weight.to(device), base.target_ids.to(device), base.embedding.to(device))
     options = dataclasses.replace(OPTIONS.get(form, HeadOptions()), ops=True)
     return build_head(kind, base, module_of(kind, device), options)
 

@@ -17,6 +17,7 @@ from vocabforge.models.heads.registry import (
 )
 from vocabforge.models.heads.router import Router, top_clusters
 from vocabforge.models.heads.scorer import LowRankScorer, factor_head
+from vocabforge.models.target.logits import IDENTITY
 
 REDUCED = torch.arange(2, VOCAB, 4)
 
@@ -211,6 +212,7 @@ def test_the_exact_head_of_a_drafter() -> None:
         embedding = make_base().embedding
         head_weight = make_base(REDUCED).weight
         target_ids = REDUCED
+        transform = IDENTITY
 
     reduced = exact_head(Fake())
     assert (reduced.KIND, reduced.size) == ("static", len(REDUCED))

@@ -58,7 +58,9 @@ def test_a_quantised_checkpoint_is_the_model_that_it_dequantises_to(
         "what is stored is not what it came from"
     )
     assert decoded(packed) == decoded(plain)
-    assert isinstance(load_decoding_target(packed), TransformersModel), "the lean decoder reads no packed weights"
+    assert isinstance(load_decoding_target(packed), TransformersModel), (
+        "the lean decoder reads no packed weights"
+    )
     assert len(target_fingerprint(packed)) == 64
     assert torch.equal(TargetHead.load(packed).head_weight, target.head_weight), "the head is not packed"
 

@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from tests.cli.cli_support import invoke
-from tests.models.lean_support import run_full
 from tests.pipeline.recipe_targets import ARCHITECTURES, make_chat, make_recipe_target
 from tests.worlds import ROOT
 from vocabforge.core.artifact import open_artifact
-from vocabforge.models.lean.model import load_target
-from vocabforge.models.target.hf import HFTarget
 
 pytestmark = pytest.mark.long
 
@@ -174,15 +170,3 @@ def test_a_shrunken_run_trains(recipe, place):
     for folder in (output / "heads").glob("*"):
         assert math.isfinite(trained[-1]["heads"][folder.name]["loss"])
         open_artifact(folder, "draft-head")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_decoder_computes_every_recipes_target(name, place):
-    """The lean decoder and transformers agree: a drafter trained beside the one is verified by the other."""
-    target = HFTarget.load(place / name, dtype=torch.float32)
-    lean = load_target(place / name, dtype=torch.float32)
-    ids = torch.tensor([[256, 5, 80, 7, 7, 200, 31, 12]])
-    states = target.capture(ids, torch.arange(ids.shape[1])[None], torch.ones_like(ids))
-    logits, features = run_full(lean, ids, target.aux_layers)
-    torch.testing.assert_close(logits, target.logits(states.hidden), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(features, states.features, atol=1e-4, rtol=1e-4)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.artifact import write_artifact
+from vocabforge.core.config import parse_config
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
 
@@ -21,26 +22,22 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
     values: dict[str, Any] = {
         "size": "test",
         "output": root,
-        "seeds": (3,),
+        "seeds": [3],
         "device": "cpu",
+        "mixed_precision": "no",
         "data": {"sources": [{"name": "a"}], "benchmarks": {"spec": 0}},
-        "target": {
-            "optim": {"steps": 1},
-            "max_position_embeddings": 256,
-            "sequence_length": 256,
-            "rows": VOCAB,
-        },
+        "target": {"optim": part, "max_position_embeddings": 256, "sequence_length": 256, "rows": VOCAB},
         "answers": {"train_prompts": 6, "train_tokens": 5, "tokens": 8, "prompt_tokens": 60, "rows": 3},
         "drafters": {
-            "aux_layers": (0, 2, 3),
+            "aux_layers": [0, 2, 3],
             "reduced_size": 40,
             **dict.fromkeys(("full", "reduced", "alone", "router"), part),
         },
         "check": {"tokens": 4},
     }
     for name, section in sections.items():
-        values[name] = values[name] | section if isinstance(section, dict) and name in values else section
-    return StudyConfig.model_validate(values)
+        values[name] = values.get(name, {}) | section if isinstance(section, dict) else section
+    return parse_config(StudyConfig, values, source="test")
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -70,12 +70,6 @@ def test_draws_are_a_function_of_seed_and_step() -> None:
     assert set(alone.ids.tolist()) == {*ids(1, 4), 298, 299}, "the batch does not change who else is drawn"
 
 
-@pytest.mark.parametrize("size", [1, 0, 101])
-def test_a_size_that_cannot_be_is_refused(size: int) -> None:
-    with pytest.raises(UsageError, match=r"(?s)that many tokens.*2 to 100"):
-        CandidateSampler(zipf(100, 50), size, 100, 0)
-
-
 def test_rows_of_a_reduced_head() -> None:
     head = torch.randn(5, 3, requires_grad=True)
     ids = torch.tensor([1, 4, 6, 9, 12])  # the head's rows

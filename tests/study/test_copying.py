@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.worlds import tiny_target
@@ -62,9 +60,10 @@ class Place:
         return found
 
 
-def place(folder: Path, *, tied: bool) -> Place:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
     sizes: dict[str, Any] = {
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": True,
         "vocab_size": VOCAB,
         "hidden_size": HIDDEN,
         "num_hidden_layers": 4,
@@ -73,29 +72,13 @@ def place(folder: Path, *, tied: bool) -> Place:
         "initializer_range": 0.05,
         "rope_theta": 1.0e6,
     }
-    tiny_target(folder, **sizes)
-    if not tied:
-        turn(folder)
-    target = HFTarget.load(folder, aux_layers=(0, 1, 2))
+    target = HFTarget.load(tiny_target(tmp_path_factory.mktemp("target"), **sizes), aux_layers=(0, 1, 2))
     generator = torch.Generator().manual_seed(3)
     texts = torch.stack([torch.randperm(VOCAB, generator=generator)[: LENGTH // 2] for _ in range(6)])
     ids = torch.cat([texts, texts], dim=1)
     ones = torch.ones_like(ids)
     rows = RowBatch(ids, ones.bool(), ones, torch.arange(LENGTH).expand_as(ids))
     return Place(target, OnlineCapture(target, 0)(rows, [("train", i) for i in range(len(ids))]))
-
-
-def turn(folder: Path) -> None:
-    """Give a target a head whose rows are the embeddings, turned: learnt ones are near a linear map of each other."""
-    weights = load_file(folder / "model.safetensors")
-    turned = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(2)))[0]
-    weights["lm_head.weight"] = weights["model.embed_tokens.weight"] @ turned
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return place(tmp_path_factory.mktemp("target"), tied=request.param)
 
 
 def shares(made: Place, drafter: Eagle3Drafter) -> list[float]:

@@ -59,13 +59,6 @@ def test_an_untrained_model_repeats_a_text(changes: dict[str, Any], length: int)
     assert float(up[:, here, here - length + 1].mean()) > 0.9
 
 
-def test_without_the_circuit_it_does_not() -> None:
-    model, ids = llama(), repeated(100)
-    with torch.no_grad():
-        said = model(ids).logits[0, 100:-1].argmax(-1)
-    assert float((said == ids[0, 101:]).float().mean()) < 0.1
-
-
 def test_only_the_circuit_is_kept() -> None:
     model = llama()
     build_induction(model, 256)

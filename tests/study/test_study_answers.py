@@ -12,16 +12,14 @@ import pytest
 
 from tests.study.decoding_support import END, make_study, study_config, write_rows
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.corpus.chat.conversation import parse_conversation
-from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.lean.model import load_target
 from vocabforge.study import stage_answers as answers
 from vocabforge.study.layout import StudyLayout
-from vocabforge.study.stage_answers import fit_prompt, training_prompts
+from vocabforge.study.stage_answers import AnsweringTarget, prompt_ids, training_prompts
 from vocabforge.vocab.counts.table import load_counts
 
 
@@ -59,8 +57,8 @@ def test_the_empty_block_of_thoughts_belongs_to_the_prompt(layout: StudyLayout, 
     )
     (folder / "chat_template.jinja").write_text(template, "utf-8")
     tokenizer = load_tokenizer(folder)
-    found = fit_prompt(tokenizer, [{"role": "user", "content": "Hello"}], 60)
-    assert tokenizer.decode(list(found.ids)) == "Hello[no thoughts]"
+    found = prompt_ids(tokenizer, [{"role": "user", "content": "Hello"}])
+    assert tokenizer.decode(list(found)) == "Hello[no thoughts]"
 
 
 def test_answers_are_plain_decodings(layout: StudyLayout) -> None:
@@ -100,14 +98,14 @@ def test_counts_are_of_the_very_tokens(
     layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept: list[tuple[int, ...]] = []
-    add = AnswerLog.add
+    answer = AnsweringTarget.answer
 
-    def watching(self: AnswerLog, key: str, answer: Any) -> None:
-        if len(answer.response_ids) <= 5:
-            kept.append(answer.response_ids)
-        add(self, key, answer)
+    def watching(self: AnsweringTarget, jobs: Any) -> list[tuple[int, ...]]:
+        found = answer(self, jobs)
+        kept.extend(ids for ids, job in zip(found, jobs) if job.tokens == 5)
+        return found
 
-    monkeypatch.setattr(AnswerLog, "add", watching)
+    monkeypatch.setattr(AnsweringTarget, "answer", watching)
     again = copy_of(layout, tmp_path)
     config = study_config(tmp_path, answers={"tokens": 6, "train_prompts": 12})
     answers.run(config, again)
@@ -128,7 +126,6 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     answers.run(study_config(tmp_path), again)
     assert len(written(again)) == 3
     assert written(again) == written(layout)  # drawn answers, too
-    assert not again.answers.with_name("answers.partial").exists()
     monkeypatch.setattr("vocabforge.study.stage_answers.Decoder", None)
     answers.run(study_config(tmp_path, answers={"rows": 1}), again)  # how many side by side changes nothing
     with pytest.raises(TypeError):
@@ -138,68 +135,15 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     assert max(len(one.continuation.tokens) for one in answers.load_answers(again, "drawn")) == 9
 
 
-def test_a_killed_stage_goes_on(layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    again, config = copy_of(layout, tmp_path), study_config(tmp_path)
-    add, made = AnswerLog.add, []
-
-    def until_killed(self: AnswerLog, key: str, answer: Any) -> None:
-        if len(made) == 5:
-            raise KeyboardInterrupt
-        made.append(key)
-        add(self, key, answer)
-
-    monkeypatch.setattr(AnswerLog, "add", until_killed)
-    with pytest.raises(KeyboardInterrupt):
-        answers.run(config, again)
-    with pytest.raises(ArtifactError):
-        answers.load_answers(again, "greedy")
-    monkeypatch.setattr(AnswerLog, "add", lambda self, key, one: (made.append(key), add(self, key, one)))
-    answers.run(config, again)
-    assert len(made) == len(set(made)) == len(own_rows(layout)) + 2 * 4  # nothing twice
-    assert written(again) == written(layout)
-
-
-def test_of_a_long_prompt_the_end_of_the_last_question_is_left(layout: StudyLayout) -> None:
-    tokenizer = load_tokenizer(layout.target)
+def test_of_a_long_prompt_the_end_is_left(layout: StudyLayout) -> None:
     long = next(one for one in answers.load_answers(layout, "greedy") if one.shortened)
-    text = tokenizer.decode(long.continuation.prompt, skip_special=False)
-    assert 50 < len(long.continuation.prompt) <= 60
-    assert text.startswith("<|user|>\n")
+    assert len(long.continuation.prompt) == 60
+    text = load_tokenizer(layout.target).decode(long.continuation.prompt, skip_special=False)
     assert text.endswith("Ça va? <|end|>\n<|assistant|>\n")
-    talk = [
-        {"role": role, "content": role[0] * 20}
-        for role in ("system", "user", "assistant", "user", "assistant", "user")
-    ]
-    whole = fit_prompt(tokenizer, talk, 1000)
-    assert whole.messages == tuple(talk)
-    assert not whole.shortened
-    last = fit_prompt(tokenizer, talk, len(whole.ids) - 1)
-    assert last.messages == (talk[-1],)
-    for limit in range(len(last.ids) - 1, len(last.ids) - 12, -1):
-        cut = fit_prompt(tokenizer, talk, limit)
-        assert cut.shortened
-        assert limit - 3 < len(cut.ids) <= limit
-    with pytest.raises(UsageError, match="short enough"):
-        fit_prompt(tokenizer, talk, 3)
 
 
-def test_prompts_end_before_the_first_answer_and_damage_is_told(tmp_path: Path) -> None:
+def test_prompts_end_before_the_first_answer(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     messages = [{"role": role, "content": role} for role in ("assistant", "user", "assistant", "user")]
     write_rows(path, [{"messages": messages}] * 3)
     assert [len(one) for one in training_prompts(path, 2)] == [2, 2]
-    write_rows(path, [{"messages": messages}, {"text": "plain"}])
-    with pytest.raises(DataError, match="no conversation") as caught:
-        training_prompts(path, 2)
-    assert f"{path}:2" in caught.value.render()
-    with pytest.raises(DataError, match="missing"):
-        training_prompts(tmp_path / "nowhere", 2)
-
-
-def test_what_cannot_be_is_refused(layout: StudyLayout, tmp_path: Path) -> None:
-    again = copy_of(layout, tmp_path)
-    with pytest.raises(ValueError, match="do not fit into the target"):
-        study_config(tmp_path, answers={"tokens": 255})
-    config = study_config(tmp_path, data={"benchmarks": {"spec": 0, "gone": 0}})
-    with pytest.raises(DataError, match="questions-gone"):
-        answers.run(config, again)

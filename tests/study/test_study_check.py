@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.study.drafted_support import SEED, drafted_config, with_planted
-from vocabforge.core.errors import DataError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.decode.trees.shapes import chain
@@ -21,11 +20,13 @@ from vocabforge.study import stage_check as check
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
+from vocabforge.study.report.results import Checked
 from vocabforge.study.stage_answers import StudyAnswer, Which
-from vocabforge.study.stage_check import StudyCheck, compare_cycles, compare_outputs, judge
+from vocabforge.study.stage_check import TREE, compare_cycles, compare_outputs, judge
 from vocabforge.study.stage_replay import load_replayed
 
 pytestmark = pytest.mark.long
+CHAIN = "chain, greedy"
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +35,18 @@ def layout(drafted: StudyLayout, tmp_path_factory: pytest.TempPathFactory) -> St
 
 
 @pytest.fixture(scope="module")
-def result(layout: StudyLayout) -> StudyCheck:
+def result(layout: StudyLayout) -> Checked:
     check.run(drafted_config(layout.root), layout)
-    return check.load_checked(layout)
+    return read_checked(layout)
+
+
+def read_checked(layout: StudyLayout) -> Checked:
+    return Checked.model_validate_json(layout.checked.read_text("utf-8"))
+
+
+def details(layout: StudyLayout, key: str) -> dict[str, Any]:
+    """What a method did, by mode."""
+    return dict(json.loads((layout.root / "check" / f"seed-{SEED}" / f"{key}.json").read_text())["result"])
 
 
 @pytest.fixture
@@ -49,44 +59,19 @@ def again(layout: StudyLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return StudyLayout(tmp_path)
 
 
-def test_every_method_is_lossless_and_as_replayed(layout: StudyLayout, result: StudyCheck) -> None:
+def test_every_method_is_lossless_and_as_replayed(layout: StudyLayout, result: Checked) -> None:
     keys = [way.key for way in methods(drafted_config(layout.root), layout)]
-    assert list(result.methods) == keys
+    assert list(result.lengths) == keys
     assert result.lossless
     assert result.as_replayed
-    for mode, totals in result.totals.items():
-        assert totals["identical"] == totals["outputs"] == len(keys) * 3
-        assert totals["equal_cycles"] == totals["cycles"]
-        assert (totals["cycles"] > 0) == (mode != "tree")
-    assert result.questions == [["spec", 1], ["spec", 2], ["rare", 1]]
-    made = result.methods[keys[0]][str(SEED)]
-    assert made["chain"]["accepted_length"] > 1.1  # there is something to compare
-    assert made["chain"]["replay"]["outputs"] == 3
-
-
-def test_a_killed_check_resumes_with_the_next_method(
-    again: StudyLayout, result: StudyCheck, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, decoded, measure = drafted_config(again.root), list[str](), check._Sample.measure
-
-    def until_killed(self: Any, way: Any, *given: Any) -> dict[str, Any]:
-        if len(decoded) == 1:
-            decoded.append("killed")
-            raise KeyboardInterrupt
-        decoded.append(way.key)
-        return measure(self, way, *given)
-
-    monkeypatch.setattr(check._Sample, "measure", until_killed)
-    with pytest.raises(KeyboardInterrupt):
-        check.run(config, again)
-    assert not again.checked.exists()
-    check.run(config, again)
-    found = check.load_checked(again).methods
-    first, second = found
-    assert decoded == [first, "killed", second]  # each once
-    assert found == {key: result.methods[key] for key in found}
-    monkeypatch.setattr("vocabforge.study.stage_answers.load_target", None)
-    check.run(config, again)  # nothing is loaded for what is finished
+    assert result.questions == 3
+    for one in result.modes:
+        assert one.identical == one.outputs == len(keys) * 3
+        assert one.equal_cycles == one.cycles
+        assert (one.cycles > 0) == (one.mode != TREE)
+    made = details(layout, keys[0])[CHAIN]
+    assert made["accepted_length"] == result.lengths[keys[0]][CHAIN] > 1.1  # there is something to compare
+    assert made["replay"]["outputs"] == 3
 
 
 def test_a_replay_that_differs_is_found(
@@ -101,10 +86,10 @@ def test_a_replay_that_differs_is_found(
 
     monkeypatch.setattr(check, "load_replayed", planted)
     check.run(config, again)
-    result = check.load_checked(again)
+    result = read_checked(again)
     assert result.lossless
     assert not result.as_replayed
-    (different,) = result.methods[key][str(SEED)]["chain"]["replay"]["different"]
+    (different,) = details(again, key)[CHAIN]["replay"]["different"]
     assert (different["set"], different["question"], different["start"]) == ("spec", 1, 0)
     assert different["decoded"] != different["replayed"]
 
@@ -120,15 +105,15 @@ def test_outputs_that_differ_are_faults(again: StudyLayout, monkeypatch: pytest.
 
     monkeypatch.setattr(Decoder, "generate_batch", spoilt)
     check.run(drafted_config(again.root, check={"questions": 1}), again)
-    result = check.load_checked(again)
+    result = read_checked(again)
     assert not result.lossless
-    for mode, totals in result.totals.items():
-        assert (totals["outputs"], totals["identical"], totals["faults"]) == (4, 2, 2)
-        for seeds in result.methods.values():
-            (one,) = seeds[str(SEED)][mode]["different"]
-            assert (one["set"], one["question"], one["position"]) == ("spec", 1, 4)
-            assert one["expected"] != one["got"]
-    assert result.totals["chain"]["compared"] == 2  # another text has other cycles
+    for one in result.modes:
+        assert (one.outputs, one.identical, one.faults) == (4, 2, 2)
+        for key in result.lengths:
+            (different,) = details(again, key)[one.mode]["different"]
+            assert (different["set"], different["question"], different["position"]) == ("spec", 1, 4)
+            assert different["expected"] != different["got"]
+            assert one.mode == TREE or details(again, key)[one.mode]["replay"]["outputs"] == 1
 
 
 def test_near_ties_are_told_from_faults(layout: StudyLayout) -> None:
@@ -139,7 +124,7 @@ def test_near_ties_are_told_from_faults(layout: StudyLayout) -> None:
     model.lm_head_weight.data[best + 1] = model.lm_head_weight[best]
     place = OutputPosition(prompt, (alone[0],))
     for other, judgement in ((best + 1, "near-tied"), (best + 2, "fault"), (None, "fault")):
-        assert judge(model, place, (best, other), SamplingParams())[0] == judgement
+        assert judge(model, place, (best, other), SamplingParams()) == judgement
 
 
 def test_draws_are_near_ties_only_at_the_border_of_the_number(
@@ -149,11 +134,11 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     model, prompt = load_target(layout.target), (40, 41, 42)
     drawn = Decoder(model).generate(prompt, max_new_tokens=2, stop_ids=(), temperature=1, seed=5).token_ids
     place, sampling = OutputPosition(prompt, (drawn[0],)), SamplingParams(1.0, seed=5)
-    assert judge(model, place, (drawn[1], drawn[1]), sampling)[0] == "near-tied"
+    assert judge(model, place, (drawn[1], drawn[1]), sampling) == "near-tied"
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
-    assert {judge(model, place, (drawn[1], token), sampling)[0] for token in other} == {"fault"}
+    assert {judge(model, place, (drawn[1], token), sampling) for token in other} == {"fault"}
     monkeypatch.setattr("vocabforge.study.stage_check.TOLERANCE", 1e12)
-    assert judge(model, place, (drawn[1], other[0]), sampling)[0] == "near-tied"
+    assert judge(model, place, (drawn[1], other[0]), sampling) == "near-tied"
 
 
 def asked(*tokens: int) -> StudyAnswer:
@@ -180,9 +165,3 @@ def test_an_output_that_ends_elsewhere_is_a_fault() -> None:
     found = compare_outputs([Generation([9, 8], [])], [asked(9, 8, 7)], 3, None, "greedy")  # type: ignore[arg-type]
     (one,) = found["different"]
     assert (one["position"], one["expected"], one["got"], one["judgement"]) == (2, 7, None, "fault")
-
-
-def test_a_file_of_another_version_is_refused(again: StudyLayout) -> None:
-    again.checked.write_text(json.dumps({"schema_version": 1}))
-    with pytest.raises(DataError, match="another version"):
-        check.load_checked(again)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.worlds import DATA, byte_tokenizer, needs_data
+from tests.study.decoding_support import study_config
+from tests.worlds import byte_tokenizer
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.benchmarks import read_questions
@@ -46,19 +46,7 @@ def jsonl(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def study(root: Path, *sources: dict[str, Any], **data: Any) -> StudyConfig:
-    part = {"steps": 1}
-    values = {
-        "size": "test",
-        "output": root / "out",
-        "data": {"root": root, "sources": sources, "benchmarks": {}, **data},
-        "target": {"optim": part},
-        "drafters": {
-            "aux_layers": [0],
-            "reduced_size": 9,
-            **dict.fromkeys(("full", "reduced", "alone", "router"), part),
-        },
-    }
-    return parse_config(StudyConfig, values, source="test")
+    return study_config(root / "out", data={"root": root, "sources": sources, "benchmarks": {}, **data})
 
 
 def read(root: Path, **source: Any) -> Any:
@@ -156,9 +144,8 @@ def test_what_is_held_out_is_not_learnt_and_becomes_questions(tmp_path: Path) ->
         ("German", ("Was ist 2?", "Und?")),
     ]
     assert len(read_questions(layout.questions("sample"))) == 3
-    summary = json.loads((layout.data / "summary.json").read_text())
-    assert summary["sources"][0]["left_out"] == 1
-    assert summary["train"]["conversations"] == 2
+    sources = open_artifact(layout.data, KIND).meta["sources"]
+    assert sources["train"] == {"conversations": 2, "left_out": 1, "skipped": {}}
     jsonl(tmp_path / "train.jsonl", chat("Again", shared))
     with pytest.raises(DataError, match="nothing is left to learn from"):
         run(config, layout)
@@ -205,6 +192,8 @@ def test_former_keys_say_what_to_do(
     with pytest.raises(ConfigError) as caught:
         study(tmp_path, {"name": "one", **source}, **data)
     assert said in caught.value.render()
+    with pytest.raises(ConfigError, match="times was removed"):
+        load_study(RECIPE, "ci", ["times.budget_s=2"])
 
 
 def test_a_given_target_names_its_own_sizes(tmp_path: Path) -> None:
@@ -215,13 +204,3 @@ def test_a_given_target_names_its_own_sizes(tmp_path: Path) -> None:
     )
     assert (own.target.rows, own.target.hidden_size, own.target.num_layers) == (999, 48, 5)
     assert own.target.max_position_embeddings == 8192
-
-
-@needs_data
-@pytest.mark.long
-def test_every_source_of_the_recipe_can_be_read() -> None:
-    data = load_study(RECIPE, "cpu").data.model_copy(update={"root": DATA})
-    for source in data.sources:
-        assert data.file(source.path or Path()).is_file()
-        if source.path is not None and source.path.parts[0] == "corpus":
-            assert read_source(source, data).talks, source.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.stage_drafters import FOLDER, HELDOUT, TRAIN, packed
-from vocabforge.study.steps import run_step
 from vocabforge.vocab.subset.subset import load_subset
 
 pytestmark = pytest.mark.long
@@ -152,44 +150,3 @@ def test_a_killed_training_goes_on_and_a_changed_one_begins_again(
     drafters.run(config, again, 0)
     assert drafter_digest(again.seed(0) / "full" / "drafter") == whole
     assert "Resuming at step 4 of 4" in capsys.readouterr().err
-
-
-def test_seeds_differ_and_share_their_rows(again: StudyLayout) -> None:
-    rows = {path.name for path in (again.root / FOLDER).iterdir()}
-    drafters.run(study_config(again.root, seeds=[0, 5]), again, 5)
-    assert {path.name for path in (again.root / FOLDER).iterdir()} == rows
-    digests = [drafter_digest(again.seed(seed) / "full" / "drafter") for seed in (0, 5)]
-    assert digests[0] != digests[1]
-
-
-def test_without_held_out_sources_the_last_conversations_are_held_out(
-    study: tuple[StudyConfig, StudyLayout], tmp_path: Path
-) -> None:
-    layout = StudyLayout(tmp_path)
-    for name in ("data", "answers", "target"):
-        (tmp_path / name).symlink_to(study[1].root / name)
-    found = packed(study_config(tmp_path, data={"sources": [{"name": "one"}], "benchmarks": {}}), layout)
-    assert (layout.root / FOLDER / HELDOUT).read_text() == ""
-    assert len(found.heldout) > 0
-
-
-def test_only_a_folder_that_another_key_began_is_cleared(tmp_path: Path) -> None:
-    folder, place = tmp_path / "run", tmp_path / "run.json"
-    notes = folder / "notes"
-
-    def step(steps: int, *, fail: bool = False) -> None:
-        def make() -> dict[str, Any]:
-            if fail:
-                raise RuntimeError
-            return {}
-
-        run_step("run", place, {"steps": steps}, make, folder=folder)
-
-    folder.mkdir()
-    notes.write_text("mine")
-    for fail in (True, False):
-        with pytest.raises(RuntimeError) if fail else contextlib.nullcontext():
-            step(1, fail=fail)
-        assert notes.exists()
-    step(2)
-    assert not notes.exists()

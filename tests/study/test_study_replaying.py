@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact, write_artifact
-from vocabforge.core.errors import ArtifactError
 from vocabforge.decode.trees.shapes import chain
 from vocabforge.study import stage_replay as replaying
 from vocabforge.study.layout import StudyLayout
@@ -75,16 +73,3 @@ def test_only_other_inputs_are_replayed_anew(
         count = cycle_offsets([one.continuation for one in load_answers(layout, which)])[-1]
         found = replaying.load_replayed(layout, SEED, which)
         assert {one.ranks.shape for one in found.values()} == {(count, 3 if what == "levels" else 4)}
-
-
-def test_damaged_ranks_are_told(layout: StudyLayout) -> None:
-    artifact = open_artifact(layout.replayed(SEED))
-    ranks = {which: load_file(artifact.file(f"ranks-{which}.safetensors")) for which in ("greedy", "drawn")}
-    with write_artifact(artifact.path, artifact.kind, artifact.meta, overwrite=True) as folder:
-        del ranks["greedy"][next(iter(ranks["greedy"]))]
-        for which, kept in ranks.items():
-            save_file(kept, folder / f"ranks-{which}.safetensors")
-    assert replaying.load_replayed(layout, SEED, "drawn")
-    for seed in (SEED, SEED + 1):
-        with pytest.raises(ArtifactError):
-            replaying.load_replayed(layout, seed, "greedy")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.study.training_support import V, make_inputs, study_config, write_own
-from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
+from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.study import stage_vocab as vocab
 from vocabforge.study.layout import StudyLayout
@@ -28,10 +28,6 @@ def layout(tmp_path: Path) -> StudyLayout:
     return make_inputs(tmp_path / "study")
 
 
-def coverage(layout: StudyLayout) -> dict[str, Any]:
-    return dict(json.loads((layout.vocab / vocab.COVERAGE).read_text()))
-
-
 def stamps(layout: StudyLayout) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in layout.vocab.glob("*/manifest.json")}
 
@@ -45,7 +41,7 @@ def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: StudyLayout
     config = study_config(layout.root)
     vocab.run(config, layout)
     tokenizer = load_tokenizer(layout.target)
-    texts = load_counts(layout.vocab / "counts-texts").domains["train"]
+    texts = load_counts(layout.vocab / "counts-texts")
     own = load_counts(layout.answers / COUNTS)
     said = contents(layout.train_texts)
     for letter in "eotx":
@@ -63,22 +59,6 @@ def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: StudyLayout
     assert [len(load_clusters(layout.clusters(count))) for count in (8, 4)] == [8, 4]
     named = {method.vocab for method in methods(config, layout) if method.vocab is not None}
     assert all(load_subset(path).vocab_size == V for path in named)
-
-
-def test_coverage_of_held_out_texts(layout: StudyLayout) -> None:
-    vocab.run(study_config(layout.root), layout)
-    found = coverage(layout)
-    said = contents(layout.heldout_texts("apart")).encode()
-    heldout = load_counts(layout.vocab / "counts-texts").domains["heldout/apart"]
-    lines = 12  # plain text of a conversation: question and answer with a line break between
-    assert heldout.tokens == len(said) + lines
-    for name, row in found["subsets"].items():
-        subset = load_subset(layout.vocab / name)
-        assert row["size"] == len(subset)
-        assert row["filled"] == subset.filled
-        assert row["coverage"] == subset.coverage
-        assert row["heldout"]["apart"] == pytest.approx(heldout.counts[subset.ids].sum() / heldout.tokens)
-    assert found["subsets"]["trim-100"]["own"] == 1.0 > found["subsets"]["fr-40"]["heldout"]["apart"]
 
 
 def test_only_what_must_be_is_made_again(layout: StudyLayout) -> None:
@@ -115,12 +95,6 @@ def test_counts_of_another_tokenizer_are_refused(layout: StudyLayout) -> None:
         vocab.run(study_config(layout.root), layout)
 
 
-def test_a_study_without_held_out_sources(layout: StudyLayout) -> None:
-    data = {"sources": [{"name": "one"}], "benchmarks": {}}
-    vocab.run(study_config(layout.root, data=data), layout)
-    assert all(row["heldout"] == {} for row in coverage(layout)["subsets"].values())
-
-
 @pytest.mark.parametrize(
     ("methods", "said"),
     [
@@ -138,10 +112,3 @@ def test_more_of_a_ranking_than_there_is(layout: StudyLayout, methods: dict[str,
 def test_more_than_the_vocabulary(layout: StudyLayout, methods: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         vocab.run(study_config(layout.root, methods={"position": [], "cores": [20], **methods}), layout)
-
-
-def test_missing_texts_name_their_stage(layout: StudyLayout) -> None:
-    layout.heldout_texts("apart").unlink()
-    with pytest.raises(DataError) as caught:
-        vocab.run(study_config(layout.root), layout)
-    assert "vocabforge study data" in str(caught.value.remedy)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.study.decoding_support import study_config as least_config
 from tests.train.run_support import WORDS
 from tests.worlds import byte_tokenizer, tiny_target
-from vocabforge.core.config import parse_config
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
@@ -64,22 +64,12 @@ def write_own(layout: StudyLayout, words: Sequence[str], seed: int) -> None:
 
 def study_config(root: Path, **sections: Any) -> StudyConfig:
     """Settings of a study of a few steps; ``sections`` replace keys."""
+    sources = [{"name": "one"}, {"name": "two"}, {"name": "apart", "role": "heldout"}]
     values: dict[str, Any] = {
-        "size": "test",
-        "output": str(root),
         "seeds": [0],
-        "device": "cpu",
         "threads": 1,
-        "mixed_precision": "no",
-        "data": {
-            "sources": [
-                {"name": "one"},
-                {"name": "two"},
-                {"name": "apart", "role": "heldout"},
-            ],
-            "benchmarks": {},
-        },
-        "target": {"hidden_size": 32, "optim": {"steps": 1}},
+        "data": {"sources": sources, "benchmarks": {}},
+        "target": {"hidden_size": 32, "rows": None},
         "drafters": {
             "aux_layers": [0, 1, 2],
             "steps": 2,
@@ -101,8 +91,6 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
             "cores": [20],
         },
     }
-    for section, changes in sections.items():
-        if isinstance(changes, dict):
-            changes = {**values.get(section, {}), **changes}
-        values[section] = changes
-    return parse_config(StudyConfig, values, source="test")
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section if isinstance(section, dict) else section
+    return least_config(root, **values)

@@ -137,6 +137,7 @@ def shown(recipe: str, what: str) -> float:
 def test_a_token_costs_what_the_recipe_says(recipe: str) -> None:
     hidden, wide, heads, kv, vocab, below = SHAPES[recipe]
     target = {
+        "model_type": "llama",
         "hidden_size": hidden,
         "intermediate_size": wide,
         "num_attention_heads": heads,

@@ -16,10 +16,12 @@ from torch.utils.checkpoint import checkpoint
 
 from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.core.errors import MismatchError
+from vocabforge.models.target.logits import IDENTITY, LogitTransform
 from vocabforge.train.loss.fused import LossCosts, LossInputs, make_plan
 from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 
 NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
+TRANSFORMS = st.sampled_from([IDENTITY, LogitTransform(0.25), LogitTransform(1.5, 2.0)])
 
 
 def case(
@@ -82,6 +84,8 @@ def test_fused_equals_naive(data: st.DataObject) -> None:
     reduced = data.draw(st.none() | st.integers(1, vocab))
     rows, positions = data.draw(st.integers(0, 60)), data.draw(st.integers(1, 20))
     arguments = case(data.draw(st.integers(0, 999)), rows, positions, vocab, reduced=reduced, own=7)
+    arguments["transform"] = data.draw(TRANSFORMS)
+    arguments["draft_transform"] = data.draw(TRANSFORMS)
     budget = data.draw(st.sampled_from([1, 4_000, 40_000, 1 << 22]))
     with SmallChunks(budget):
         assert_same(run(arguments, FUSED, -2.5), run(arguments, NAIVE, -2.5))
@@ -105,12 +109,12 @@ class SmallChunks:
 
 def test_naive_is_the_formula_row_by_row() -> None:
     x = case(3, 9, 4, 31, reduced=11)
-    found = run(x, NAIVE)[0]
+    found = run(x | {"transform": LogitTransform(0.5, 3.0), "draft_transform": LogitTransform(2.0)}, NAIVE)[0]
     total = 0.0
     ids = x["target_ids"].tolist()
     for i in range(9):
-        z = (x["target_head"] @ x["teacher"][x["teacher_row"][i]]).tolist()
-        s = (x["draft_head"] @ x["draft"][i]).tolist()
+        z = [3 * math.tanh(v / 6) for v in (x["target_head"] @ x["teacher"][x["teacher_row"][i]]).tolist()]
+        s = [2 * v for v in (x["draft_head"] @ x["draft"][i]).tolist()]
         everything = sum(math.exp(v) for v in z)
         some, own = sum(math.exp(z[v]) for v in ids), sum(math.exp(v) for v in s)
         p = [math.exp(z[v]) / some for v in ids]
@@ -142,8 +146,9 @@ def test_of_equal_maxima_the_first_decides(options: LossOptions) -> None:
     assert run(x, options)[0].correct.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize("transform", [IDENTITY, LogitTransform(0.5, 3.0)])
 @pytest.mark.parametrize("reduced", [None, 20])
-def test_gradients_in_float64(reduced: int | None) -> None:
+def test_gradients_in_float64(reduced: int | None, transform: LogitTransform) -> None:
     x = {
         k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v
         for k, v in case(1, 7, 3, 40, reduced=reduced).items()
@@ -151,7 +156,7 @@ def test_gradients_in_float64(reduced: int | None) -> None:
     draft, head = x.pop("draft").requires_grad_(), x.pop("draft_head").requires_grad_()
 
     def total(d: Tensor, h: Tensor) -> Tensor:
-        return vocab_loss(LossInputs(d, h, **x), FUSED).total
+        return vocab_loss(LossInputs(d, h, **x, draft_transform=transform), FUSED).total
 
     assert torch.autograd.gradcheck(total, (draft, head))
 

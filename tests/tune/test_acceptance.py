@@ -62,28 +62,12 @@ def test_nothing_is_decoded_twice(models: Models, tmp_path: Path) -> None:
     assert source_of(models, tmp_path).rows(ABOUT, lambda: pytest.fail("known"), range(4)) == more
 
 
-def test_everything_that_decides_a_row_is_in_its_key(models: Models, tmp_path: Path) -> None:
-    source = source_of(models, tmp_path)
-    keys = {
-        source.key(ABOUT),
-        source.key({"tree": "chain 4"}),
-        source_of(models, tmp_path, dtype="float16").key(ABOUT),
-        source_of(models, tmp_path, new=25).key(ABOUT),
-        AcceptanceSource(
-            models.model, LivePrompts(PROMPTS.prompts, ()), 24, source.store, {"target": "t"}
-        ).key(ABOUT),
-    }
-    assert len(keys) == 5
-
-
-@pytest.mark.parametrize("damage", ["cut", "key", "row", "list"])
+@pytest.mark.parametrize("damage", ["cut", "row", "list"])
 def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
     store = AcceptanceStore(tmp_path)
     store.write("a" * 64, ABOUT, {"p": row(8, 3)})
     (file,) = tmp_path.glob("*.json")
     body = json.loads(file.read_text("utf-8"))
-    if damage == "key":
-        body["key"] = "b" * 64
     if damage == "row":
         body["rows"]["p"]["cycles"] = -1
     if damage == "list":

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tune.support import make_place, make_table, settings_of
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import PLAIN, read_recipe
 from vocabforge.decode.build.spec import MethodSpec
@@ -18,6 +20,8 @@ from vocabforge.tune.run import tune
 from vocabforge.tune.search.acceptance import AcceptanceSource
 from vocabforge.tune.search.space import HeadChoice
 from vocabforge.tune.settings import MethodSpace, TuneSettings
+from vocabforge.vocab.counts.table import FrequencyTable, save_counts
+from vocabforge.vocab.subset.select import SpecialTokens
 
 TREES = {"depth": "0,1", "topk": "2", "total_nodes": "6"}
 
@@ -62,21 +66,9 @@ def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) 
     page = (out / "report.html").read_text("utf-8")
     assert "another GPU" in page
     assert "what if" in page
-    assert page.count("/s</text>") > 1
-    assert "cycle, ms</text>" in page
+    assert page.count("cycle, ms") == 2
     assert not [word for word in ("http://", "https://", "<script") if word in page]
     assert {"target", "drafter", "tokenizer", "vocabulary v"} <= set(results.inputs)
-
-
-@pytest.mark.usefixtures("no_page")
-def test_times_decide(place: Path, tmp_path: Path) -> None:
-    cheap = tune(tmp_path / "cheap", settings_for(place), space_of(place / "v")).recommendations[0]
-    dear = tune(tmp_path / "dear", settings_for(place, "dear.json"), space_of(place / "v"))
-    assert dear.recommendations[0].method == PLAIN
-    assert cheap.tokens_per_s.value is not None
-    assert dear.plain[0].tokens_per_s.value is not None
-    assert cheap.tokens_per_s.value >= dear.plain[0].tokens_per_s.value
-    assert read_recipe(tmp_path / "dear" / "recipe.yaml").methods  # still something to compare with
 
 
 @pytest.mark.usefixtures("no_page")
@@ -164,14 +156,12 @@ def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_page")
-def test_a_run_killed_in_its_first_write_goes_on(place: Path, tmp_path: Path) -> None:
-    (tmp_path / ".latency.json.tmp-00000000-1-0").write_text("{", "utf-8")
-    assert tune(tmp_path, settings_for(place), space_of(place / "v")).recommendations
-
-
-@pytest.mark.usefixtures("no_page")
 def test_vocabularies_are_cut_into_the_folder(place: Path, tmp_path: Path) -> None:
-    settings = settings_for(place, ranking=place / "v", size=(20, 40))
+    tokenizer = load_tokenizer(place / "t")
+    counts, special = np.arange(tokenizer.vocab_size), SpecialTokens.of(tokenizer)
+    table = FrequencyTable(counts, 1, 1, "corpus", tokenizer.fingerprint, {"x": "y"}, special)
+    save_counts(table, tmp_path / "counts")
+    settings = settings_for(place, ranking=tmp_path / "counts", size=(20, 40))
     results = tune(tmp_path / "out", settings, space_of())
     assert {row.head for row in results.candidates} == {"full", "r20", "r40"}
     assert results.row("r20+chain1").method.vocab == (tmp_path / "out" / "vocab" / "r20").resolve()

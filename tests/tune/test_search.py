@@ -32,16 +32,6 @@ def test_later_rounds_decode_the_better_half_alone() -> None:
     assert by_prompts == [32, 16, 8, 4]
 
 
-def test_what_is_cut_off_by_time_is_no_corner_of_the_space() -> None:
-    for seen in (6, 12):
-        world = Worlds(lengths_of(0.8, 24), Formula(node=1e-5))
-        spent = iter(range(10_000))
-        search(chains(24), world, 8, left=lambda number, spent=spent, seen=seen: seen - next(spent))
-        levels = sorted(int(name.removeprefix("full+chain")) for name in world.decoded)
-        assert levels[0] <= 8
-        assert levels[-1] >= 17
-
-
 def test_each_head_has_its_best_way_in_the_end() -> None:
     found = [*chains(12, "good"), *chains(12, "poor")]
     world = Worlds({**lengths_of(0.8, 12, "good"), **lengths_of(0.3, 12, "poor")}, Formula(node=1e-4))

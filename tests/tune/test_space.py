@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.tune.search.space import HeadChoice, candidates, trees_of
 from vocabforge.tune.settings import MethodSpace
@@ -57,12 +55,3 @@ def test_trees_are_no_wider_than_their_head() -> None:
     assert widest == {"full": 4, "narrow": 2}
     with pytest.raises(UsageError, match="wider"):
         candidates({HeadChoice("one"): 1}, [TreeSetting(topk=2, depth=1, total=5)])
-
-
-def test_names_are_unique_and_fit_for_files() -> None:
-    found = candidates({HeadChoice("full"): 261, HeadChoice("r-k32"): 261}, trees_of(MethodSpace()))
-    names = [one.name for one in found]
-    assert len(set(names)) == len(names)
-    assert not any(set(name) & set("/\\ :*?") for name in names)
-    with pytest.raises(UsageError, match="one name"):
-        candidates({HeadChoice("v"): 9, HeadChoice("v", MethodSpec(vocab=Path("x"))): 9}, trees_of(SPACE))

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tune.support import ROWS, make_place
-from vocabforge.core.errors import ArtifactError, DataError, UsageError
+from tests.tune.support import make_place
+from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.tune.search.space import cut_vocabs
 from vocabforge.vocab.counts.table import FrequencyTable, save_counts
@@ -18,7 +18,7 @@ from vocabforge.vocab.subset.subset import VocabSubset, load_subset, save_subset
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Also ``counts`` of the target's tokenizer and ``ranked``, a subset with forced ids."""
+    """Also ``counts`` of the target's tokenizer."""
     place = make_place(tmp_path_factory.mktemp("cutting"))
     tokenizer = load_tokenizer(place / "t")
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
@@ -27,9 +27,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         counts, 1, 1, "corpus", tokenizer.fingerprint, {"x": "y"}, SpecialTokens.of(tokenizer)
     )
     save_counts(table, place / "counts")
-    ids = np.array([90, 30, 7, 60, 20, 80], dtype=np.int64)
-    subset = VocabSubset.from_ranked(ids, vocab_size=ROWS, fingerprint=tokenizer.fingerprint, forced=(20, 7))
-    save_subset(subset, place / "ranked")
     return place
 
 
@@ -44,21 +41,12 @@ def test_counts_give_the_most_frequent_ids_and_the_end_tokens(place: Path, tmp_p
     assert {10, 11, 12} <= small
 
 
-def test_a_subset_gives_its_first_ids_and_all_that_are_forced(place: Path, tmp_path: Path) -> None:
-    ((_, path),) = cut_vocabs(place / "ranked", [3], place / "t", tmp_path)
-    assert load_subset(path).ranked.tolist() == [90, 7, 20]
-    assert load_subset(path).forced == (7, 20)
-    for size in (1, 7):
-        with pytest.raises(UsageError, match="does not have this size"):
-            cut_vocabs(place / "ranked", [size], place / "t", tmp_path)
-
-
 def test_what_is_there_stays_and_what_is_another_goes(place: Path, tmp_path: Path) -> None:
     ((_, path),) = cut_vocabs(place / "counts", [30], place / "t", tmp_path)
     before = (path / "manifest.json").stat().st_mtime_ns
     cut_vocabs(place / "counts", [30], place / "t", tmp_path)
     assert (path / "manifest.json").stat().st_mtime_ns == before
-    other = VocabSubset.from_ranked(np.arange(30), vocab_size=ROWS, fingerprint=load_subset(path).fingerprint)
+    other = VocabSubset.from_ranked(np.arange(30), vocab_size=261, fingerprint=load_subset(path).fingerprint)
     save_subset(other, path, overwrite=True)
     cut_vocabs(place / "counts", [30], place / "t", tmp_path)
     assert load_subset(path).digest() != other.digest()
@@ -66,7 +54,7 @@ def test_what_is_there_stays_and_what_is_another_goes(place: Path, tmp_path: Pat
 
 def test_no_ranking_and_too_few_counts_are_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no ranking"):
-        cut_vocabs(place / "r", [8], place / "t", tmp_path)
+        cut_vocabs(place / "v", [8], place / "t", tmp_path)
     with pytest.raises(DataError) as found:
         cut_vocabs(place / "counts", [200], place / "t", tmp_path)
     assert "--fill" not in str(found.value.remedy)

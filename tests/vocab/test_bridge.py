@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.decode import bridges as toy
 from tests.vocab.family_tokenizers import FAMILIES, loaded
 from tests.vocab.overlap_support import Prepared, hand_made
 from tests.vocab.real_tokenizers import real
@@ -218,11 +217,3 @@ def test_large_real_vocabularies():
     for side in (bridge.target, bridge.drafter):
         (ids,) = side.speller.spell([text])
         assert b"".join(side.forms[token] for token in ids) == text
-
-
-def test_the_mean_length_leaves_out_bytes_kept_for_what_has_no_token():
-    spelled = (None, *(bytes([byte]) for byte in range(256)), b"abcd", b" abcd", "é".encode())
-    printable = 95 + 3  # of ASCII, and line ends and tabs
-    assert toy.side(spelled).mean_bytes == pytest.approx((printable + 4 + 5 + 2) / (printable + 3))
-    assert toy.side((None, b"\xc3", b"\xa9")).mean_bytes == 1  # nothing else is there
-    assert toy.side((b"aa", b"aa", b"b")).mean_bytes == 1.5  # each form once

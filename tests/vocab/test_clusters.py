@@ -18,7 +18,6 @@ from vocabforge.vocab.clusters.clusters import (
     Clusters,
     canonical,
     cluster_figures,
-    default_clusters,
     disagreement,
     invert,
     load_clusters,
@@ -36,21 +35,6 @@ def made(count=200, clusters=10, width=6, zeros=(), seed=0) -> Clusters:
     head = {"digest": "ab" * 32, "rows": count + 3, "padded": 3, "width": width, "dtype": "F32"}
     chosen = KMeansOptions(clusters, 5, seed=seed)
     return make_clusters(rows, chosen, fingerprint="f" * 64, head=head)
-
-
-def given_sizes(*sizes, cosine=None, zero_cluster=None) -> Clusters:
-    """Clusters of these sizes, ids in order."""
-    assignment = np.repeat(np.arange(len(sizes)), sizes)
-    return Clusters(
-        np.arange(len(assignment)),
-        np.concatenate([[0], np.cumsum(sizes)]),
-        assignment.astype(np.int32),
-        np.ones((len(sizes), 1), dtype=np.float32),
-        np.asarray(cosine or [0.5] * len(sizes), dtype=np.float32),
-        zero_cluster,
-        "f",
-        {"width": 1, "padded": 0},
-    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -154,20 +138,3 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path, kind):
     save_clusters(broken, tmp_path / "c")
     with pytest.raises(ArtifactError, match="cannot be read"):
         load_clusters(tmp_path / "c")
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "expected"),
-    [(261, 2), (512, 4), (32_000, 250), (99_999, 781), (100_000, 1024), (151_669, 1024), (50, 2)],
-)
-def test_the_default_number_of_clusters(vocab_size, expected):
-    assert default_clusters(vocab_size) == expected
-
-
-def test_figures_of_known_sizes():
-    figures = cluster_figures(given_sizes(1, 1, 2, 12, cosine=[1.0, 1.0, 0.5, 0.25]))
-    assert figures["sizes"] == {"min": 1, "median": 1.5, "max": 12}
-    assert figures["mean_cosine"] == pytest.approx((1 + 1 + 1 + 3) / 16)
-    entropy = -(2 / 16 * np.log(1 / 16) + 2 / 16 * np.log(2 / 16) + 12 / 16 * np.log(12 / 16))
-    assert figures["balance"] == pytest.approx(entropy / np.log(4))
-    assert cluster_figures(given_sizes(*[3] * 20))["balance"] == pytest.approx(1.0)

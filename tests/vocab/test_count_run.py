@@ -214,14 +214,3 @@ def test_a_worker_that_dies_is_reported(folder, tokenizer, tmp_path, monkeypatch
     monkeypatch.setattr("vocabforge.vocab.counts.shards.futures.ProcessPoolExecutor", Dying)
     with pytest.raises(VocabForgeError, match="finished shards are kept"):
         count_corpus(tokenizer, [folder / "in"], CountOptions(workers=2), tmp_path / "p")
-
-
-def test_what_a_user_should_know_is_said(folder, tokenizer, tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("one<|end|>two<|end|>")
-    domains = {"x": [str(tmp_path / "a.txt")], "y": [str(tmp_path / "a.txt")]}
-    run = count_corpus(tokenizer, [], CountOptions(), tmp_path / "p", domains=domains)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "special token <|end|> stands 2 times" in said
-    assert "the domain y is empty" in said
-    assert "engine plain counts: for less than 1 MiB" in said
-    assert run.table.domains["y"].documents == 0

@@ -55,19 +55,6 @@ def test_a_vocabulary_is_wholly_in_itself(made, name):
     assert overlap.a.needed[0] == 0
 
 
-@pytest.mark.parametrize(("one", "other"), [("byte_level", "unigram"), ("sentencepiece", "word_piece")])
-def test_shared_equals_set_arithmetic(made, one, other):
-    sides = [[form for form in made[name].forms.forms if form] for name in (one, other)]
-    overlap = compare(made[one], made[other])
-    assert overlap.forms == len(set(sides[0]) & set(sides[1])) > 0
-    assert overlap.a.shared == sum(form in sides[1] for form in sides[0])
-    assert overlap.b.shared == sum(form in sides[0] for form in sides[1])
-    for a, b in overlap.pairs.tolist():
-        assert made[one].forms.forms[a] == made[other].forms.forms[b]
-    for column in overlap.pairs.T:
-        assert len(set(column.tolist())) == len(column)
-
-
 def test_of_two_ids_with_the_same_bytes_the_one_that_is_written_is_paired(made):
     """SentencePiece has ``a`` and ``<0x61>``, here the lower id, which it never writes for a text."""
     sentencepiece, plain = made["sentencepiece"], made["byte_level"]
@@ -82,19 +69,6 @@ def test_of_two_ids_with_the_same_bytes_the_one_that_is_written_is_paired(made):
     # Against itself, both are paired, each with its own.
     own = dict(compare(sentencepiece, sentencepiece).pairs.tolist())
     assert (own[written], own[fallback]) == (written, fallback)
-
-
-def test_tokens_needed_by_hand(made):
-    forms = ["the", " the", "\n", "\U0001f642", "qq", "", None]
-    wanted = [form.encode() if form is not None else None for form in forms] + [b"\xf0\x9f", b" \xf0a"]
-    lengths = {name: made[name].speller.lengths(wanted).tolist() for name in FAMILIES}
-    # " the" is one piece, the emoji four bytes, "qq" twice q; half an emoji is two byte tokens.
-    assert lengths["byte_level"][1:] == [1, 1, 4, 2, -1, -1, 2, 3]
-    assert lengths["sentencepiece"][1:] == [1, 1, 4, 2, -1, -1, 2, 3]
-    assert lengths["sentencepiece_plain"][1:] == [1, 0, 0, 2, -1, -1, 0, 0]
-    assert lengths["word_level"] == [0, 1, 0, 0, 0, -1, -1, 0, 0]
-    assert lengths["word_piece"][1] == 1
-    assert lengths["word_piece"][0] > 0  # ##t and so on: a continuation, not the word " the"
 
 
 @given(form=st.text(alphabet=st.sampled_from([*ALPHABET, "\n", "🙂"]), min_size=1, max_size=12))
@@ -174,10 +148,3 @@ def test_corpus_figures_by_hand(tmp_path):
     assert (figures["b"]["tokens"], figures["b"]["shared"]) == (4, 3)  # cc is not A's
     with pytest.raises(DataError, match="no text"):
         compare_on_corpus(a, b, documents("", ""))
-
-
-def test_a_special_token_spelled_in_a_text_comes_back(tmp_path):
-    a = hand_made(tmp_path / "a", ["ab"], eos="<end>")
-    figures = compare_on_corpus(a, a, documents("ab<end>ab"))["a"]
-    assert (figures["exact"], figures["tokens"], figures["shared"]) == (1, 3, 2)
-    assert sum(figures["needed"]) == 2  # the special token has no bytes to spell

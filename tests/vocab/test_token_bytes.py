@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -59,40 +58,6 @@ def sentencepiece_text(text: str) -> str:
 
 
 WHITE = [chr(code) for code in (0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)]
-
-
-@given(UNICODE)
-def test_byte_level_with_a_space_in_front_and_without_a_decoder(made, text):
-    expected = unicodedata.normalize("NFC", text)
-    if expected and not expected.startswith(" "):
-        expected = " " + expected
-    assert joined(made, "byte_level_bare", text) == expected.encode()
-
-
-@given(UNICODE)
-@example("\U0001f642 <0x0A> \u2581 a")
-def test_sentencepiece_with_byte_fallback_gives_the_trimmed_text(made, text):
-    assert joined(made, "sentencepiece", text) == sentencepiece_text(text).encode()
-
-
-@given(WORDS)
-def test_word_piece_writes_a_space_before_each_word(made, words):
-    text = re.sub(" ([?,!])", r"\1", " ".join(words))
-    # BERT drops accents, lower-cases, parts words at spaces and at each mark.
-    plain = text.replace("ï", "i").lower()
-    expected = "".join(" " + word for word in re.findall(r"\w+|[^\w\s]", plain))
-    for name in ("word_piece", "word_piece_bare"):
-        assert joined(made, name, text) == expected.encode()
-
-
-def test_word_piece_clean_up_drops_the_space_before_a_mark(made):
-    assert joined(made, "word_piece_clean", "The Dog, late?") == b" the dog, late?"
-    assert joined(made, "word_piece", "The Dog, late?") == b" the dog , late ?"
-
-
-@given(st.lists(st.sampled_from(["the", "shells", "sea", "lazy"]), max_size=8))
-def test_ends_of_words_are_spaces(made, words):
-    assert joined(made, "suffix_bpe", "  ".join(words)) == "".join(word + " " for word in words).encode()
 
 
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"byte_level_bare", "word_piece_bare", "word_level"}))

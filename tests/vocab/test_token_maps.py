@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tests.worlds import byte_tokenizer
-from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.subset.maps import (
@@ -24,7 +23,7 @@ from vocabforge.vocab.subset.maps import (
     read_fr_spec,
     subset_from_list,
 )
-from vocabforge.vocab.subset.subset import VocabSubset, make_subset, save_subset
+from vocabforge.vocab.subset.subset import VocabSubset, make_subset
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +60,6 @@ def test_round_trips(tokenizer, tmp_path_factory, seed, size):
     table = read_counts_text(files["counts.txt"], tokenizer)
     np.testing.assert_array_equal(table.counts, counts)
     assert table.fingerprint == tokenizer.fingerprint
-
-
-def test_exports_stand_in_the_manifest(tokenizer, tmp_path):
-    what = inputs(tokenizer, np.ones(261, dtype=np.int64), 9)
-    save_subset(what.subset, tmp_path / "s", exports=exporters(["fr-spec", "d2t"], what))
-    artifact = open_artifact(tmp_path / "s", "subset")
-    assert {"freq_9.pt", "d2t.safetensors", "subset.safetensors"} == set(artifact.manifest["files"])
-    (tmp_path / "s" / "freq_9.pt").write_bytes(b"changed")
-    with pytest.raises(Exception, match="another size"):
-        open_artifact(tmp_path / "s", "subset")
 
 
 def test_what_an_export_lacks(tokenizer):
@@ -153,8 +142,3 @@ def test_counts_with_faults(tokenizer, tmp_path, lines, message):
     (tmp_path / "c.txt").write_text("\n".join(lines), "utf-8")
     with pytest.raises(DataError, match=message):
         read_counts_text(tmp_path / "c.txt", tokenizer)
-
-
-def test_counts_with_padded_rows(tokenizer, tmp_path):
-    (tmp_path / "c.txt").write_text("1\n" * 261 + "0\n" * 3)
-    assert read_counts_text(tmp_path / "c.txt", tokenizer).tokens == 261

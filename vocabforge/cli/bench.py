@@ -155,11 +155,7 @@ class BenchRequest(StrictModel):
     )
 
     def head_options(self) -> HeadBenchOptions:
-        """The same as the benchmark takes it.
-
-        Raises:
-            UsageError: a list of numbers that cannot be read.
-        """
+        """The same as the benchmark takes it."""
         from ..study.draft_heads import HeadBenchOptions
 
         return HeadBenchOptions(

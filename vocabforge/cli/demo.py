@@ -1,7 +1,6 @@
 """``vocabforge demo``: the whole pipeline on texts and a target made here, by the commands a user would type.
 
-A step is skipped only if its record says that it finished with the same command and the same inputs (by
-content) and its outputs are unchanged. The record stores hashes, never dates.
+A step is skipped if it finished with the same command, its outputs are there, and no earlier step ran.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import typer
 
 from .. import __version__
 from ..core.console import say
-from ..core.errors import ArtifactError, DataError, UsageError, VocabForgeError
+from ..core.errors import DataError, UsageError, VocabForgeError
 from .app import JsonOption, print_json
 
 _STDERR = 2
@@ -35,17 +34,15 @@ class Step:
 
     Attributes:
         name: key of its record.
-        inputs: files and folders that it reads.
         outputs: files and folders that it makes.
         shown: the command as a user would type it, or what is done.
         command: arguments of the process, the interpreter included.
         again: arguments added when the step made something before that must be replaced.
         run: instead of a command; its argument says whether to replace the outputs.
-        facts: what decides the result of ``run`` beside the inputs.
+        facts: what decides the result beside the command.
     """
 
     name: str
-    inputs: tuple[Path, ...]
     outputs: tuple[Path, ...]
     shown: str = ""
     command: tuple[str, ...] = ()
@@ -54,57 +51,32 @@ class Step:
     facts: Any = None
 
     def key(self) -> str:
-        """Hash of everything that decides the outputs."""
-        body = [__version__, self.name, self.facts, self.shown, [content_hash(path) for path in self.inputs]]
+        """Hash of the command, or of the facts, and of the version."""
+        body = [__version__, self.name, self.facts, self.shown]
         return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def content_hash(path: Path) -> str:
-    """Hash of what a file, an artefact (verified) or another folder holds.
-
-    Raises:
-        ArtifactError: an artefact that is damaged.
-        DataError: nothing there.
-    """
-    # Not for a help page: both load safetensors.
-    from ..core.artifact import MANIFEST, open_artifact
-    from ..core.files import sha256_file
-
-    if path.is_file():
-        return sha256_file(path)
-    if (path / MANIFEST).is_file():
-        return open_artifact(path).content_hash
-    if not path.is_dir():
-        raise DataError("an input of the demo is missing", expected=path)
-    digest = hashlib.sha256()
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        digest.update(f"{file.relative_to(path).as_posix()}\0{sha256_file(file)}\n".encode())
-    return digest.hexdigest()
-
-
-def perform(step: Step, record: Path, *, quiet: bool = False) -> bool:
-    """Run a step unless what it would make is there.
+def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = False) -> bool:
+    """Run a step unless it finished before with the same command.
 
     Args:
         record: ``demo.json``: what was begun and finished in an output folder.
+        stale: an earlier step ran, so that this one's inputs are new.
         quiet: send what commands print on stdout to stderr.
 
     Returns:
         whether it ran.
-
-    Raises:
-        VocabForgeError: the step failed.
     """
     from ..core.files import atomic_write_json
 
     key, steps = step.key(), _read_record(record)
-    entry = steps.get(step.name)
-    if entry is not None and entry.get("key") == key and entry.get("outputs", ()) == _hashes(step.outputs):
+    entry, made = steps.get(step.name), [path.exists() for path in step.outputs]
+    if not stale and entry == {"key": key, "done": True} and all(made):
         say(f"{step.name}: up to date")
         return False
     # What a begun step left may be replaced; a resumable one goes on if nothing changed.
-    replace = entry is not None and (entry != {"key": key} or any(path.exists() for path in step.outputs))
-    atomic_write_json(record, {"steps": {**steps, step.name: {"key": key}}})
+    replace = entry is not None and (stale or entry.get("key") != key or any(made))
+    atomic_write_json(record, {"steps": {**steps, step.name: {"key": key, "done": False}}})
     if step.run is not None:
         say(f"\n{step.shown}")
         step.run(replace)
@@ -112,8 +84,7 @@ def perform(step: Step, record: Path, *, quiet: bool = False) -> bool:
         extra = [step.again] if replace else []
         say(f"\n$ {' '.join([step.shown, *extra])}")
         _call([*step.command, *extra], step.name, quiet=quiet)
-    entry = {"key": key, "outputs": [content_hash(path) for path in step.outputs]}
-    atomic_write_json(record, {"steps": {**steps, step.name: entry}})
+    atomic_write_json(record, {"steps": {**steps, step.name: {"key": key, "done": True}}})
     return True
 
 
@@ -125,14 +96,6 @@ def _read_record(record: Path) -> dict[str, dict[str, Any]]:
         return dict(read_json(record, "demo's record").get("steps", {}))
     except DataError:
         return {}
-
-
-def _hashes(outputs: tuple[Path, ...]) -> list[str] | None:
-    """Hashes of the outputs; None if one is missing or damaged."""
-    try:
-        return [content_hash(path) for path in outputs]
-    except (ArtifactError, DataError):
-        return None
 
 
 def _call(command: list[str], name: str, *, quiet: bool) -> None:
@@ -216,8 +179,7 @@ def demo(
 ) -> None:
     """Make texts, tokenizer and target, train an EAGLE-3 drafter, export it, and measure it.
 
-    Needs no network. Prints every command before it runs. The same command again skips what is there, valid
-    and made from the same inputs, and goes on where it was stopped.
+    Needs no network. Prints every command before it runs. The same command again goes on where it was stopped.
     """
     from ..core.files import read_json
     from ..evaluate.results.schema import read_results
@@ -225,7 +187,9 @@ def demo(
 
     start = time.monotonic()
     steps = _steps_until(demo_steps(output, size), until)
-    ran = [perform(step, output / "demo.json", quiet=as_json) for step in steps]
+    ran = False
+    for step in steps:
+        ran |= perform(step, output / "demo.json", stale=ran, quiet=as_json)
     if until is not None:
         if as_json:
             print_json({"outputs": [str(path) for path in steps[-1].outputs]})
@@ -234,13 +198,13 @@ def demo(
     results = output / "eval" / "results.json"
     if as_json:
         print_json({"report": str(output / "eval" / "report.html"), "results": read_json(results, "result")})
-    elif not ran[-1]:
+    elif not ran:
         print_tables(read_results(results), output / "eval")
     say(f"Done in {time.monotonic() - start:.0f} s. The report: {output / 'eval' / 'report.html'}")
 
 
 def demo_steps(output: Path, size: Size) -> list[Step]:
-    """The steps in order; later ones name the outputs of earlier ones as their inputs."""
+    """The steps in order."""
     scale, texts, target, run = SCALES[size], output / "texts", output / "target", output / "drafter"
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
     counts, subset, drafter = output / "counts", output / "subset", run / "drafter"
@@ -250,29 +214,29 @@ def demo_steps(output: Path, size: Size) -> list[Step]:
         _sample_step(texts, (train, heldout, questions), scale),
         _target_step(target, train, heldout, scale),
         _command(
-            "counts", (train, target), counts,
+            "counts", counts,
             "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant", "--output", counts,
         ),
         _command(
-            "subset", (counts,), subset,
+            "subset", subset,
             "select-vocab", "--counts", counts, "--size", scale.subset, "--output", subset,
         ),
         _command(
-            "drafter", (config, train, heldout, target), drafter,
+            "drafter", drafter,
             "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{train}]",
-            f"data.heldout=[{heldout}]", *scale.drafter.split(), again="--fresh",
+            f"data.heldout=[{heldout}]", *scale.drafter.split(), again="--fresh", facts=config.read_text("utf-8"),
         ),
         _command(
-            "export native", (drafter,), full,
+            "export native", full,
             "export", "--drafter", drafter, "--format", "native", "--output", full,
         ),
         _command(
-            "export sglang-eagle3", (drafter, subset, target), restricted,
+            "export sglang-eagle3", restricted,
             "export", "--drafter", drafter, "--format", "sglang-eagle3", "--vocab", subset, "--target", target,
             "--output", restricted,
         ),
         _command(
-            "eval", (target, questions, full, restricted), evaluation,
+            "eval", evaluation,
             "eval", "--target", target, "--drafter", f"eagle3={full}",
             "--drafter", f"eagle3-{scale.subset}={restricted}", "--benchmark", questions,
             *scale.evaluation.split(), "--output", evaluation,
@@ -280,13 +244,11 @@ def demo_steps(output: Path, size: Size) -> list[Step]:
     ]  # fmt: skip
 
 
-def _command(
-    name: str, inputs: tuple[Path, ...], output: Path, *words: object, again: str = "--overwrite"
-) -> Step:
+def _command(name: str, output: Path, *words: object, again: str = "--overwrite", facts: Any = None) -> Step:
     """A ``vocabforge`` command that makes one folder."""
     given = [str(word) for word in words]
     shown = shlex.join(["vocabforge", *given])
-    return Step(name, inputs, (output,), shown, (sys.executable, "-m", "vocabforge", *given), again)
+    return Step(name, (output,), shown, (sys.executable, "-m", "vocabforge", *given), again, facts=facts)
 
 
 def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step:
@@ -298,7 +260,7 @@ def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step
     def write(_replace: bool) -> None:
         write_sample(folder, 0, sizes)
 
-    return Step("texts", (), outputs, facts=sizes.model_dump(), shown=shown, run=write)
+    return Step("texts", outputs, facts=sizes.model_dump(), shown=shown, run=write)
 
 
 def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale) -> Step:
@@ -319,15 +281,11 @@ def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale) -> Ste
         )
 
     facts = config.model_dump(mode="json")
-    return Step("target", (train, heldout), (folder,), facts=facts, shown=shown, run=make)
+    return Step("target", (folder,), facts=facts, shown=shown, run=make)
 
 
 def _steps_until(steps: list[Step], last: str | None) -> list[Step]:
-    """The steps up to the one called ``last``; all of them without a name.
-
-    Raises:
-        UsageError: there is no such step.
-    """
+    """The steps up to the one called ``last``; all of them without a name."""
     names = [step.name for step in steps]
     if last is None:
         return steps
@@ -337,11 +295,7 @@ def _steps_until(steps: list[Step], last: str | None) -> list[Step]:
 
 
 def recipe(name: str) -> Path:
-    """A recipe of the ``recipes`` folder, from the source tree or the current folder.
-
-    Raises:
-        DataError: it is in neither place.
-    """
+    """A recipe of the ``recipes`` folder, from the source tree or the current folder."""
     places = [Path("recipes") / name, Path(__file__).resolve().parents[2] / "recipes" / name]
     for place in places:
         if place.is_file():

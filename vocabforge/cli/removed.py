@@ -36,9 +36,13 @@ REMOVED: dict[str, dict[str, str]] = {
         "them out, filter the rows of `responses.jsonl` by `generation.answers[].finish_reason`",
     },
     "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
+    "eval": {
+        "--benchmark-format": "the first row tells the format: `spec-bench`, `human-eval`, `gsm8k` or conversations"
+    },
     "report": {
         "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"
     },
+    "study": {"--seed": "add `seeds=[N]`; a later run with more seeds takes over what is made"},
     "tune": {
         "--measure-budget": "latency takes a tenth of `--seconds`",
         "--router-budget": "use `--budget`, as in eval; the time for measuring is `--seconds`",

@@ -17,7 +17,7 @@ class StudyRequest(StrictModel):
 
     stages: tuple[str, ...] = option(
         ...,
-        "data, target, answers, vocab, drafters, replay, check, times, report, or all; overrides of the configuration "
+        "data, target, answers, vocab, drafters, replay, check, report, or all; overrides of the configuration "
         "may follow.",
         "STAGE... [KEY.SUB=VALUE...]",
         positional=True,
@@ -25,13 +25,12 @@ class StudyRequest(StrictModel):
     size: str = option("cpu", "Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`.")
     config: Path | None = option(None, "The study [default: recipes/study/study.yaml].", short="-c")
     output: Path | None = option(None, "Folder of everything [default: runs/study-SIZE].", "DIR")
-    seed: tuple[int, ...] = option((), "Stages drafters and replay: this seed only.", many=True)
 
 
 def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOption = False) -> None:
-    """Train a target and drafters, and compare all draft vocabularies: accepted length and time.
+    """Train a target and drafters, and compare the accepted lengths of all draft vocabularies.
 
-    Stages are run in their order; what is finished is not made again, and an interrupted stage goes on where it
+    Stages are run in their order; what is finished is not made again, and an interrupted training goes on where it
     stopped. The report is in OUTPUT/report.
 
     Example: `vocabforge study all --size cpu`, or one by one: `vocabforge study data target --size cpu`
@@ -53,7 +52,7 @@ def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOptio
         facts = {"stages": about, "config": settings.model_dump(mode="json")}
         print_plan("study", facts, as_json=as_json)
         return
-    perform(settings, names, list(asked.seed) or None)
+    perform(settings, names)
     if as_json:
         record = read_json(settings.output / "stages.json", "record of stages")
         print_json({"output": str(settings.output), "stages": record})

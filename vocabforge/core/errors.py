@@ -83,7 +83,16 @@ class DataError(VocabForgeError):
 
 
 class UnsupportedError(DataError):
-    """A sound model that this part of the program does not compute; another part may."""
+    """A sound model that the lean decoder does not compute; Transformers' own code may."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str | None = "decode it by Transformers' own code: --target-backend transformers",
+        **details: object,
+    ) -> None:
+        super().__init__(message, remedy=remedy, **details)
 
 
 class ArtifactError(VocabForgeError):

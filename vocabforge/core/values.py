@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from .errors import ConfigError, UsageError
 from .hub import model_name
+
+Backend = Literal["auto", "lean", "transformers"]  # which code computes a target
 
 
 def parse_size(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -23,7 +24,7 @@ from ..models.lean.model import LeanModel
 from ..models.target.fingerprint import target_fingerprint
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .checks import Finding, Report
-from .target import TargetFacts, check_config, check_loads, check_weights, not_finite, probe_ids
+from .target import TargetFacts, check_loads, check_weights, not_finite, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
 _TOKENS = 16
@@ -103,7 +104,7 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
 
 def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
     """It loads, and every value is finite; the value is the drafter."""
-    tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
+    tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight, target.model.transform)
     drafter, _ = load_drafter(path, tensors, target.path)
     if broken := not_finite(drafter.named_parameters()):
         return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
@@ -164,9 +165,11 @@ def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[Non
 def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
     head = exact_head(drafter)
-    topk = min(4, head.size)
+    topk = 1 if target.model.config.recurrent else min(4, head.size)
     depth = min(3, (drafter.max_steps or 4) - 1)
-    settings = TreeSettings(topk=topk, depth=depth, total_nodes=min(16, 1 + topk + depth * topk**2))
+    settings = TreeSettings(
+        topk=topk, depth=depth, total_nodes=max(depth + 2, min(16, 1 + topk + depth * topk**2))
+    )
     return compare_output(target, tree_proposer(target.model, drafter, head, settings))
 
 
@@ -209,7 +212,7 @@ def check_draft_model(report: Report, path: Path, target: TargetFacts | None) ->
     """Add the rows of a draft model."""
     config = report.run(GROUP, "kind", check_kind, path)
     count = report.run(GROUP, "weight files", check_weights, path)
-    model = report.run(GROUP, "loads", check_loads, path, config, count)
+    model = report.run(GROUP, "loads", check_model_loads, path, config, count)
     way = report.run(
         GROUP, "tokenizer", check_vocabularies, path, config, target, target and target.tokenizer
     )
@@ -219,9 +222,18 @@ def check_draft_model(report: Report, path: Path, target: TargetFacts | None) ->
 
 
 def check_kind(path: Path) -> Finding[LeanConfig]:
-    """As for a target's configuration."""
-    found = check_config(path)
-    return Finding(f"a draft model: {found.found}", value=found.value)
+    """The lean decoder, which runs draft models, knows its architecture."""
+    config = LeanConfig.from_hf_config(path)
+    return Finding(
+        f"a draft model: {config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
+        f"{config.vocab_size:,} rows",
+        value=config,
+    )
+
+
+def check_model_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
+    """As for a target; the lean decoder knows it, so that is what it is loaded as."""
+    return cast("Finding[LeanModel]", check_loads(path, config, count))
 
 
 def check_vocabularies(

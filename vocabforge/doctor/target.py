@@ -1,4 +1,4 @@
-"""Checks of a target: weights, tokenizer, chat template, and the lean decoder against Hugging Face."""
+"""Checks of a target: weights, tokenizer, chat template, and our decoding against Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,12 @@ from ..corpus.chat.render import render_with_mask
 from ..corpus.tokenizer.files import eos_ids_in
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.identity.rounding import whole_pass
+from ..models.backends import lean_problem, load_decoding_target
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.lean.config import LeanConfig
-from ..models.lean.model import LeanModel, load_target
 from ..models.target.hf import HFTarget, check_tokenizer_fits
+from ..models.target.interface import Target
+from ..models.target.load import read_target_config
+from ..models.target.text_config import text_config
 from .checks import Finding, Report
 from .machine import free_memory
 
@@ -35,11 +38,13 @@ class TargetFacts:
 
     Attributes:
         tokenizer: None where it could not be loaded or does not fit.
+        trained: the same as training sees it; None where there was no memory for it.
     """
 
     path: Path
-    model: LeanModel
+    model: Target
     tokenizer: TextTokenizer | None
+    trained: HFTarget | None = None
 
 
 def check_target(report: Report, path: Path, tokenizer_path: Path | None = None) -> TargetFacts | None:
@@ -48,18 +53,21 @@ def check_target(report: Report, path: Path, tokenizer_path: Path | None = None)
     count = report.run(GROUP, "weight files", check_weights, path)
     model = report.run(GROUP, "loads", check_loads, path, config, count)
     tokenizer = report.run(GROUP, "tokenizer", check_tokenizer, path, tokenizer_path or path, config)
-    report.run(GROUP, "logits", check_logits, path, model, tokenizer or ())
+    trained = report.run(GROUP, "logits", check_logits, path, model, tokenizer or ())
     report.run(GROUP, "end tokens", check_eos, path, tokenizer)
     report.run(GROUP, "chat template", check_chat_template, tokenizer)
-    return None if model is None else TargetFacts(path, model, tokenizer)
+    return None if model is None else TargetFacts(path, model, tokenizer, trained)
 
 
-def check_config(path: Path) -> Finding[LeanConfig]:
-    """The lean decoder knows the architecture; the value is the configuration."""
-    config = LeanConfig.from_hf_config(path)
+def check_config(path: Path) -> Finding[Any]:
+    """The value is the text model's configuration, with Transformers' names of sizes."""
+    problem = lean_problem(path)
+    config = text_config(read_target_config(path), path)
+    names = ", ".join(getattr(config, "architectures", None) or [str(config.model_type)])
     return Finding(
-        f"{config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
-        f"{config.vocab_size:,} rows, {config.max_positions:,} positions",
+        f"{names}, {config.num_hidden_layers} layers, hidden size {config.hidden_size:,}, "
+        f"{config.vocab_size:,} rows; computed by "
+        + ("the lean decoder" if problem is None else f"Transformers' own code ({problem.message})"),
         value=config,
     )
 
@@ -73,7 +81,7 @@ def check_weights(path: Path) -> Finding[int]:
     return Finding(f"{count:,} parameters as {kinds} in {len(files)} file(s)", value=count)
 
 
-def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
+def check_loads(path: Path, config: Any, count: int) -> Finding[Target]:
     """It fits into memory, loads, and every value is finite; the value is the model in fp32."""
     needed, free = count * _FP32, free_memory()
     if free is not None and needed > free:
@@ -82,18 +90,22 @@ def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel
             "skipped",
             "run the doctor where the target fits into memory",
         )
-    model = load_target(path)
+    model = load_decoding_target(path)
     if broken := not_finite(model.named_parameters()):
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",
             "failed",
             "fetch or make the weights again",
         )
-    tied = "shared with" if model.lm_head is None else "apart from"
-    return Finding(f"all tensors of {config.architecture}, LM head {tied} the embedding", value=model)
+    tied = "shared with" if model.lm_head_weight is model.embedding else "apart from"
+    return Finding(
+        f"all tensors of {model.config.architecture}, {model.config.max_positions:,} positions, LM head {tied} "
+        "the embedding",
+        value=model,
+    )
 
 
-def check_tokenizer(path: Path, tokenizer_path: Path, config: LeanConfig) -> Finding[TextTokenizer]:
+def check_tokenizer(path: Path, tokenizer_path: Path, config: Any) -> Finding[TextTokenizer]:
     """It loads, and every id has a row in the target's head."""
     tokenizer = load_tokenizer(tokenizer_path)
     rows = config.vocab_size
@@ -111,7 +123,7 @@ def not_finite(parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
     return [name for name, tensor in parameters if not bool(torch.isfinite(tensor).all())]
 
 
-def probe_ids(model: LeanModel, tokenizer: TextTokenizer | None) -> list[int]:
+def probe_ids(model: Target, tokenizer: TextTokenizer | None) -> list[int]:
     """A short prompt: a sentence, or rows spread over the vocabulary where there is no tokenizer."""
     most = min(24, model.config.max_positions // 2)
     if tokenizer is not None and (ids := tokenizer.encode(_TEXT, add_special=True)):
@@ -120,21 +132,22 @@ def probe_ids(model: LeanModel, tokenizer: TextTokenizer | None) -> list[int]:
 
 
 @torch.inference_mode()
-def check_logits(path: Path, model: LeanModel, tokenizer: TextTokenizer | tuple[()]) -> Finding[None]:
-    """The lean decoder and Hugging Face's model on one prompt, in fp32."""
-    needed, free = sum(p.numel() for p in model.parameters()) * _FP32, free_memory()
+def check_logits(path: Path, model: Target, tokenizer: TextTokenizer | tuple[()]) -> Finding[HFTarget]:
+    """The decoder against Hugging Face's model on one prompt, in fp32; the value is that model as training has it."""
+    needed, free = sum(p.numel() for _, p in model.named_parameters()) * _FP32, free_memory()
     if free is not None and needed > free:
         return Finding("no memory for a second copy of the target to compare with", "skipped")
     ids = torch.tensor([probe_ids(model, tokenizer or None)])
-    lean = model.logits(whole_pass(model, ids).hidden)[0]  # (T, V)
-    theirs = HFTarget.load(path).model(input_ids=ids, use_cache=False).logits[0].float()
-    difference, size = float((lean - theirs).abs().max()), float(theirs.abs().max())
+    ours = model.logits(whole_pass(model, ids).hidden)[0]  # (T, V)
+    trained = HFTarget.load(path)
+    theirs = trained.model(input_ids=ids, use_cache=False).logits[0].float()
+    difference, size = float((ours - theirs).abs().max()), float(theirs.abs().max())
     found = f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
     if not difference <= _TOLERANCE * max(1.0, size):
         return Finding(
             found, "failed", "decoding would not be this model's: report the config.json of this target"
         )
-    return Finding(found)
+    return Finding(found, value=trained)
 
 
 def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:

@@ -9,82 +9,50 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.console import markdown_table
-from ..models.drafters.interface import Drafter
+from ..models.target.load import dtype_name
+from .layouts.interface import Export
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
 
 
-@dataclass(frozen=True)
-class MeasuredMethod:
-    """One method of an evaluation, in words, figures with their 95% intervals.
+def model_card(name: str, layout: str, export: Export, sections: Sequence[str] = ()) -> str:
+    """The card of a folder.
 
-    ``made`` tells machine, dtype, temperature, date and version; ``same`` if it drafted with the exported vocabulary.
+    Args:
+        name: of the folder. layout: row of the table of formats.
+        export: what the folder is written from; its ``meta`` and ``config`` are the drafter's training export.
+        sections: further ones, in Markdown.
     """
-
-    benchmark: str
-    decoding: str
-    vocabulary: str
-    accepted: str
-    speedup: str
-    tokens_per_s: str
-    outputs: str
-    made: str
-    same: bool = True
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """What a card says."""
-
-    name: str  # of the folder
-    layout: str  # row of the table of formats
-    drafter: Drafter
-    target: Mapping[str, Any]  # its ``config.json``
-    target_name: str  # name or path
-    dtype: str
-    server: str | None = None  # see ``Export.server``
-    speculative_tokens: int = 5
-    meta: Mapping[str, Any] = field(default_factory=dict)  # facts of the drafter's manifest
-    recipe: Mapping[str, Any] = field(default_factory=dict)  # the configuration it was trained with
-    coverage: float | None = None  # share of counted tokens that the draft vocabulary holds, if it is known
-    measured: Sequence[MeasuredMethod] = ()
-    sections: Sequence[str] = ()  # further ones, in Markdown
-
-
-def model_card(facts: CardFacts) -> str:
-    target = base_model(facts)
-    kind = _LABELS.get(facts.drafter.kind, facts.drafter.kind)
+    kind = _LABELS.get(export.drafter.kind, export.drafter.kind)
     parts = [
-        _front_matter(facts),
-        f"# {facts.name}",
-        f"{'An' if kind[0] == 'E' else 'A'} {kind} drafter for speculative decoding with `{target}`. It proposes "
-        "tokens; the target checks them, so that the output is the target's own.",
-        _table("## Drafter", ("", ""), _drafter_rows(facts, kind)),
-        _training(facts),
-        _measured(facts),
-        *facts.sections,
-        "## Use\n\n" + _commands(facts),
+        _front_matter(layout, export),
+        f"# {name}",
+        f"{'An' if kind[0] == 'E' else 'A'} {kind} drafter for speculative decoding with `{base_model(export)}`. It "
+        "proposes tokens; the target checks them, so that the output is the target's own.",
+        _table("## Drafter", ("", ""), _drafter_rows(layout, export, kind)),
+        _training(export),
+        *sections,
+        "## Use\n\n" + _commands(name, layout, export),
         "## Licence\n\nSet by whoever publishes this folder (`license:` above); the target's licence may bind it.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def base_model(facts: CardFacts) -> str:
-    for name in (facts.target.get("_name_or_path"), facts.target_name):
+def base_model(export: Export) -> str:
+    for name in (export.target.get("_name_or_path"), export.target_name):
         if isinstance(name, str) and _REPOSITORY.fullmatch(name) and not Path(name).exists():
             return name
-    return Path(facts.target_name).name or facts.target_name
+    return Path(export.target_name).name or export.target_name
 
 
-def _front_matter(facts: CardFacts) -> str:
-    target = base_model(facts)
-    tags = ["speculative-decoding", "draft-model", facts.drafter.kind, *readers(facts.layout, facts.server)]
+def _front_matter(layout: str, export: Export) -> str:
+    target = base_model(export)
+    tags = ["speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export.server)]
     lines = [
         "---",
         "# license: name the licence here before publishing",
@@ -97,41 +65,41 @@ def _front_matter(facts: CardFacts) -> str:
     return "\n".join(lines)
 
 
-def _drafter_rows(facts: CardFacts, kind: str) -> list[tuple[str, str]]:
-    drafter, config = facts.drafter, facts.drafter.config
+def _drafter_rows(layout: str, export: Export, kind: str) -> list[tuple[str, str]]:
+    drafter, config = export.drafter, export.drafter.config
     own = sum(p.numel() for p in drafter.parameters())
     rows = [
         ("kind", kind),
         (
             "target",
-            f"`{base_model(facts)}`, {config.vocab_size:,} tokens, hidden size {config.hidden_size:,}",
+            f"`{base_model(export)}`, {config.vocab_size:,} tokens, hidden size {config.hidden_size:,}",
         ),
-        ("layout", f"`{facts.layout}`, {facts.dtype}"),
+        ("layout", f"`{layout}`, {dtype_name(export.dtype)}"),
         ("own parameters", f"{own:,}"),
-        ("draft vocabulary", _vocabulary(facts)),
+        ("draft vocabulary", _vocabulary(export)),
     ]
     if config.aux_layers:
         rows.append(("reads", f"outputs of target layers {', '.join(map(str, config.aux_layers))} (0-based)"))
     elif drafter.reads == "hidden":
         rows.append(("reads", "the target's last hidden states"))
-    if fingerprint := facts.meta.get("tokenizer_fingerprint"):
+    if fingerprint := export.meta.get("tokenizer_fingerprint"):
         rows.append(("tokenizer", f"the target's, fingerprint `{str(fingerprint)[:16]}`"))
     return rows
 
 
-def _vocabulary(facts: CardFacts) -> str:
-    drafter = facts.drafter
+def _vocabulary(export: Export) -> str:
+    drafter = export.drafter
     rows, size = len(drafter.head_weight), drafter.config.vocab_size
     if not drafter.has_own_head:
         return f"all {size:,} tokens, by the target's LM head"
     if rows == size:
         return f"all {size:,} tokens, by an LM head of its own"
-    said = f"{rows:,} of {size:,} tokens"
-    return said if facts.coverage is None else f"{said}, {facts.coverage:.2%} of the tokens counted for it"
+    said, coverage = f"{rows:,} of {size:,} tokens", export.meta.get("coverage")
+    return said if coverage is None else f"{said}, {coverage:.2%} of the tokens counted for it"
 
 
-def _training(facts: CardFacts) -> str:
-    rows = list(_training_rows(facts.meta, facts.recipe))
+def _training(export: Export) -> str:
+    rows = list(_training_rows(export.meta, export.config or {}))
     return _table("## Training", ("", ""), rows) if rows else ""
 
 
@@ -159,23 +127,6 @@ def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterab
         yield "held-out accuracy by draft step", ", ".join(f"{value:.3f}" for value in accuracy)
 
 
-def _measured(facts: CardFacts) -> str:
-    if not facts.measured:
-        return ""
-    head = ("benchmark", "drafting", "draft vocabulary", "accepted length", "speed-up", "tokens/s", "outputs")
-    rows = [astuple(one)[:-2] for one in facts.measured]
-    made = dict.fromkeys(f"{one.benchmark}: {one.made}." for one in facts.measured)
-    notes = [
-        "By VocabForge's own decoder. Accepted length: tokens that one verification commits, the target's own "
-        "included. Speed-up: over plain decoding with the same target on the same machine. In brackets 95% bootstrap "
-        "intervals over questions.",
-        *made,
-    ]
-    if not all(one.same for one in facts.measured):
-        notes.insert(0, "Not all of these figures were measured with the draft vocabulary of this folder.")
-    return _table("## Measured", head, rows) + "\n\n" + "\n\n".join(notes)
-
-
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([title, "", *markdown_table(head, rows, text=len(head))])
 
@@ -196,13 +147,13 @@ def readers(layout: str, server: str | None) -> tuple[str, ...]:
     return _READERS.get(layout, ())
 
 
-def _commands(facts: CardFacts) -> str:
+def _commands(name: str, layout: str, export: Export) -> str:
     # The decoder of VocabForge, then each server that reads the layout; names are quoted for a shell.
-    name, target = shlex.quote(facts.name), shlex.quote(base_model(facts))
-    blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {name} --prompt "..."')]
-    known, count = readers(facts.layout, facts.server), facts.speculative_tokens
-    method = "eagle3" if facts.layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
-    named = facts.target.get("dtype") or facts.target.get("torch_dtype")
+    quoted, target = shlex.quote(name), shlex.quote(base_model(export))
+    blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {quoted} --prompt "..."')]
+    known, count = readers(layout, export.server), export.speculative_tokens
+    method = "eagle3" if layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
+    named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
     )  # a server runs the drafter in the target's
@@ -210,10 +161,10 @@ def _commands(facts: CardFacts) -> str:
         options = [
             f"--model-path {target}",
             f"--speculative-algorithm {method.upper()}",
-            f"--speculative-draft-model-path {name}",
+            f"--speculative-draft-model-path {quoted}",
             *(
-                [f"--speculative-token-map {name}/freq_{len(facts.drafter.head_weight)}.pt"]
-                if facts.layout == "fr-spec"
+                [f"--speculative-token-map {quoted}/freq_{len(export.drafter.head_weight)}.pt"]
+                if layout == "fr-spec"
                 else []
             ),
             f"--speculative-num-steps {count}",
@@ -223,13 +174,13 @@ def _commands(facts: CardFacts) -> str:
         ]
         blocks.append(("SGLang", " \\\n  ".join(["python -m sglang.launch_server", *options])))
     if "vllm" in known:
-        config = json.dumps({"method": method, "model": facts.name, "num_speculative_tokens": count})
+        config = json.dumps({"method": method, "model": name, "num_speculative_tokens": count})
         start = " ".join(["vllm serve", target, *dtype])
         blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
     if "speculators" in known:
-        blocks.append(("vLLM, the target as this folder names it", f"vllm serve {name}"))
+        blocks.append(("vLLM, the target as this folder names it", f"vllm serve {quoted}"))
     parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
-    if facts.layout == "native":
+    if layout == "native":
         parts.append("`vocabforge export` writes it in the layouts of servers.")
     parts.append("`vocabforge doctor --target TARGET --drafter DIR` checks the folder against the target.")
     return "\n\n".join(parts)

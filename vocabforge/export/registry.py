@@ -13,6 +13,7 @@ from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.hf import read_target_config
+from ..models.target.text_config import text_config
 from ..vocab.subset.subset import load_subset
 from .layouts.interface import Layout
 from .revocab import prune_head
@@ -39,7 +40,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
     Raises:
         VocabForgeError: nothing loadable, damaged, or made for another target.
     """
-    layers = int(read_target_config(target_path).get("num_hidden_layers") or 0)
+    layers = int(text_config(read_target_config(target_path), target_path).num_hidden_layers)
     if (path / MANIFEST).is_file():
         artifact = open_artifact(path)
         layouts = map(layout_of, FORMATS)  # imported up to the one that is needed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,26 +19,6 @@ from ..models.checkpoint import LM_HEAD
 from ..models.drafters.interface import Drafter
 from ..models.drafters.registry import new_drafter
 from ..vocab.subset.subset import VocabSubset
-
-
-@dataclass(frozen=True)
-class HeadChange:
-    """What happens to a head's rows: draft tokens before and after, and in both (``kept``).
-
-    Without own rows the drafter shares the target's.
-    """
-
-    before: int
-    after: int
-    own_before: bool
-    own_after: bool
-    kept: int
-    added: int
-    dropped: int
-
-    def to_json(self) -> dict[str, Any]:
-        """By field, for a report."""
-        return asdict(self)
 
 
 def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
@@ -94,25 +73,28 @@ def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
     size = None if weight is None else len(ids)
     config = dataclasses.replace(drafter.config, draft_vocab_size=size)
     target_ids = None if weight is None else ids
-    copied = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, target_ids)
+    copied = new_drafter(
+        drafter.kind, config, drafter.embedding, drafter.target_head, target_ids, drafter.target_transform
+    )
     own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
     copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
     return copied.to(drafter.head_weight).eval().requires_grad_(False)
 
 
-def change_of(before: Drafter, after: Drafter) -> HeadChange:
-    """What :func:`revocab_head` did."""
+def change_of(before: Drafter, after: Drafter) -> dict[str, Any]:
+    """What :func:`revocab_head` did to a head's rows: draft tokens before and after, in both (``kept``), ``added``,
+    ``dropped``; and whether the rows are the drafter's own, before and after."""
     _, known = rows_of(before.target_ids, after.target_ids)
-    kept = int(known.sum())
-    return HeadChange(
-        before=len(before.target_ids),
-        after=len(after.target_ids),
-        own_before=before.has_own_head,
-        own_after=after.has_own_head,
-        kept=kept,
-        added=len(after.target_ids) - kept,
-        dropped=len(before.target_ids) - kept,
-    )
+    old, new, kept = len(before.target_ids), len(after.target_ids), int(known.sum())
+    return {
+        "before": old,
+        "after": new,
+        "own_before": before.has_own_head,
+        "own_after": after.has_own_head,
+        "kept": kept,
+        "added": new - kept,
+        "dropped": old - kept,
+    }
 
 
 @torch.no_grad()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from ..core.console import say
 from ..core.errors import UnsupportedError, UsageError, VocabForgeError
+from ..core.values import Backend
 from .lean.config import LeanConfig
 from .lean.model import load_target, share_target
 from .target.hf import HFTarget
 from .target.interface import Target
 from .target.load import read_target_config
-
-Backend = Literal["auto", "lean", "transformers"]
 
 
 def lean_problem(path: Path) -> VocabForgeError | None:

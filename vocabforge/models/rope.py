@@ -12,13 +12,30 @@ from torch import Tensor
 
 from ..core.errors import DataError, UnsupportedError
 
-ROPE_TYPES = ("default", "linear", "llama3")
-_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
+# Rope type -> the numbers that it needs.
+ROPE_TYPES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+    "longrope": (),
+}
+_EXTENDED = ("llama3", "yarn", "longrope")  # those that know the context before the extension
 
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """Base wavelength and context extension; ``original_positions`` is the context before it, in tokens (llama3)."""
+    """Base wavelength and context extension. None: not of this kind, or as Transformers has it by default.
+
+    Attributes:
+        kind: a row of ``ROPE_TYPES``.
+        original_positions: the context before the extension, in tokens (llama3, yarn, longrope).
+        partial: share of a head's dimensions that is rotated.
+        attention_factor: cosines and sines are multiplied by it (yarn, longrope).
+        beta_fast, beta_slow: turns within the original context between which yarn blends (32 and 1).
+        truncate: yarn's bounds are whole dimensions (true).
+        short_factors, long_factors: longrope's divisors of each frequency, within and beyond the original context.
+    """
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -26,78 +43,155 @@ class RopeSettings:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_positions: int = 8192
+    partial: float | None = None
+    attention_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    truncate: bool | None = None
+    short_factors: tuple[float, ...] | None = None
+    long_factors: tuple[float, ...] | None = None
 
 
-def parse_rope(config: Mapping[str, Any], default_theta: float, source: object = None) -> RopeSettings:
+def layer_ropes(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Layer type -> RoPE settings, of a configuration that has several; nothing where all layers share one."""
+    nested = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return {key: value for key, value in nested.items() if isinstance(value, Mapping)}
+
+
+def parse_rope(
+    config: Mapping[str, Any], default_theta: float, source: object = None, remedy: str | None = None
+) -> RopeSettings:
     """Read RoPE from ``rope_theta`` + ``rope_scaling`` or from ``rope_parameters``.
 
+    Args:
+        remedy: what to do about a type that is not computed; None is that of a target.
+
     Raises:
-        DataError: a rope type that is not computed, a missing or non-positive number.
+        UnsupportedError: a rope type that is not computed, or several of them.
+        DataError: a missing or non-positive number.
     """
+    unsupported: dict[str, Any] = {"source": source} | ({} if remedy is None else {"remedy": remedy})
     nested: Any = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(nested, Mapping) or any(isinstance(value, Mapping) for value in nested.values()):
+    if not isinstance(nested, Mapping) or layer_ropes(config):
         raise UnsupportedError(
             "the configuration's RoPE settings are not one flat table",
             got=nested,
             expected="the same RoPE for every layer",
-            source=source,
-            remedy="choose a model with one RoPE setting",
+            **unsupported,
         )
     kind = nested.get("rope_type", nested.get("type", "default"))
-    if kind not in ROPE_TYPES:
+    if not isinstance(kind, str) or kind not in ROPE_TYPES:
         raise UnsupportedError(
-            "this RoPE type is not computed here",
-            got=kind,
-            expected=", ".join(ROPE_TYPES),
-            source=source,
-            remedy="choose a model with a supported RoPE type",
+            "this RoPE type is not computed here", got=kind, expected=", ".join(ROPE_TYPES), **unsupported
         )
+    theta = nested.get("rope_theta", config.get("rope_theta"))
+    values: dict[str, Any] = {"theta": default_theta if theta is None else theta}
     partial = nested.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
-        raise UnsupportedError(
-            "partial rotary embeddings are not computed here",
-            got=f"partial_rotary_factor {partial}",
-            expected="1.0 or absent",
-            source=source,
-            remedy="choose a model that rotates whole heads",
-        )
-    theta = nested.get("rope_theta", config.get("rope_theta", default_theta))
-    values: dict[str, Any] = {"theta": default_theta if theta is None else theta}
-    if kind != "default":
-        wanted = _LLAMA3_KEYS if kind == "llama3" else ("factor",)
-        values |= {key: nested.get(key) for key in wanted}
-    if kind == "llama3":
+        values["partial"] = partial
+    values |= {key: nested.get(key) for key in ROPE_TYPES[kind]}
+    if kind in _EXTENDED:
+        longest = config.get("max_position_embeddings")
         values["original_positions"] = (
             config.get("original_max_position_embeddings")
             or nested.get("original_max_position_embeddings")
-            or config.get("max_position_embeddings")
+            or longest
         )
+        if kind != "llama3" and nested.get("factor") is None and longest and values["original_positions"]:
+            values["factor"] = longest / values["original_positions"]
+    for key in ("attention_factor", "beta_fast", "beta_slow"):
+        if kind in ("yarn", "longrope") and nested.get(key):
+            values[key] = nested[key]
+
+    def refuse(key: str, value: object, expected: str) -> DataError:
+        return DataError(
+            f"the configuration's RoPE setting {key} is not {expected}",
+            got=repr(value)[:80],
+            expected=f"{expected}, as rope type {kind} needs it",
+            source=source,
+            remedy="correct config.json",
+        )
+
     for key, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise DataError(
-                f"the configuration's RoPE setting {key} is not a positive number",
-                got=repr(value),
-                expected=f"a number, as rope type {kind} needs it",
-                source=source,
-                remedy="correct config.json",
-            )
-    if kind == "llama3":  # some files write 8192.0
+        if not _positive(value):
+            raise refuse(key, value, "a positive number")
+    if kind in _EXTENDED:  # some files write 8192.0
         values["original_positions"] = int(values["original_positions"])
+    if kind == "yarn" and nested.get("truncate") is not None:
+        values["truncate"] = bool(nested["truncate"])
+    if kind == "longrope":
+        values["factor"] = nested.get("factor") or values["factor"]
+        for key in ("short_factor", "long_factor"):
+            factors = nested.get(key)
+            if not isinstance(factors, (list, tuple)) or not factors or not all(map(_positive, factors)):
+                raise refuse(key, factors, "a list of positive numbers")
+            values[key + "s"] = tuple(float(one) for one in factors)
+    if "attention_factor" not in values:
+        values |= _attention_factor(kind, values, nested)
     return RopeSettings(kind=kind, **values)
 
 
-def inverse_frequencies(rope: RopeSettings, head_dim: int) -> Tensor:
-    """Radians per position of each rotated pair, fp32 (head_dim / 2,).
+def _positive(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
+
+
+def _attention_factor(kind: str, values: Mapping[str, Any], nested: Mapping[str, Any]) -> dict[str, float]:
+    """DeepSeek's yarn has its own factors; elsewhere ``default_attention_factor`` holds."""
+    whole, part = nested.get("mscale"), nested.get("mscale_all_dim")
+    if kind != "yarn" or not whole or not part or values["factor"] <= 1:
+        return {}
+    more = 0.1 * math.log(values["factor"])
+    return {"attention_factor": (whole * more + 1) / (part * more + 1)}
+
+
+def default_attention_factor(rope: RopeSettings) -> float:
+    """What cosines and sines are multiplied by if the configuration does not say it.
+
+    Source: YaRN (Peng et al., 2023), equation 22; LongRoPE (Ding et al., 2024), as Phi-3 has it.
+    """
+    if rope.factor <= 1 or rope.kind not in ("yarn", "longrope"):
+        return 1.0
+    if rope.kind == "yarn":
+        return 0.1 * math.log(rope.factor) + 1.0
+    return math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_positions))
+
+
+def attention_factor(rope: RopeSettings) -> float:
+    """What cosines and sines are multiplied by: 1 but for yarn and longrope."""
+    return default_attention_factor(rope) if rope.attention_factor is None else rope.attention_factor
+
+
+def rotated_size(rope: RopeSettings, head_dim: int) -> int:
+    """How many of a head's dimensions are rotated."""
+    return head_dim if rope.partial is None else int(head_dim * rope.partial)
+
+
+def inverse_frequencies(rope: RopeSettings, head_dim: int, length: int = 0) -> Tensor:
+    """Radians per position of each rotated pair, fp32 (rotated_size / 2,).
+
+    Args:
+        length: positions of the pass; beyond the original context longrope takes its long factors.
 
     Source: RoFormer (Su et al., 2021), equation 15; ``linear``: position interpolation (Chen et al., 2023);
-    ``llama3``: long wavelengths divided by ``factor``, medium ones interpolated (Llama 3.1 model card).
+    ``llama3``: long wavelengths divided by ``factor``, medium ones interpolated (Llama 3.1 model card);
+    ``yarn``: YaRN (Peng et al., 2023), section 3.2; ``longrope``: LongRoPE (Ding et al., 2024).
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (rope.theta**exponents)
+    size = rotated_size(rope, head_dim)
+    exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
+    wavelengths = rope.theta**exponents
+    if rope.kind == "longrope":
+        chosen = rope.long_factors if length > rope.original_positions else rope.short_factors
+        return 1.0 / (torch.tensor(chosen) * wavelengths)
+    frequencies = 1.0 / wavelengths
     if rope.kind == "linear":
         return frequencies / rope.factor
-    if rope.kind == "default":
-        return frequencies
+    if rope.kind == "yarn":
+        keep = 1 - _yarn_ramp(rope, size)
+        return 1.0 / (rope.factor * wavelengths) * (1 - keep) + frequencies * keep
+    return _llama3(rope, frequencies) if rope.kind == "llama3" else frequencies
+
+
+def _llama3(rope: RopeSettings, frequencies: Tensor) -> Tensor:
     wavelengths = 2 * math.pi / frequencies
     longest = rope.original_positions / rope.low_freq_factor
     shortest = rope.original_positions / rope.high_freq_factor
@@ -109,26 +203,82 @@ def inverse_frequencies(rope: RopeSettings, head_dim: int) -> Tensor:
     return torch.where(wavelengths < shortest, frequencies, stretched)
 
 
-def rope_at(positions: Tensor, inverse: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def _yarn_ramp(rope: RopeSettings, size: int) -> Tensor:
+    """0 for pairs of many turns within the original context, 1 for those of few: (size / 2,)."""
+
+    def bound(turns: float) -> float:
+        return size * math.log(rope.original_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = bound(rope.beta_fast or 32), bound(rope.beta_slow or 1)
+    if rope.truncate is not False:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    if low == high:
+        high += 0.001
+    return ((torch.arange(size // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+
+
+def rope_at(
+    positions: Tensor,
+    inverse: Tensor,
+    dtype: torch.dtype = torch.float32,
+    *,
+    scale: float = 1.0,
+    size: int | None = None,
+    interleaved: bool = False,
+) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines (..., D) at integer positions (...,); angles are always fp32.
 
     Args:
-        inverse: (D / 2,) from ``inverse_frequencies``.
+        inverse: (rotated_size / 2,) from ``inverse_frequencies``.
         dtype: of the result. The minus of rotate-half is in the first half of the sines.
+        scale: ``attention_factor``.
+        size: D, if some of the head is not rotated.
+        interleaved: pairs are neighbours; rotate with :func:`rotation_partners`.
     """
     angles = positions.unsqueeze(-1) * inverse  # (..., D / 2)
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+    if scale != 1.0:
+        cos, sin = cos * scale, sin * scale
+    if interleaved:
+        cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+    else:
+        cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+    if size is not None and size != cos.shape[-1]:
+        rest = (0, size - cos.shape[-1])
+        cos, sin = torch.nn.functional.pad(cos, rest, value=1.0), torch.nn.functional.pad(sin, rest)
+    return cos.to(dtype), sin.to(dtype)
+
+
+def rotation_partners(rotated: int, size: int, *, interleaved: bool = False) -> Tensor | None:
+    """(D,) the dimension that each one is rotated with; None: that of rotate-half over the whole head."""
+    own = torch.arange(size)
+    if interleaved:
+        return own ^ 1
+    return None if rotated == size else torch.cat((own[:rotated].roll(rotated // 2), own[rotated:]))
 
 
 def rope_tables(settings: RopeSettings, head_dim: int, max_positions: int) -> tuple[Tensor, Tensor]:
-    """``rope_at`` of positions 0 .. max_positions - 1: two fp32 tensors (max_positions, D)."""
-    return rope_at(torch.arange(max_positions), inverse_frequencies(settings, head_dim))
+    """``rope_at`` of positions 0 .. max_positions - 1: two fp32 tensors (max_positions, D).
+
+    longrope takes the long factors for the positions beyond the original context only: a table serves every length.
+    """
+    scale, positions = attention_factor(settings), torch.arange(max_positions)
+    cos, sin = rope_at(positions, inverse_frequencies(settings, head_dim), scale=scale)
+    first = settings.original_positions
+    if settings.kind == "longrope" and max_positions > first:
+        far = rope_at(positions[first:], inverse_frequencies(settings, head_dim, max_positions), scale=scale)
+        cos, sin = torch.cat((cos[:first], far[0])), torch.cat((sin[:first], far[1]))
+    return cos, sin
 
 
-def apply_rope(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+def apply_rope(x: Tensor, cos: Tensor, signed_sin: Tensor, partners: Tensor | None = None) -> Tensor:
     """Rotate the pairs (i, i + D/2) of (..., D) queries or keys by ``rope_at``'s cosines and sines.
+
+    Args:
+        partners: (D,) from :func:`rotation_partners`, for other pairs.
 
     Source: RoFormer (Su et al., 2021), equation 34, in the half-split order of Hugging Face checkpoints.
     """
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
+    other = x.roll(x.shape[-1] // 2, -1) if partners is None else x[..., partners]
+    return torch.addcmul(x * cos, other, signed_sin)

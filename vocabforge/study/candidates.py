@@ -30,12 +30,6 @@ class CandidateSampler:
         size: C, tokens of a step in the mean, beside those of its batch.
         rows: V, rows of the LM head; ids from V' on never occur.
         seed: of the run.
-
-    Attributes:
-        chances: (V,) pi_v, how often a token is taken that is not in the batch; they add up to C.
-
-    Raises:
-        UsageError: ``size`` is not within 2 and ``rows``.
     """
 
     def __init__(self, counts: npt.NDArray[np.int64], size: int, rows: int, seed: int) -> None:

@@ -20,6 +20,7 @@ Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...], Field(min_length=1)]
 
 _PRECISION = "set mixed_precision of the study"
+_TIMES = "no head times are measured; set roofline.rows, .hidden, .bandwidth, .layer_us, .target_us"
 # section -> key of earlier versions -> what to do instead.
 _FORMER = {
     "data": {
@@ -194,12 +195,11 @@ class CheckConfig(StrictModel):
     tree_nodes: Positive = 30
 
 
-class TimesConfig(StrictModel):
-    """What is measured of time, and the larger shape of the roofline (8B models: H = 4,096, V = 151,936)."""
+class RooflineConfig(StrictModel):
+    """The shape of an 8B model and its device, for the byte roofline of the report."""
 
-    budget_s: Annotated[float, Field(gt=0)] = 60.0  # seconds for this model's latency table
-    shape_hidden: Positive = 4096
-    shape_rows: Positive = 151_936
+    hidden: Positive = 4096
+    rows: Positive = 151_936
     bandwidth: Annotated[float, Field(gt=0)] = 4.3e12  # bytes a second
     layer_us: Annotated[float, Field(gt=0)] = 117.0  # a drafter's layer a step
     target_us: Annotated[float, Field(gt=0)] = 3500.0  # the target a cycle
@@ -221,11 +221,12 @@ class StudyConfig(StrictModel):
     methods: MethodsConfig = MethodsConfig()
     replay: ReplayConfig = ReplayConfig()
     check: CheckConfig = CheckConfig()
-    times: TimesConfig = TimesConfig()
+    roofline: RooflineConfig = RooflineConfig()
 
     @model_validator(mode="before")
     @classmethod
     def _removed(cls, values: Any) -> Any:
+        _refuse_former(values, {"times": _TIMES}, "")
         for section, former in _FORMER.items():
             _refuse_former(
                 values.get(section) if isinstance(values, Mapping) else None, former, f"{section}."

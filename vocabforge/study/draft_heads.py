@@ -15,10 +15,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ..core.config import load_config
-from ..core.console import markdown_table
 from ..core.distributed import world_size
 from ..core.errors import UsageError
-from ..core.files import atomic_write, atomic_write_json
+from ..core.files import atomic_write_json
 from ..corpus.regenerate.rows import content_digest
 from ..corpus.tokenizer.tokenizer import load_tokenizer
 from ..decode.build.heads import parse_budget
@@ -36,10 +35,11 @@ from ..train.config import LiveConfig, OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.heads.draft_heads import KINDS
 from ..train.machine import set_threads
+from ..tune.types import setting_of
 from .methods import FULL, StudyHeads, StudyMethod, content_of_method, ranker_methods
 from .steps import clusters_step, drafter_run, router_run, run_step, subset_step, variant
 
-RESULTS, TABLE = "results.json", "table.md"
+RESULTS = "results.json"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
 TREE = TreeSettings(10, 5, 30)  # that every method drafts
 ROUTER_LR = 1e-3
@@ -47,17 +47,11 @@ ROUTER_LR = 1e-3
 
 @dataclass(frozen=True)
 class HeadBenchOptions:
-    """What is compared.
+    """What is compared: see the options of ``bench``.
 
     Attributes:
-        seeds: one drafter family each.
-        draft_vocabs: R of the static draft vocabularies.
-        shortlists: k of the ranker.
-        clusters: M of the router.
         budgets: clusters that the router opens, ``K`` or ``LAW:K_MAX:K_MIN``; empty: an eighth, a quarter and
-            a half of M.
-        prompts: held-out prompts decoded.
-        max_new_tokens: tokens decoded a prompt.
+            a half of them.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -75,28 +69,24 @@ class HeadBenchOptions:
 
 
 def check(config: TrainConfig, options: HeadBenchOptions) -> None:
-    """Refuse, before hours of training, what could not be compared in the end.
-
-    Raises:
-        UsageError: see the message.
-    """
-    drafter, vocab = config.drafter, int(read_target_config(config.target)["vocab_size"])
+    """Refuse, before hours of training, what could not be compared in the end."""
+    drafter, heads, vocab = config.drafter, config.heads, int(read_target_config(config.target)["vocab_size"])
+    eagle = drafter.kind in ("eagle3", "eagle1") and drafter.head == "own" and drafter.vocab is None
+    if not (eagle and heads.ranker and heads.low_rank):
+        raise UsageError(
+            "the recipe does not suit this comparison",
+            got=f"drafter of kind {drafter.kind}, head {drafter.head}; vocab {drafter.vocab}; heads "
+            + ", ".join(name for name in KINDS if getattr(heads, name)),
+            expected="drafter.kind eagle3 or eagle1, drafter.head own, no drafter.vocab, heads.ranker, heads.low_rank",
+        )
     sizes = (*options.draft_vocabs, *options.shortlists)
-    lists = (options.seeds, options.draft_vocabs, options.shortlists, options.budget_texts())
-    opened = max(max(parse_budget(text, TREE.levels)) for text in options.budget_texts())
-    own = drafter.kind in ("eagle3", "eagle1") and drafter.head == "own" and drafter.vocab is None
-    wrong = [
-        ("the drafter of the recipe", drafter, "kind eagle3 or eagle1, head own, no vocab", own),
-        ("heads.ranker of the recipe", None, "a ranker", config.heads.ranker),
-        ("heads.low_rank of the recipe", None, "a low-rank head", config.heads.low_rank),
-        ("a list of values", lists, "one or more, each once", all(0 < len(set(x)) == len(x) for x in lists)),
-        ("--draft-vocab or --shortlist", sizes, f"{TREE.topk} to {vocab:,}", TREE.topk <= min(sizes)),
-        ("--draft-vocab or --shortlist", sizes, f"{TREE.topk} to {vocab:,}", max(sizes) <= vocab),
-        ("--budget", opened, f"at most --clusters {options.clusters}", opened <= options.clusters),
-    ]
-    for what, got, expected, fits in wrong:
-        if not fits:
-            raise UsageError(f"{what} does not suit this comparison", got=got, expected=expected)
+    opened = [max(parse_budget(text, TREE.levels)) for text in options.budget_texts()]
+    for what, given, least, most in (
+        ("--draft-vocab or --shortlist", sizes, TREE.topk, vocab),
+        ("--budget", opened, 1, options.clusters),
+    ):
+        if not all(least <= size <= most for size in given):
+            raise UsageError(f"{what} does not fit", got=list(given), expected=f"{least} to {most:,}")
 
 
 def bench_draft_heads(
@@ -106,15 +96,13 @@ def bench_draft_heads(
 
     Args:
         recipe: ``train-drafter`` recipe with ``drafter.head: own``, a ranker and a low-rank head.
-        overrides: ``key=value`` for it.
-        output: folder of everything; gets ``results.json``, ``table.md`` and a folder a seed.
+        output: gets ``results.json`` and a folder a seed.
 
     Returns:
-        ``table`` (rows of :func:`summarise`), ``settings``, ``seeds`` (the results by seed), ``vocabularies``.
+        ``table`` (rows of :func:`summarise`), ``settings``, ``seeds`` (the results by seed).
 
     Raises:
         UsageError: a recipe or options that cannot be compared.
-        MismatchError: the folder holds runs with other settings.
     """
     if world_size() > 1:
         got, remedy = f"{world_size()} processes", "start it without a launcher"
@@ -129,10 +117,8 @@ def bench_draft_heads(
     device = choose_device(config.run.device)
     if device.type == "cpu":
         set_threads(config)
-    tokenizer, fingerprint = (
-        load_tokenizer(config.tokenizer or config.target),
-        target_fingerprint(config.target),
-    )
+    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    fingerprint = target_fingerprint(config.target)
     rows = prepare(config.data, tokenizer)
     model = load_target(
         config.target, dtype=DTYPES.get(config.capture.dtype, DTYPES["float32"]), device=device
@@ -155,30 +141,27 @@ def bench_draft_heads(
     }
     shared = output / "shared"
     counts = corpus_counts(rows.train, tokenizer.vocab_size)
-    subsets = {
-        size: subset_step(
-            f"vocabulary fr-{size}", counts, size, tokenizer, config.target, shared / f"fr-{size}"
-        )
-        for size in options.draft_vocabs
-    }
-    clusters = clusters_step(config.target, tokenizer, options.clusters, shared / "clusters")
+    for size in options.draft_vocabs:
+        name = f"fr-{size}"
+        subset_step(f"vocabulary {name}", counts, size, tokenizer, config.target, shared / name)
+    clusters_step(config.target, tokenizer, options.clusters, shared / "clusters")
     ways = _methods(options, model.config.vocab_size, shared)
 
     def one_seed(seed: int) -> list[dict[str, Any]]:
         """Train everything of one seed and decode with it."""
         place, digest = output / f"seed-{seed}", rows.digest()
         full = drafter_run(variant(config, place / FULL, seed), digest, fingerprint)
-        for size, subset in subsets.items():
-            changes: dict[str, Any] = {
-                "drafter": {"vocab": Path(subset["path"])},
-                "heads": dict.fromkeys(KINDS),
-            }
-            drafter_run(variant(config, place / f"reduced-{size}", seed, **changes), digest, fingerprint)
+        for size in options.draft_vocabs:
+            reduced: dict[str, Any] = {"vocab": shared / f"fr-{size}"}
+            without = variant(
+                config, place / f"reduced-{size}", seed, drafter=reduced, heads=dict.fromkeys(KINDS)
+            )
+            drafter_run(without, digest, fingerprint)
         steps, batch = max(1, config.optim.steps // 3), config.optim.batch_size
         router_run(
             variant(config, place / "router", seed),
             full,
-            Path(clusters["path"]),
+            shared / "clusters",
             digest,
             fingerprint,
             optim=OptimConfig(steps=steps, batch_size=batch, lr=ROUTER_LR, clip=1.0),
@@ -189,7 +172,7 @@ def bench_draft_heads(
         def decode(way: StudyMethod) -> dict[str, Any]:
             made = meter.measure(tree_proposer(model, heads.drafter(way.drafter), heads.head(way), TREE))
             return {
-                "scored": fmean(heads.setting(way).at(step) for step in range(TREE.levels)),
+                "scored": fmean(setting_of(heads.head(way)).at(step) for step in range(TREE.levels)),
                 "accepted_length": made.length.value,
                 "identical": made.identical,
                 "prompts": made.prompts,
@@ -216,9 +199,7 @@ def bench_draft_heads(
     }
     result = json.loads(json.dumps(result))
     atomic_write_json(output / RESULTS, result)
-    table = markdown_table(COLUMNS, map(cells, result["table"]), text=2)
-    atomic_write(output / TABLE, "\n".join(table) + "\n")
-    return result
+    return dict(result)
 
 
 def _methods(options: HeadBenchOptions, rows: int, shared: Path) -> list[StudyMethod]:
@@ -241,11 +222,7 @@ def _methods(options: HeadBenchOptions, rows: int, shared: Path) -> list[StudyMe
 
 
 def summarise(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """One row a method and setting: means over seeds, shares of the same seed's full head, which comes first.
-
-    ``accepted_length`` and ``share_of_full`` have ``mean`` and ``deviation`` (sample standard deviation; None of one
-    seed).
-    """
+    """One row a method and setting: means and sample deviations over seeds, shares of the same seed's full head."""
 
     def over_seeds(values: Sequence[float]) -> dict[str, float | None]:
         return {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None}

@@ -19,7 +19,6 @@ class StudyLayout:
         self.vocab = root / "vocab"
         self.replay = root / "replay"
         self.checked = root / "check.json"
-        self.times = root / "times.json"
         self.report = root / "report"
 
     def heldout_texts(self, source: str) -> Path:

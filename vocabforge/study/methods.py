@@ -15,7 +15,6 @@ from ..models.heads.io import LoadedHead, drafter_digest, load_head
 from ..models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
 from ..models.lean.model import LeanModel
 from ..train.heads.draft_heads import head_name
-from ..tune.types import HeadSetting, setting_of
 from ..vocab.subset.schedule import schedule_sizes
 from ..vocab.subset.subset import load_subset
 from .config import StudyConfig
@@ -33,16 +32,11 @@ class StudyMethod:
     """One way of drafting.
 
     Attributes:
-        family: what it is: ``full``, ``reduced``, ``fr``, ``trim``, ``pa-fr``, ``ranker``, ``low-rank``, ``router``,
-            ``context``, ``hybrid``.
-        name: for tables.
-        setting: what it was set to, for tables.
-        drafter: folder of its drafter, below the folder of the seed.
+        family, name, setting: what it is and what it was set to, for tables.
+        drafter, head: folders of its drafter and trained draft head, below the folder of the seed.
         vocab: draft vocabulary that the drafter's own head is cut to.
-        kind: row of ``models.heads.HEADS``; None is the drafter's own head (cut to ``vocab``).
-        head: folder of a trained draft head, below the folder of the seed.
-        options: how that head is used.
-        dynamic: its draft vocabulary changes with the text.
+        kind: row of ``models.heads.HEADS``; None is the drafter's own head.
+        options: how the head is used.
     """
 
     family: str
@@ -53,7 +47,6 @@ class StudyMethod:
     kind: str | None = None
     head: str | None = None
     options: HeadOptions = field(default_factory=HeadOptions)
-    dynamic: bool = False
 
     @property
     def key(self) -> str:
@@ -131,7 +124,7 @@ def ranker_methods(name: str, head: str, shortlists: Sequence[int]) -> list[Stud
 
 
 def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
-    return StudyMethod(kind, name, setting, kind=kind, head=head, options=options, dynamic=True)
+    return StudyMethod(kind, name, setting, kind=kind, head=head, options=options)
 
 
 class StudyHeads:
@@ -140,9 +133,6 @@ class StudyHeads:
     Args:
         place: folder of the seed.
         target: folder of the target; ``model`` the same, loaded.
-
-    Raises:
-        VocabForgeError: a part is missing, damaged, or made for another target (when it is asked for).
     """
 
     def __init__(self, place: Path, target: Path, model: LeanModel) -> None:
@@ -169,21 +159,16 @@ class StudyHeads:
             module = self._trained[way.head].module
         return build_head(way.kind, base_of(drafter), module, way.options)
 
-    def setting(self, way: StudyMethod) -> HeadSetting:
-        """Its sizes that time depends on."""
-        return setting_of(self.head(way))
-
     def _loaded(self, name: str) -> tuple[Drafter, Artifact | None]:
         if name not in self._drafters:
-            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             self._drafters[name] = load_drafter(drafter_folder(self.place, name), tensors, self.target)
         return self._drafters[name]
 
 
 def drafter_folder(place: Path, name: str) -> Path:
-    """Folder of a drafter of a seed: itself, or inside of the folder of the run that trained it."""
-    inside = place / name / "drafter"
-    return inside if inside.is_dir() else place / name
+    """Folder of a drafter inside the folder of the run that trained it."""
+    return place / name / "drafter"
 
 
 def content_of_method(place: Path, way: StudyMethod) -> dict[str, Any]:

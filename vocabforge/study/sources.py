@@ -24,7 +24,7 @@ OVERLAP = 24  # words in a row that no training conversation shares with a held-
 _LEAST = 60  # characters of a passage
 _SHORTEST = 8  # words of a text that is held out as a whole
 _ASK = "Continue this text:\n\n{}"
-_SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[」』”]*\s*|\n\s*\n|\Z)", re.DOTALL)
+_END = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[」』”]*\s*|\n\s*\n")  # of a sentence
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _PLAIN = {"role", "content", "loss_weight"}
 # A character of a script without spaces between words (Thai, Japanese, Chinese) counts as a word.
@@ -55,11 +55,10 @@ class Talk:
 
 @dataclass(frozen=True)
 class SourceTexts:
-    """What a source gave: its conversations, how many it has in all, and what was skipped, by cause."""
+    """What a source gave: its conversations, and how many were skipped, by cause."""
 
     source: SourceConfig
     talks: list[Talk]
-    of: int
     skipped: dict[str, int]
 
 
@@ -67,9 +66,6 @@ def read_source(
     source: SourceConfig, data: StudyDataConfig, tokenizer: TextTokenizer | None = None
 ) -> SourceTexts:
     """Read a source; of more conversations than ``documents`` evenly spread ones are taken.
-
-    Args:
-        tokenizer: conversations that its template does not render are skipped; None skips tools and thinking.
 
     Raises:
         DataError: the file is missing or damaged, or gives no conversation.
@@ -90,7 +86,7 @@ def read_source(
             remedy="name another file",
         )
     kept = found if source.documents is None else spread(found, source.documents)
-    return SourceTexts(source, kept, len(found), dict(problems.kinds))
+    return SourceTexts(source, kept, dict(problems.kinds))
 
 
 def _read(source: SourceConfig, path: Path, problems: Problems) -> Iterator[Talk]:
@@ -116,35 +112,25 @@ def _answered(messages: list[Message]) -> list[Message]:
 
 
 def passages(text: str) -> Iterator[str]:
-    """Passages of at most about :data:`PASSAGE` bytes that follow each other, cut between sentences or words."""
-    held, size = "", 0
-    for sentence in _SENTENCE.findall(text.replace("\r\n", "\n")):
-        for piece in _pieces(sentence):
-            length = len(piece.encode("utf-8", "replace"))
-            if size + length > PASSAGE:
-                yield held.strip()
-                held, size = "", 0
-            held, size = held + piece, size + length
-    if size > PASSAGE // 4:
-        yield held.strip()
+    """Passages of at most :data:`PASSAGE` bytes that follow each other, cut behind sentences or words."""
+    data, at = text.replace("\r\n", "\n").encode("utf-8", "replace"), 0
+    while len(data) - at > PASSAGE // 4:
+        head = data[at : at + PASSAGE].decode("utf-8", "ignore")
+        if at + PASSAGE < len(data):
+            head = head[: _cut(head, len(head) // 2, len(head))]
+        at += len(head.encode("utf-8", "replace"))
+        yield head.strip()
 
 
-def _pieces(sentence: str) -> Iterator[str]:
-    """Pieces of at most half a passage."""
-    most = PASSAGE // 2
-    while len(sentence.encode("utf-8", "replace")) > most:
-        head = sentence.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
-        at = head.rfind(" ") + 1 or len(head)
-        yield sentence[:at]
-        sentence = sentence[at:]
-    yield sentence
+def _cut(text: str, least: int, most: int) -> int:
+    """The last end of a sentence within these places, else of a word, else the last place."""
+    ends = [found.end() for found in _END.finditer(text) if least <= found.end() <= most]
+    return ends[-1] if ends else text.rfind(" ", least, most) + 1 or most
 
 
 def _continued(passage: str, language: str) -> Talk:
-    """A passage as the answer to its first third, to the end of a sentence if there is one, else of a word."""
-    least, most = len(passage) // 4, len(passage) // 2
-    ends = [found.end() for found in _SENTENCE.finditer(passage) if least <= found.end() <= most]
-    at = ends[0] if ends else passage.rfind(" ", least, most) + 1 or most
+    """A passage as the answer to its first part."""
+    at = _cut(passage, len(passage) // 4, len(passage) // 2)
     ask = _ASK.format(passage[:at].strip())
     messages: list[Message] = [
         {"role": "user", "content": ask},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +15,14 @@ import torch
 
 from ..core.artifact import open_artifact, write_artifact
 from ..core.console import ProgressBar, say
-from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import sha256_file
-from ..corpus.chat.conversation import Message, parse_conversation
-from ..corpus.regenerate.log import AnswerLog
-from ..corpus.regenerate.rows import ChatCompletion, content_digest, json_line
+from ..corpus.chat.conversation import Message
+from ..corpus.regenerate.rows import content_digest, json_line
 from ..corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from ..decode.accelerate.graphs import capture_passes
 from ..decode.engine import Decoder
 from ..decode.request import Generation, Request, SamplingParams
-from ..evaluate.benchmarks import Question, read_questions, spread
+from ..evaluate.benchmarks import read_questions, spread
 from ..evaluate.benchmarks.rows import iter_rows
 from ..models.device import choose_device
 from ..models.lean.model import LeanModel, load_target
@@ -44,64 +42,18 @@ Which = Literal["greedy", "drawn"]
 TEMPLATE = {"enable_thinking": False}
 
 
-@dataclass(frozen=True)
-class FittedPrompt:
-    """A prompt as the target reads it: messages, token ids with the assistant's header, and whether it was cut."""
-
-    messages: tuple[Message, ...]
-    ids: tuple[int, ...]
-    shortened: bool = False
-
-
-def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int) -> FittedPrompt:
-    """A prompt of at most ``limit`` tokens; of a longer one only the end of the last question is left.
-
-    Raises:
-        UsageError: even the template's tokens with a token of text are more than ``limit``.
-    """
-    ids = encode_prompt(tokenizer, messages, **TEMPLATE)
-    if len(ids) <= limit:
-        return FittedPrompt(tuple(messages), tuple(ids))
-    last = next(one for one in reversed(messages) if one["role"] == "user")
-    text = str(last["content"])
-    _, offsets = tokenizer.encode_with_offsets(text)
-    keep = len(offsets)
-    while keep > 0:
-        cut: Message = {"role": "user", "content": text[offsets[-keep][0] :]}
-        ids = encode_prompt(tokenizer, [cut], **TEMPLATE)
-        if len(ids) <= limit:
-            return FittedPrompt((cut,), tuple(ids), True)
-        keep -= len(ids) - limit
-    raise UsageError(
-        "a prompt cannot be made short enough",
-        got=f"more than {limit:,} tokens with hardly any of its text",
-        expected="room for the chat template and a text",
-        source=f"prompt {text[:60]!r}",
-        remedy="raise answers.prompt_tokens, or target.max_position_embeddings",
-    )
-
-
-def question_prompt(tokenizer: TextTokenizer, question: Question, limit: int) -> FittedPrompt:
-    """The first turn of a question; see :func:`fit_prompt`."""
-    return fit_prompt(tokenizer, [{"role": "user", "content": question.turns[0]}], limit)
+def prompt_ids(tokenizer: TextTokenizer, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Token ids of a prompt, which end with the assistant's header."""
+    return tuple(encode_prompt(tokenizer, messages, **TEMPLATE))
 
 
 def training_prompts(path: Path, count: int) -> list[list[Message]]:
-    """Everything before the first answer of ``count`` conversations, evenly spread over the file.
-
-    Raises:
-        DataError: the file is missing or holds a line that is no conversation.
-    """
-    if not path.is_file():
-        raise DataError("the training conversations are missing", expected=path, remedy="run the stage data")
+    """Everything before the first answer of ``count`` conversations, evenly spread over the file."""
     found: list[list[Message]] = []
-    for place, row in spread(list(iter_rows(path)), count):
-        messages = parse_conversation(dict(row))
-        if messages is None:
-            raise DataError("a row is no conversation", got=sorted(row), expected="messages", source=place)
+    for _, row in spread(list(iter_rows(path)), count):
+        messages: list[Message] = row["messages"]
         roles = [message["role"] for message in messages]
-        asked = roles.index("user")  # the stage data leaves no other ones
-        found.append(messages[: roles.index("assistant", asked)])
+        found.append(messages[: roles.index("assistant", roles.index("user"))])
     return found
 
 
@@ -114,16 +66,9 @@ class Job:
     temperature: float = 0.0
     seed: int = 0
 
-    def key(self, target: str) -> str:
-        """Hex hash of everything that decides the answer; ``target`` stands for the target's part of it."""
-        return content_digest([target, self.prompt, self.tokens, self.temperature, self.seed])
-
 
 class AnsweringTarget:
-    """A target that answers jobs with plain decoding, ``rows`` side by side.
-
-    Its answers follow from ``facts`` (by content) and ``dtype``; ``identity`` is the hash of both.
-    """
+    """A target that answers jobs with plain decoding, ``rows`` side by side; ``identity`` decides its answers."""
 
     def __init__(self, path: Path, device: str | None, rows: int) -> None:
         self.device = choose_device(device)
@@ -139,47 +84,36 @@ class AnsweringTarget:
 
     @cached_property
     def model(self) -> LeanModel:
-        """The lean target, loaded when first asked for."""
         return load_target(self._path, dtype=getattr(torch, self.dtype), device=self.device)
 
-    def answer(self, jobs: Sequence[Job], log: AnswerLog) -> list[ChatCompletion]:
-        """The answers to all jobs; those that the log lacks are decoded, greedy ones first, and logged."""
-        keyed = {job.key(self.identity): job for job in jobs}
-        missing = {key: job for key, job in keyed.items() if log.get(key) is None}
-        if missing:
-            longest = max(len(job.prompt) + job.tokens for job in missing.values())
-            decoder = Decoder(
-                self.model,
-                context=min(self.model.config.max_positions, longest + 1),
-                rows=min(self._rows, len(missing)),
-                wrap=capture_passes(self.device) if self.device.type == "cuda" else None,
-            )
-            with ProgressBar("Answering", len(keyed), "answers", initial=len(keyed) - len(missing)) as bar:
-                # Apart: if one row of a batch is drawn, a captured cycle samples in all of them.
-                for drawn in (False, True):
-                    part = {key: job for key, job in missing.items() if bool(job.temperature) == drawn}
-                    self._decode(decoder, part, log, bar)
-        found = [log.get(job.key(self.identity)) for job in jobs]
-        return [one for one in found if one is not None]
-
-    def _decode(self, decoder: Decoder, jobs: dict[str, Job], log: AnswerLog, bar: ProgressBar) -> None:
-        # Long ones first, so that no row is left with one at the end.
-        ordered = sorted(jobs.items(), key=lambda item: -item[1].tokens)
-        stops = self.tokenizer.eos_ids
-        requests = [
-            Request(job.prompt, job.tokens, stops, SamplingParams(job.temperature, seed=job.seed))
-            for _, job in ordered
-        ]
-        results = [Generation() for _ in requests]
-        for number, _ in decoder.stream_batch(requests, results):
-            (key, job), ids = ordered[number], results[number].token_ids
-            stopped = ids[-1] in stops
-            if stopped or len(ids) == job.tokens:
-                text = self.tokenizer.decode(ids[:-1] if stopped else ids)
-                message: Message = {"role": "assistant", "content": text}
-                reason = "stop" if stopped else "length"
-                log.add(key, ChatCompletion(message, reason, job.seed, response_ids=tuple(ids)))
-                bar.update(1)
+    def answer(self, jobs: Sequence[Job]) -> list[tuple[int, ...]]:
+        """Token ids of the answers to all jobs, the stop token included."""
+        stops, made = self.tokenizer.eos_ids, dict[int, tuple[int, ...]]()
+        longest = max(len(job.prompt) + job.tokens for job in jobs)
+        decoder = Decoder(
+            self.model,
+            context=min(self.model.config.max_positions, longest + 1),
+            rows=min(self._rows, len(jobs)),
+            wrap=capture_passes(self.device) if self.device.type == "cuda" else None,
+        )
+        with ProgressBar("Answering", len(jobs), "answers") as bar:
+            # Apart: if one row of a batch is drawn, a captured cycle samples in all of them.
+            for drawn in (False, True):
+                part = [number for number, job in enumerate(jobs) if bool(job.temperature) == drawn]
+                part.sort(
+                    key=lambda number: -jobs[number].tokens
+                )  # so that no row is left with one at the end
+                some = [jobs[number] for number in part]
+                requests = [
+                    Request(job.prompt, job.tokens, stops, SamplingParams(job.temperature, seed=job.seed))
+                    for job in some
+                ]
+                results = [Generation() for _ in requests]
+                for number, _ in decoder.stream_batch(requests, results):
+                    ids = results[number].token_ids
+                    bar.update(int(ids[-1] in stops or len(ids) == some[number].tokens))
+                made |= {number: tuple(one.token_ids) for number, one in zip(part, results)}
+        return [made[number] for number in range(len(jobs))]
 
 
 def study_dtype(device: torch.device) -> str:
@@ -202,9 +136,8 @@ class StudyAnswer:
 def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write OUTPUT/answers, an artefact of kind ``study-answers``.
 
-    ``own.jsonl``: conversations that end with the target's own answer, one that was cut marked ``cut``. ``counts``:
-    frequency table of those answers' tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows of
-    :class:`StudyAnswer`. Answers are logged beside it as they come, so that a killed run resumes.
+    ``own.jsonl``: conversations that end with the target's own answer. ``counts``: frequency table of those answers'
+    tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows of :class:`StudyAnswer`.
     """
     own = config.answers
     target = AnsweringTarget(layout.target, config.device, own.rows)
@@ -212,62 +145,58 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     key = {  # not the dtype: what a GPU wrote is not written again on a CPU
         **target.facts,
         "template": content_digest([target.tokenizer.chat_template, TEMPLATE]),
-        "texts": sha256_file(layout.train_texts) if layout.train_texts.is_file() else None,
-        "questions": {name: sha256_file(path) for name, path in sets.items() if path.is_file()},
+        "texts": sha256_file(layout.train_texts),
+        "questions": {name: sha256_file(path) for name, path in sets.items()},
         "train": [own.train_prompts, own.train_tokens],
         "limits": [own.tokens, own.prompt_tokens],
     }
     if is_finished(layout.answers, KIND, key):
         say("The target's answers are up to date")
         return
-    room = own.prompt_tokens
-    messages = training_prompts(layout.train_texts, own.train_prompts)
-    training = [fit_prompt(target.tokenizer, one, room) for one in messages]
-    asked = [
-        (name, question, question_prompt(target.tokenizer, question, room))
-        for name, path in sets.items()
-        for question in read_questions(path)
+    tokenizer, room = target.tokenizer, own.prompt_tokens
+    learnt = training_prompts(layout.train_texts, own.train_prompts)
+    asked = [(name, question) for name, path in sets.items() for question in read_questions(path)]
+    prompts = [
+        prompt_ids(tokenizer, [{"role": "user", "content": question.turns[0]}]) for _, question in asked
     ]
-    train_jobs = [
-        Job(prompt.ids, own.train_tokens, float(number % 2), number % 2 * number)  # by turns greedy and drawn
-        for number, prompt in enumerate(training)
+    train_jobs = [  # by turns greedy and drawn
+        Job(prompt_ids(tokenizer, one)[-room:], own.train_tokens, float(number % 2), number % 2 * number)
+        for number, one in enumerate(learnt)
     ]
     jobs: dict[Which, list[Job]] = {
-        "greedy": [Job(prompt.ids, own.tokens) for _, _, prompt in asked],
+        "greedy": [Job(prompt[-room:], own.tokens) for prompt in prompts],
         "drawn": [
-            Job(prompt.ids, own.tokens, 1.0, question_seed(name, question.question_id))
-            for name, question, prompt in asked
+            Job(prompt[-room:], own.tokens, 1.0, question_seed(name, question.question_id))
+            for (name, question), prompt in zip(asked, prompts, strict=True)
         ],
     }
-    with AnswerLog(layout.answers.with_name("answers.partial"), {"of": KIND}) as log:
-        target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]], log)
-        trained = target.answer(train_jobs, log)
-        meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
-        with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
-            conversations = (
-                {"messages": [*prompt.messages, answer.message | ({"cut": True} if answer.truncated else {})]}
-                for prompt, answer in zip(training, trained, strict=True)
-                if not answer.empty
-            )
-            _write(folder / layout.own_texts.name, conversations)
-            save_counts(_table(trained, target.tokenizer, folder / layout.own_texts.name), folder / COUNTS)
-            for which, some in jobs.items():
-                rows = (
-                    {
-                        "set": name,
-                        "category": question.category,
-                        "question": question.question_id,
-                        "seed": job.seed,
-                        "shortened": prompt.shortened,
-                        "prompt": list(prompt.ids),
-                        "tokens": list(answer.response_ids or ()),
-                    }
-                    for (name, question, prompt), job, answer in zip(
-                        asked, some, target.answer(some, log), strict=True
-                    )
-                )
-                _write(folder / f"answers-{which}.jsonl", rows)
-        log.remove()
+    made = iter(target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]]))
+    trained = [next(made) for _ in train_jobs]
+    meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
+    with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
+        texts = [tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.eos_ids else ids) for ids in trained]
+        rows: list[dict[str, Any]] = []
+        for messages, ids, text in zip(learnt, trained, texts, strict=True):
+            cut = {} if ids[-1] in tokenizer.eos_ids else {"cut": True}
+            if text.strip():
+                rows.append({"messages": [*messages, {"role": "assistant", "content": text, **cut}]})
+        _write(folder / layout.own_texts.name, rows)
+        parents = {"own": sha256_file(folder / layout.own_texts.name)}
+        save_counts(_table(trained, "".join(texts), tokenizer, parents), folder / COUNTS)
+        for which, some in jobs.items():
+            rows = [
+                {
+                    "set": name,
+                    "category": question.category,
+                    "question": question.question_id,
+                    "seed": job.seed,
+                    "shortened": len(prompt) > room,
+                    "prompt": list(job.prompt),
+                    "tokens": list(next(made)),
+                }
+                for (name, question), prompt, job in zip(asked, prompts, some, strict=True)
+            ]
+            _write(folder / f"answers-{which}.jsonl", rows)
     say(f"{len(trained):,} answers to training prompts, {len(asked):,} questions answered twice")
 
 
@@ -278,23 +207,17 @@ def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:
         ArtifactError: the stage has not run, or its files are damaged.
     """
     file = open_artifact(layout.answers, KIND).file(f"answers-{which}.jsonl")
-    try:
-        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        return [
-            StudyAnswer(
-                str(row["set"]),
-                str(row["category"]),
-                int(row["question"]),
-                Continuation(tuple(row["prompt"]), tuple(row["tokens"])),
-                int(row["seed"]),
-                bool(row["shortened"]),
-            )
-            for row in rows
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            "the target's answers cannot be read", got=error, source=file, remedy="run the stage answers"
-        ) from error
+    return [
+        StudyAnswer(
+            row["set"],
+            row["category"],
+            row["question"],
+            Continuation(tuple(row["prompt"]), tuple(row["tokens"])),
+            row["seed"],
+            row["shortened"],
+        )
+        for row in map(json.loads, file.read_text("utf-8").splitlines())
+    ]
 
 
 def question_sets(config: StudyConfig, layout: StudyLayout) -> list[str]:
@@ -308,15 +231,16 @@ def question_seed(name: str, question: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{name}\0{question}".encode()).digest()[:4], "little")
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     with open(path, "wb") as file:
         file.writelines(map(json_line, rows))
 
 
-def _table(answers: Sequence[ChatCompletion], tokenizer: TextTokenizer, source: Path) -> FrequencyTable:
+def _table(
+    answers: Sequence[Sequence[int]], text: str, tokenizer: TextTokenizer, parents: dict[str, str]
+) -> FrequencyTable:
     """Counts of the very tokens; those of padded rows of the embedding are no tokens of the tokenizer."""
-    ids = np.array([token for one in answers for token in one.response_ids or ()], dtype=np.int64)
+    ids = np.array([token for one in answers for token in one], dtype=np.int64)
     counts = np.bincount(ids, minlength=tokenizer.vocab_size)[: tokenizer.vocab_size].astype(np.int64)
-    size = sum(len(str(one.message["content"]).encode("utf-8", "replace")) for one in answers)
-    parents, special = {"own": sha256_file(source)}, SpecialTokens.of(tokenizer)
+    size, special = len(text.encode("utf-8", "replace")), SpecialTokens.of(tokenizer)
     return FrequencyTable(counts, len(answers), size, "assistant", tokenizer.fingerprint, parents, special)

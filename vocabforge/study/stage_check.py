@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any
 
 import torch
 
 from ..core.artifact import open_artifact
-from ..core.config import StrictModel
 from ..core.console import say
 from ..core.files import atomic_write
-from ..core.records import read_versioned
 from ..corpus.regenerate.rows import content_digest
 from ..decode.build.spec import MethodSpec
 from ..decode.engine import Decoder
@@ -27,79 +26,41 @@ from ..evaluate.identity.compare import first_difference
 from ..evaluate.identity.divergence import TOLERANCE
 from ..evaluate.identity.rounding import Evidence, OutputPosition, ask_target
 from ..models.lean.model import LeanModel
-from .config import CheckConfig, StudyConfig
+from .config import StudyConfig
 from .layout import StudyLayout
 from .methods import StudyHeads, StudyMethod, content_of_method, methods
 from .replay.replay import cycle_offsets
 from .replay.types import Ranks, Replayed
 from .replay.walk import accepted, cut_lengths
+from .report.results import Checked, Decoded
 from .stage_answers import KIND as ANSWERS
 from .stage_answers import AnsweringTarget, StudyAnswer, Which, load_answers
 from .stage_replay import load_replayed
 from .steps import run_step
 
-SCHEMA_VERSION = 2
-# Ways of decoding: a chain at temperature 0 and at 1, and EAGLE-2's dynamic tree at temperature 0.
-MODES: dict[str, Which] = {"chain": "greedy", "drawn": "drawn", "tree": "greedy"}
+_FORMAT = 3
+TREE = "dynamic tree, greedy"  # EAGLE-2's
+# Ways of decoding -> the stored answers that they should give.
+MODES: dict[str, Which] = {"chain, greedy": "greedy", "chain, temperature 1": "drawn", TREE: "greedy"}
 NEAR_TIED, FAULT = "near-tied", "fault"
 _MOST_LOGITS = 2**26  # of one verification; 256 MiB in fp32
 
 
-class StudyCheck(StrictModel):
-    """``check.json``.
-
-    Attributes:
-        questions: [set, number] of each question of the sample.
-        methods: key -> seed -> mode of :data:`MODES` -> figures of :func:`compare_outputs`, and for chains
-            ``replay``, those of :func:`compare_cycles`.
-        totals: mode -> their sums.
-        lossless: rounding explains all differences.
-        as_replayed: every cycle of a chain is the replay's.
-    """
-
-    schema_version: Literal[2] = 2
-    dtype: str
-    device: str
-    settings: CheckConfig
-    questions: list[list[str | int]]
-    methods: dict[str, dict[str, Any]]
-    totals: dict[str, dict[str, int]]
-    lossless: bool
-    as_replayed: bool
-
-
-def load_checked(layout: StudyLayout) -> StudyCheck:
-    """check.json.
-
-    Raises:
-        DataError: the stage has not run, another version wrote the file, or it is damaged.
-    """
-    return read_versioned(
-        layout.checked,
-        StudyCheck,
-        SCHEMA_VERSION,
-        what="check of the study",
-        remedy="run the stage check again",
-    )
-
-
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Decode a sample with every method of the first seeds and write OUTPUT/check.json.
+    """Decode a sample with every method of the first seeds and write OUTPUT/check.json, a :class:`.Checked`.
 
-    Finished methods are found again by their content.
-
-    Raises:
-        ArtifactError: what another stage makes is missing or damaged.
+    What each method did is in ``check/seed-S/METHOD.json``, by the names of :data:`MODES`.
     """
     own, levels, ways = config.check, config.replay.levels, methods(config, layout)
     sample = _Sample(config, layout)
     answers = open_artifact(layout.answers, ANSWERS, verify=False).manifest["files"]
     key = {
+        "format": _FORMAT,
         "target": sample.target.identity,
         "answers": {name: one["sha256"] for name, one in answers.items() if name.startswith("answers-")},
         "check": own.model_dump(mode="json", exclude={"seeds"}),
     }
-    found: dict[str, dict[str, Any]] = {way.key: {} for way in ways}
+    found: dict[str, list[dict[str, Any]]] = {way.key: [] for way in ways}
     for seed in config.seeds[: own.seeds]:
         place = layout.seed(seed)
         replayed = open_artifact(layout.replayed(seed), verify=False).content_hash
@@ -107,42 +68,37 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
         ranks = cache(partial(load_replayed, layout, seed))
         for way in ways:
             content = content_digest([content_of_method(place, way), way.kind, levels])
-            found[way.key][str(seed)] = run_step(
+            made = run_step(
                 f"seed {seed}: {way.label}",
                 layout.root / "check" / f"seed-{seed}" / f"{way.key}.json",
-                key | {"method": content, "replay": replayed, "schema": SCHEMA_VERSION},
+                key | {"method": content, "replay": replayed},
                 partial(sample.measure, way, heads, ranks),
             )
-    totals = {
-        mode: sums([made[mode] for seeds in found.values() for made in seeds.values()]) for mode in MODES
-    }
-    every = Counter[str]()
-    for of_mode in totals.values():
-        every.update(of_mode)
-    result = StudyCheck(
-        dtype=sample.target.dtype,
-        device=str(sample.target.device),
-        settings=own,
-        questions=[[one.set, one.question] for one in sample.asked["greedy"]],
-        methods=found,
-        totals=totals,
-        lossless=0 < every["identical"] + every["near_tied"] == every["outputs"],
-        as_replayed=0 < every["cycles"] == every["equal_cycles"],
+            found[way.key].append(made)
+    lengths: dict[str, dict[str, float]] = {name: {} for name in found}
+    for name, seeds in found.items():
+        for mode in MODES:
+            known = [made[mode]["accepted_length"] for made in seeds]
+            if None not in known:
+                lengths[name][mode] = fmean(known)
+    result = Checked(
+        modes=[decoded(mode, [made[mode] for seeds in found.values() for made in seeds]) for mode in MODES],
+        lengths=lengths,
+        questions=len(sample.asked["greedy"]),
+        where=f"{sample.target.device}, {sample.target.dtype}",
+        settings=own.model_dump(),
     )
     atomic_write(layout.checked, result.model_dump_json(indent=1) + "\n")
-    say(
-        f"{every['identical']:,} of {every['outputs']:,} outputs are plain decoding's ({every['near_tied']:,} part "
-        f"where two tokens are near-tied, {every['faults']:,} otherwise); {every['equal_cycles']:,} of "
-        f"{every['cycles']:,} cycles are the replay's"
-    )
+    for one in result.modes:
+        cycles = f"; {one.equal_cycles:,} of {one.cycles:,} cycles are the replay's" if one.cycles else ""
+        say(
+            f"{one.mode}: {one.identical:,} of {one.outputs:,} outputs are plain decoding's, {one.near_tied:,} part at "
+            f"a near tie, {one.faults:,} are faults{cycles}"
+        )
 
 
 class _Sample:
-    """Some questions of every set, asked again as their stored answers were.
-
-    Attributes:
-        asked: stored answers by their kind; the same questions of both kinds, in one order.
-    """
+    """Some questions of every set, asked again as their stored answers were; ``asked`` has these by kind."""
 
     def __init__(self, config: StudyConfig, layout: StudyLayout) -> None:
         self._config, self._layout = config, layout
@@ -157,7 +113,6 @@ class _Sample:
         }
 
     def heads(self, place: Path) -> StudyHeads:
-        """Drafters and heads of a seed; the target is loaded only now."""
         return StudyHeads(place, self._layout.target, self.target.model)
 
     def measure(
@@ -175,10 +130,10 @@ class _Sample:
         )
         found: dict[str, Any] = {}
         for mode, which in MODES.items():
-            parts = ProposerParts(self.target.model, drafter, head, tree if mode == "tree" else line)
+            parts = ProposerParts(self.target.model, drafter, head, tree if mode == TREE else line)
             made = self._decode(make_proposer(FITTING[drafter.kind][0], parts), which)
             found[mode] = compare_outputs(made, self.asked[which], own.tokens, self.target.model, which)
-            if mode != "tree":
+            if mode != TREE:
                 ranks = self._ranks(replayed(which), way.key, which)
                 found[mode]["replay"] = compare_cycles(made, self.asked[which], ranks, chain(levels))
         return found
@@ -217,7 +172,7 @@ def compare_outputs(
     Returns:
         ``accepted_length``: mean tokens that a cycle commits, the last one cut at its output's end. ``outputs``,
         ``identical`` of them, and ``different``: of the others the set, the question, the position of the first
-        difference (from 0), both tokens (None: the output had ended), a judgement (see :func:`judge`) and its reason.
+        difference (from 0), both tokens (None: the output had ended) and a judgement (see :func:`judge`).
     """
     different: list[dict[str, Any]] = []
     for one, answer in zip(made, asked, strict=True):
@@ -227,10 +182,9 @@ def compare_outputs(
             continue
         pair = tuple(ids[at] if at < len(ids) else None for ids in (wanted, got))
         place = OutputPosition(answer.continuation.prompt, wanted[:at])
-        judgement, reason = judge(model, place, pair, sampling_of(answer, which))
+        judgement = judge(model, place, pair, sampling_of(answer, which))
         where = {"set": answer.set, "question": answer.question, "position": at}
-        verdict = {"expected": pair[0], "got": pair[1], "judgement": judgement, "reason": reason}
-        different.append(where | verdict)
+        different.append(where | {"expected": pair[0], "got": pair[1], "judgement": judgement})
     lengths = [n for one in made for n in cut_lengths(one.accept_lengths, len(one.token_ids) - 1)]
     return {
         "accepted_length": sum(lengths) / len(lengths) if lengths else None,
@@ -273,12 +227,9 @@ def compare_cycles(
 
 
 def judge(
-    model: LeanModel,
-    place: OutputPosition,
-    tokens: tuple[int | None, ...],
-    sampling: SamplingParams,
-) -> tuple[str, str]:
-    """Whether the target's own rounding explains that two outputs part: a judgement, and its reason.
+    model: LeanModel, place: OutputPosition, tokens: tuple[int | None, ...], sampling: SamplingParams
+) -> str:
+    """Whether the target's own rounding explains that two outputs part.
 
     Greedy tokens must both lie within ``TOLERANCE`` noises of the largest logit; drawn ones must both be what the
     request's random number chooses when the cumulative distribution moves by as much.
@@ -288,17 +239,15 @@ def judge(
     """
     known = [token for token in tokens if token is not None]
     if len(known) < len(tokens):
-        return FAULT, "one output goes on behind the other's end"
+        return FAULT
     with torch.inference_mode():
         evidence = ask_target(model, place, sampling)
     allowed = TOLERANCE * evidence.noise
-    if not evidence.sound:
-        return FAULT, "the target's own passes over the same tokens differ by more than rounding explains"
     if sampling.greedy:
         near = all(float(evidence.scores.max() - evidence.scores[token]) <= allowed for token in known)
     else:
         near = all(_near_draw(evidence, place, token, sampling, allowed) for token in known)
-    return (NEAR_TIED if near else FAULT), f"rounding explains {allowed:.3g}"
+    return NEAR_TIED if evidence.sound and near else FAULT
 
 
 def _near_draw(
@@ -320,16 +269,16 @@ def _near_draw(
     return not below(low) and below(min(1.0, float(heights[token]) + allowed))
 
 
-def sums(each: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def decoded(mode: str, each: Sequence[Mapping[str, Any]]) -> Decoded:
     """Sums over the figures of methods and seeds."""
     judged = Counter(one["judgement"] for figures in each for one in figures["different"])
     replays = [figures["replay"] for figures in each if "replay" in figures]
-    return {
-        "outputs": sum(figures["outputs"] for figures in each),
-        "identical": sum(figures["identical"] for figures in each),
-        "near_tied": judged[NEAR_TIED],
-        "faults": judged[FAULT],
-        "compared": sum(one["outputs"] for one in replays),
-        "cycles": sum(one["cycles"] for one in replays),
-        "equal_cycles": sum(one["equal"] for one in replays),
-    }
+    return Decoded(
+        mode=mode,
+        outputs=sum(figures["outputs"] for figures in each),
+        identical=sum(figures["identical"] for figures in each),
+        near_tied=judged[NEAR_TIED],
+        faults=judged[FAULT],
+        cycles=sum(one["cycles"] for one in replays),
+        equal_cycles=sum(one["equal"] for one in replays),
+    )

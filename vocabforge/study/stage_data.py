@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from ..core.artifact import write_artifact
 from ..core.console import say
 from ..core.errors import DataError
-from ..core.files import atomic_write, atomic_write_json, sha256_file
+from ..core.files import atomic_write, sha256_file
 from ..corpus.sources.bytes import ByteSpan
 from ..corpus.sources.inputs import PACKED_SUFFIXES
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
@@ -24,17 +24,13 @@ from .sources import OVERLAP, SourceTexts, Talk, read_source, runs
 from .steps import is_finished
 
 KIND = "study-data"
-SUMMARY = "summary.json"
-_VERSION = 3  # counts up when the same inputs are made into other texts
+_VERSION = 4  # counts up when the same inputs are made into other texts
 
 Row = dict[str, Any]
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
-    """Write ``layout.data``, an artefact of kind ``study-data``.
-
-    ``train.jsonl``, ``heldout-NAME.jsonl``, ``questions-NAME.jsonl``; ``summary.json``: how many of all, and what was
-    left out and why; ``tokenizer/`` if one is given.
+    """Write ``layout.data``, an artefact of kind ``study-data``; its ``sources`` say what was left out and why.
 
     Raises:
         DataError: a file is missing, damaged or without a conversation, or nothing is left to learn from.
@@ -53,27 +49,25 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     if is_finished(layout.data, KIND, key):
         say(f"data: {layout.data} is up to date")
         return
-    with write_artifact(
-        layout.data, KIND, {"key": key}, parents=parents, config=settings, overwrite=True
-    ) as folder:
+    meta: Row = {"key": key}
+    with write_artifact(layout.data, KIND, meta, parents=parents, config=settings, overwrite=True) as folder:
         for name, file in tokenizer.items():
             place = folder / layout.tokenizer.name / name
             place.parent.mkdir(exist_ok=True)
             atomic_write(place, b"".join(block for _, block in ByteSpan(file).blocks()))
         given = load_tokenizer(folder / layout.tokenizer.name) if tokenizer else None
-        files, summary = make(own, benchmarks, given)
+        files, meta["sources"] = make(own, benchmarks, given)
         for name, rows in files.items():
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             atomic_write(folder / f"{name}.jsonl", "".join(lines))
-        atomic_write_json(folder / SUMMARY, summary)
-    asked = sum(one["questions"] for one in summary["questions"].values())
+    asked = sum(len(rows) for name, rows in files.items() if name.startswith("questions-"))
     say(f"data: {len(files['train']):,} conversations to learn from, {asked:,} questions in {layout.data}")
 
 
 def make(
     config: StudyDataConfig, benchmarks: Mapping[str, Benchmark], tokenizer: TextTokenizer | None
 ) -> tuple[dict[str, list[Row]], Row]:
-    """All rows from the sources, by file, and the summary.
+    """All rows from the sources, by file, and what became of each source.
 
     Conversations are ``{"messages": [...], "source": NAME}`` with ``tools`` if there are any; questions are as
     Spec-Bench writes them; those of the set ``rare`` are the prompts of the sources of that role.
@@ -92,23 +86,14 @@ def make(
     held = {run for names in asked.values() for row in names for run in runs(row["turns"])}
     held |= {run for one in others for talk in one.talks for run in runs(talk.texts)}
     train: list[Row] = []
-    sources: list[Row] = []
+    sources: Row = {}
     for one in read:
         kept = one.talks
         if one.source.role == "train":
             kept = [talk for talk in one.talks if held.isdisjoint(runs(talk.texts))]
             train += _rows(one.source.name, kept)
-        sources.append(
-            {
-                "name": one.source.name,
-                "role": one.source.role,
-                "documents": len(kept),
-                "characters": sum(len(text) for talk in kept for text in talk.texts),
-                "of": one.of,
-                "left_out": len(one.talks) - len(kept),
-                "skipped": one.skipped,
-            }
-        )
+        left_out = len(one.talks) - len(kept)
+        sources[one.source.name] = {"conversations": len(kept), "left_out": left_out, "skipped": one.skipped}
     if not train:
         raise DataError(
             "nothing is left to learn from",
@@ -117,22 +102,9 @@ def make(
             remedy="hold other sources out",
         )
     random.Random(0).shuffle(train)
-    learnt = sum(one["characters"] for one in sources if one["role"] == "train")
-    summary = {
-        "train": {"conversations": len(train), "characters": learnt},
-        "sources": sources,
-        "questions": {
-            name: {
-                "questions": len(rows),
-                "of": benchmarks[name].of if name in benchmarks else len(rows),
-                "categories": dict(Counter(row["category"] for row in rows)),
-            }
-            for name, rows in asked.items()
-        },
-    }
     files = {"train": train}
     files |= {f"heldout-{one.source.name}": _rows(one.source.name, one.talks) for one in others}
-    return files | {f"questions-{name}": rows for name, rows in asked.items()}, summary
+    return files | {f"questions-{name}": rows for name, rows in asked.items()}, sources
 
 
 def _rows(source: str, talks: Iterable[Talk]) -> list[Row]:

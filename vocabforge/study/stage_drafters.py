@@ -7,9 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DataError
 from ..core.files import atomic_write
-from ..core.lock import only_writer
 from ..corpus.tokenizer.tokenizer import load_tokenizer
 from ..evaluate.benchmarks import spread
 from ..models.target.fingerprint import target_fingerprint
@@ -43,13 +41,11 @@ _EVAL_TOKENS = 256  # held-out tokens that a finished run is evaluated on; the r
 def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Train everything of one seed; what an earlier run finished with the same inputs is taken over.
 
-    Below ``layout.seed(seed)`` a run folder each with a JSON beside it that names what decided it: ``full`` (drafter,
-    joint rankers, low-rank head), ``reduced``, ``rankers`` (alone), and ``router-M``. A killed training resumes at its
-    last checkpoint.
+    Below ``layout.seed(seed)`` a run folder each: ``full`` (drafter, joint rankers, low-rank head), ``reduced``,
+    ``rankers`` (alone), and ``router-M``. A killed training resumes at its last checkpoint.
     """
     own, place = config.drafters, layout.seed(seed)
-    with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
-        data = packed(config, layout)
+    data = packed(config, layout)
     base = base_settings(config, layout, data.prepared.artifact.path)
     digest, target = data.digest(), target_fingerprint(layout.target)
     ranks = [LowRankConfig(rank=config.target.hidden_size // part) for part in config.methods.ranks]
@@ -59,7 +55,7 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
         settings = part_settings(base, part, place / name, seed, **sections)
         options = _options(config, settings)
         return making.drafter_run(
-            settings, digest, target, options, lambda trainer: _prepare(trainer, options), replace=True
+            settings, digest, target, options, lambda trainer: _prepare(trainer, options)
         )
 
     # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
@@ -80,7 +76,6 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
             optim=settings.optim.model_copy(update={"clip": 1.0}),
             levels=own.steps,
             best=best,
-            replace=True,
         )
 
 
@@ -112,10 +107,6 @@ def packed(config: StudyConfig, layout: StudyLayout) -> TrainData:
 
 
 def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise DataError(
-            "a file of the study is missing", source=path, remedy="run the stages before this one"
-        )
     return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
 
 

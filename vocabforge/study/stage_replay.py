@@ -6,13 +6,12 @@ import math
 from typing import Any, get_args
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
 from ..core.console import say
-from ..core.errors import ArtifactError
 from ..corpus.regenerate.rows import content_digest
+from ..tune.types import setting_of
 from .config import StudyConfig
 from .layout import StudyLayout
 from .methods import StudyHeads, content_of_method, methods
@@ -23,14 +22,11 @@ from .stage_answers import AnsweringTarget, Which, load_answers
 from .steps import is_finished
 
 KIND = "study-replay"
-_FORMAT = 2
+_FORMAT = 3
 
 
 def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
-    """Write the artefact ``study-replay`` of a seed: all methods, greedy and drawn answers.
-
-    What is finished for the same target, answers, drafters, heads and settings is taken over.
-    """
+    """Write the artefact ``study-replay`` of a seed: all methods, greedy and drawn answers."""
     own, place, ways = config.replay, layout.seed(seed), methods(config, layout)
     target = AnsweringTarget(layout.target, config.device, 1)
     content = [{"key": way.key, "kind": way.kind, **content_of_method(place, way)} for way in ways]
@@ -50,9 +46,9 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
         Drafting(heads.drafter(name), {way.key: heads.head(way) for way in ways if way.drafter == name})
         for name in dict.fromkeys(way.drafter for way in ways)
     ]
-    names = [{"key": way.key, "family": way.family, "name": way.name, "setting": way.setting} for way in ways]
+    sizes = {way.key: setting_of(heads.head(way)).model_dump(mode="json") for way in ways}
     figures: dict[str, Any] = {}
-    meta = {"key": key, "methods": names, "scored": figures}
+    meta = {"key": key, "heads": sizes, "scored": figures}
     with write_artifact(layout.replayed(seed), KIND, meta, overwrite=True) as folder:
         for which in get_args(Which):
             found = replay(
@@ -75,22 +71,14 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
 def load_replayed(layout: StudyLayout, seed: int, which: Which) -> dict[str, Replayed]:
     """What was replayed of a seed on the answers of a kind, by the methods' keys.
 
-    Rows are those of ``load_answers(layout, which)``, as ``evaluate.replay.cycle_offsets`` places them.
+    Rows are those of ``load_answers(layout, which)``, as ``replay.cycle_offsets`` places them.
 
     Raises:
         ArtifactError: the stage has not run for this seed, or its files are damaged.
     """
     artifact = open_artifact(layout.replayed(seed), KIND)
-    try:
-        ranks = load_file(artifact.file(f"ranks-{which}.safetensors"))
-        return {
-            name: Replayed(ranks[name], tuple(math.nan if value is None else value for value in scored))
-            for name, scored in artifact.meta["scored"][which].items()
-        }
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(
-            "the ranks of a replay cannot be read",
-            got=error,
-            source=artifact.path,
-            remedy="run the stage replay",
-        ) from error
+    ranks = load_file(artifact.file(f"ranks-{which}.safetensors"))
+    return {
+        name: Replayed(ranks[name], tuple(math.nan if value is None else value for value in scored))
+        for name, scored in artifact.meta["scored"][which].items()
+    }

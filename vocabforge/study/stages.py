@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from .config import StudyConfig
 from .layout import StudyLayout
 
 ALL = "all"
+_FORMAT = 2  # counts up when stages write other files
 
 
 class Stage(NamedTuple):
@@ -30,16 +30,16 @@ class Stage(NamedTuple):
     run: str
     about: str
     needs: tuple[str, ...] = ()  # stages whose results it reads
-    reads: tuple[
-        str, ...
-    ] = ()  # settings that decide what it makes, beside those of the stages that it needs
+    reads: tuple[str, ...] = ()  # settings that decide what it makes, beside those of ``needs``
     by_seed: bool = False
 
 
 # name -> stage, in order; a new stage is a file and a row.
 STAGES: dict[str, Stage] = {
     "data": Stage(
-        "vocabforge.study.stage_data:run", "conversations, held-out texts by source, questions", (), ("data",)
+        "vocabforge.study.stage_data:run",
+        "conversations, held-out texts by source, questions",
+        reads=("data",),
     ),
     "target": Stage("vocabforge.study.stage_target:run", "the target model", ("data",), ("target",)),
     "answers": Stage(
@@ -55,7 +55,7 @@ STAGES: dict[str, Stage] = {
         "vocabforge.study.stage_drafters:run",
         "drafters, rankers, routers of every seed",
         ("vocab",),
-        ("drafters",),
+        ("drafters", "seeds"),
         by_seed=True,
     ),
     "replay": Stage(
@@ -68,52 +68,30 @@ STAGES: dict[str, Stage] = {
     "check": Stage(
         "vocabforge.study.stage_check:run", "the decoder itself on a sample", ("replay",), ("check",)
     ),
-    "times": Stage("vocabforge.study.times.stage:run", "how long draft heads take", ("replay",), ("times",)),
-    "report": Stage("vocabforge.study.report.stage:run", "tables, plots, page", ("check", "times")),
+    "report": Stage("vocabforge.study.report.stage:run", "tables, a plot, a page", ("check",)),
 }
 
 
-def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | None = None) -> None:
-    """Run stages in the order of the table.
-
-    Args:
-        names: of :data:`STAGES`, or ``all``.
-        seeds: of the configuration, for stages that run by seed; None: all of them.
+def perform(config: StudyConfig, names: Sequence[str]) -> None:
+    """Run stages, ``all`` or some of :data:`STAGES`, in the order of the table.
 
     Raises:
-        UsageError: no such stage or seed, or another process works in the folder, or on these seeds.
+        UsageError: no such stage, or another process works in the folder.
         DataError: a stage before it is missing.
     """
     check_names(names)
-    wanted = {name: stage for name, stage in STAGES.items() if name in names or ALL in names}
-    chosen = config.seeds if seeds is None else tuple(seeds)
-    if not set(chosen) <= set(config.seeds):
-        raise UsageError("the study has no such seed", got=list(chosen), expected=list(config.seeds))
-    if seeds is not None and not any(stage.by_seed for stage in wanted.values()):
-        by_seed = [name for name, stage in STAGES.items() if stage.by_seed]
-        raise UsageError(
-            "none of these stages runs by seed",
-            got=", ".join(wanted),
-            expected=" or ".join(by_seed),
-            remedy="leave --seed out",
-        )
-    device = choose_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    if device.type == "cpu":
+    if choose_device(config.device).type == "cpu":
         keep_freed_memory()  # logits of a block are tens of megabytes, made anew for every block
     layout = StudyLayout(config.output)
     layout.root.mkdir(parents=True, exist_ok=True)
-    # Seeds can be made side by side, each by its own process.
-    apart = seeds is not None and all(stage.by_seed for stage in wanted.values())
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(only_writer(layout.root, shared=apart))
-        for seed in chosen if apart else ():
-            stack.enter_context(only_writer(layout.seed(seed)))
-        for name, stage in wanted.items():
-            _check_before(config, layout, name, chosen if stage.by_seed else config.seeds)
-            atomic_write_json(layout.root / "config.json", config.model_dump(mode="json"))
-            _perform(config, layout, name, chosen)
+    with only_writer(layout.root):
+        for name in STAGES:
+            if name in names or ALL in names:
+                _check_before(config, layout, name)
+                atomic_write_json(layout.root / "config.json", config.model_dump(mode="json"))
+                _perform(config, layout, name)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -122,8 +100,14 @@ def check_names(names: Sequence[str]) -> None:
         raise UsageError("no stage is named", expected=", ".join([*STAGES, ALL]))
     unknown = [name for name in names if name not in (*STAGES, ALL)]
     if unknown:
+        times = (
+            "the report computes the roofline itself; `vocabforge bench kernels parts=heads` measures heads"
+        )
         raise UsageError(
-            "the study has no such stage", got=", ".join(unknown), expected=", ".join([*STAGES, ALL])
+            "the study has no such stage",
+            got=", ".join(unknown),
+            expected=", ".join([*STAGES, ALL]),
+            remedy=times if "times" in unknown else None,
         )
 
 
@@ -131,7 +115,7 @@ def digest_of(config: StudyConfig, name: str) -> str:
     """Hex hash of the settings that decide what a stage makes; where and on what it runs is not among them."""
     body = config.model_dump(mode="json")
     body["data"].pop("root")
-    chosen = {}
+    chosen: dict[str, Any] = {"format": _FORMAT}
     for path in sorted({path for one in (name, *_before(name)) for path in STAGES[one].reads}):
         section, _, key = path.partition(".")
         chosen[path] = body[section][key] if key else body[section]
@@ -146,68 +130,45 @@ def _before(name: str) -> Iterator[str]:
 
 
 def _rows(layout: StudyLayout) -> dict[str, Any]:
-    """OUTPUT/stages.json: of every stage the seconds, the machine, the settings' digest, and what is finished."""
+    """OUTPUT/stages.json: of every stage the seconds, the machine, the settings' digest, and whether it is finished."""
     path = layout.root / "stages.json"
     return read_json(path, "record of stages") if path.is_file() else {}
 
 
-@contextlib.contextmanager
-def _row(layout: StudyLayout, name: str) -> Iterator[dict[str, Any]]:
-    """A stage's row of the record, to be changed; other seeds may be made beside."""
-    path = layout.root / "stages.json"
-    with only_writer(path, wait=True):
-        rows = _rows(layout)
-        yield rows.setdefault(name, {"seconds": 0.0, "seeds": []})
-        atomic_write_json(path, rows)
-
-
-def _missing(config: StudyConfig, rows: dict[str, Any], name: str, seeds: Sequence[int]) -> str | None:
-    """What of a stage is not finished with these settings, in words; None: nothing."""
-    row = rows.get(name, {})
-    if row.get("settings") != digest_of(config, name):
-        return f"{name} (finished with other settings)" if row.get("finished") else name
-    if not STAGES[name].by_seed:
-        return None if row.get("finished") else name
-    left = [seed for seed in seeds if seed not in row["seeds"]]
-    return f"{name} of seed {', '.join(map(str, left))}" if left else None
-
-
-def _check_before(config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int]) -> None:
+def _check_before(config: StudyConfig, layout: StudyLayout, name: str) -> None:
     rows = _rows(layout)
-    words = {before: _missing(config, rows, before, seeds) for before in STAGES[name].needs}
-    missing = [before for before, found in words.items() if found is not None]
-    if missing:
+    for before in STAGES[name].needs:
+        row = rows.get(before, {})
+        if row.get("finished") and row.get("settings") == digest_of(config, before):
+            continue
         raise DataError(
             f"the stage {name} needs what another one makes",
-            got=f"not finished: {', '.join(words[before] or '' for before in missing)}",
+            got=f"finished with other settings: {before}"
+            if row.get("finished")
+            else f"not finished: {before}",
             source=layout.root,
-            remedy=f"run `vocabforge study {missing[0]}` with the same configuration first, or `vocabforge study all`: "
+            remedy=f"run `vocabforge study {before}` with the same configuration first, or `vocabforge study all`: "
             "what is made already is found again",
         )
 
 
-def _perform(config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int]) -> None:
-    stage, settings = STAGES[name], digest_of(config, name)
+def _perform(config: StudyConfig, layout: StudyLayout, name: str) -> None:
+    stage, rows = STAGES[name], _rows(layout)
     run: Callable[..., None] = load_attribute(stage.run)
-    environment = describe_environment(device=str(choose_device(config.device)), dtype="")
     say(f"Stage {name}: {stage.about}")
-    with _row(layout, name) as row:
-        done = row["seeds"] if row.get("settings") == settings else []
-        row.update(settings=settings, environment=environment, finished=False)
-        row["seeds"] = [seed for seed in done if seed not in seeds]
-    begun, whole = time.monotonic(), False
+    row = rows.setdefault(name, {"seconds": 0.0})
+    row["environment"] = describe_environment(device=str(choose_device(config.device)), dtype="")
+    row.update(settings=digest_of(config, name), finished=False)
+    began = time.monotonic()
     try:
-        for seed in seeds if stage.by_seed else ():
+        for seed in config.seeds if stage.by_seed else ():
             say(f"Stage {name}, seed {seed}")
             run(config, layout, seed)
-            with _row(layout, name) as row:
-                row["seeds"] = sorted({*row["seeds"], seed})
         if not stage.by_seed:
             run(config, layout)
-        whole = True
+        row["finished"] = True
     finally:
-        seconds = time.monotonic() - begun
-        with _row(layout, name) as row:
-            finished = whole and (not stage.by_seed or set(config.seeds) <= set(row["seeds"]))
-            row.update(seconds=round(row["seconds"] + seconds, 1), finished=finished)
+        seconds = time.monotonic() - began
+        row["seconds"] = round(row["seconds"] + seconds, 1)
+        atomic_write_json(layout.root / "stages.json", rows)
     say(f"Stage {name}: done in {seconds:.0f} s")

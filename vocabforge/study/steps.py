@@ -49,25 +49,21 @@ def run_step(
     place: Path,
     key: Mapping[str, Any],
     make: Callable[[], dict[str, Any]],
-    fits: Callable[[dict[str, Any]], bool] | None = None,
     *,
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """The result of a step: made, or taken over from an earlier run.
 
     Args:
-        name: for the line of progress.
         place: JSON file of the key and the result.
         key: everything that decides the result; another key makes it again.
-        make: makes it.
-        fits: whether what a stored result names is still there; by default :func:`still_there`.
         folder: what an unfinished step leaves; removed if another key began it.
     """
     wanted = json.loads(json.dumps(key, default=str))
     stored = read_json(place, "result of a step") if place.is_file() else None
     stored = stored if isinstance(stored, dict) else {}
     same = stored.get("key") == wanted
-    if same and "result" in stored and (fits or still_there)(stored["result"]):
+    if same and "result" in stored and still_there(stored["result"]):
         say(f"{name}: done before")
         return dict(stored["result"])
     say(name)
@@ -108,11 +104,10 @@ def content_hashes(paths: Sequence[Path]) -> list[str]:
 
 
 def _run(
-    output: Path, seed: int, key: Mapping[str, Any], train: Callable[[], dict[str, Any]], replace: bool
+    output: Path, seed: int, key: Mapping[str, Any], train: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """A training in its own folder; a finished one keeps no checkpoints."""
-    place, folder = output.with_suffix(".json"), output if replace else None
-    made = run_step(f"seed {seed}: {output.name}", place, key, train, folder=folder)
+    """A training in its own folder, removed if it was begun with another key; a finished one keeps no checkpoints."""
+    made = run_step(f"seed {seed}: {output.name}", output.with_suffix(".json"), key, train, folder=output)
     for name in ("checkpoints", "best"):
         shutil.rmtree(output / name, ignore_errors=True)
     return made
@@ -127,46 +122,19 @@ def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, 
     return config.model_copy(update={"output": output, **changed})
 
 
-def train_drafter(config: TrainConfig, prepare: Callable[[Trainer], None] | None = None) -> dict[str, Any]:
-    """Train (or finish) a run as ``train-drafter`` does; ``prepare`` changes the trainer before it starts.
-
-    Returns:
-        ``drafter`` and ``heads`` by kind: folders; ``digest`` of the drafter's weights.
-    """
-    trainer = build_trainer(config)
-    if prepare is not None:
-        prepare(trainer)
-    path = train(trainer)
-    del trainer
-    gc.collect()  # the captured states are gigabytes, and the target's hooks hold them in a cycle
-    heads = sorted(folder for folder in (config.output / "heads").glob("*") if (folder / MANIFEST).is_file())
-    return {
-        "drafter": str(path),
-        "digest": drafter_digest(path),
-        "heads": {folder.name: str(folder) for folder in heads},
-        "contents": content_hashes(heads),
-    }
-
-
 def drafter_run(
     config: TrainConfig,
     data: str,
     target: str,
     options: Mapping[str, Any] | None = None,
     prepare: Callable[[Trainer], None] | None = None,
-    *,
-    replace: bool = False,
 ) -> dict[str, Any]:
-    """The result of :func:`train_drafter`; a finished run is taken over, a killed one resumes.
+    """Train as ``train-drafter`` does; a finished run is taken over, a killed one resumes, a changed one begins anew.
 
     Args:
-        data: digest of the rows.
-        target: the target's fingerprint.
+        data, target: digest of the rows, fingerprint of the target.
         options: what else decides the run.
-        replace: remove what a run with other settings left in the folder.
-
-    Raises:
-        MismatchError: the folder holds a run with other settings, and ``replace`` is off.
+        prepare: changes the trainer before it starts.
     """
     key = {
         **identity_of(config, data, target),
@@ -174,7 +142,23 @@ def drafter_run(
         "passes": config.run.mixed_precision,
         "states": config.capture.dtype,
     }
-    return _run(config.output, config.run.seed, key, lambda: train_drafter(config, prepare), replace)
+
+    def train_it() -> dict[str, Any]:
+        trainer = build_trainer(config)
+        if prepare is not None:
+            prepare(trainer)
+        path = train(trainer)
+        del trainer
+        gc.collect()  # the captured states are gigabytes, and the target's hooks hold them in a cycle
+        heads = sorted(one for one in (config.output / "heads").glob("*") if (one / MANIFEST).is_file())
+        return {
+            "drafter": str(path),
+            "digest": drafter_digest(path),
+            "heads": {folder.name: str(folder) for folder in heads},
+            "contents": content_hashes(heads),
+        }
+
+    return _run(config.output, config.run.seed, key, train_it)
 
 
 def router_run(
@@ -187,18 +171,13 @@ def router_run(
     optim: OptimConfig,
     levels: int,
     best: BestTokens | None = None,
-    replace: bool = False,
 ) -> dict[str, Any]:
     """Train a router on a drafter as ``train-router`` does; see :func:`drafter_run`.
 
     Args:
-        config: the recipe with the seed and the run folder.
         full: result of the drafter's run.
         levels: draft steps whose states it learns from.
         best: what routers on one drafter share; see ``RouterTrainer``.
-
-    Returns:
-        ``path`` of the router artefact.
     """
     key = {
         "drafter": full["digest"],
@@ -234,7 +213,7 @@ def router_run(
         gc.collect()
         return {"path": str(path), "contents": content_hashes([path])}
 
-    return _run(config.output, config.run.seed, key, train_it, replace)
+    return _run(config.output, config.run.seed, key, train_it)
 
 
 def subset_step(
@@ -247,12 +226,8 @@ def subset_step(
     *,
     tools: bool = False,
     parents: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does, with ``--force-tools`` if ``tools``.
-
-    Returns:
-        ``path``, ``size``, its ``coverage`` of the counts, and how many ids were ``filled`` in and ``forced``.
-    """
+) -> None:
+    """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does, with ``--force-tools`` if ``tools``."""
     key = {
         "target": target_fingerprint(target),
         "counts": hashlib.sha256(counts.tobytes()).hexdigest(),
@@ -266,20 +241,13 @@ def subset_step(
         forced = forced_ids(table, ForceOptions(target=target, tools=tools))
         subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill="lowest-id")
         save_subset(subset, path, parents=parents, overwrite=True)
-        return {
-            "path": str(path),
-            "contents": content_hashes([path]),
-            "size": size,
-            "coverage": subset.coverage,
-            "filled": subset.filled,
-            "forced": len(forced),
-        }
+        return {"path": str(path), "contents": content_hashes([path])}
 
-    return run_step(name, path.with_suffix(".json"), key, make)
+    run_step(name, path.with_suffix(".json"), key, make)
 
 
-def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> dict[str, Any]:
-    """Cluster the target's LM head as ``cluster-vocab`` does; the result has the ``path``."""
+def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path) -> None:
+    """Cluster the target's LM head as ``cluster-vocab`` does."""
 
     def make() -> dict[str, Any]:
         head, size = open_head(target), tokenizer.vocab_size
@@ -297,7 +265,7 @@ def clusters_step(target: Path, tokenizer: TextTokenizer, count: int, path: Path
         }
         made = make_clusters(rows, KMeansOptions(count), fingerprint=tokenizer.fingerprint, head=facts)
         save_clusters(made, path, overwrite=True)
-        return {"path": str(path), "contents": content_hashes([path]), "clusters": len(made)}
+        return {"path": str(path), "contents": content_hashes([path])}
 
     key = {"target": target_fingerprint(target), "tokenizer": tokenizer.fingerprint, "clusters": count}
-    return run_step(f"{count:,} clusters", path.with_suffix(".json"), key, make)
+    run_step(f"{count:,} clusters", path.with_suffix(".json"), key, make)

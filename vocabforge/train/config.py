@@ -106,6 +106,9 @@ class DrafterConfig(StrictModel):
         aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``, any number of them; default 1,
             n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
         intermediate_size, num_heads, num_kv_heads: of the decoder layer; default: the target's.
+        rope: ``target`` takes the target's RoPE over whole heads (that of the sliding layers, if types of layers
+            differ); ``plain`` has no context extension.
+        rope_theta: base of ``plain``; default 10,000.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
     """
 
@@ -118,6 +121,8 @@ class DrafterConfig(StrictModel):
     intermediate_size: Positive | None = None
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
+    rope: Literal["target", "plain"] = "target"
+    rope_theta: Annotated[float, Field(gt=1.0)] | None = None
     medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
 
     @model_validator(mode="before")
@@ -146,6 +151,8 @@ class DrafterConfig(StrictModel):
             )
         if self.freeze and self.init is None:
             raise ValueError("drafter.freeze needs drafter.init: there is nothing trained to freeze")
+        if self.rope_theta is not None and self.rope != "plain":
+            raise ValueError("drafter.rope_theta needs drafter.rope: plain (target takes the target's base)")
         return self
 
 

@@ -107,7 +107,9 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
     ids = source.target_ids if source.has_own_head else None
     scorers, heads = trainer.step_module.heads, {}
     with torch.random.fork_rng(devices=[]):  # their initial weights are drawn, and thrown away
-        drafter = new_drafter(source.kind, source.config, source.embedding, source.target_head, ids)
+        drafter = new_drafter(
+            source.kind, source.config, source.embedding, source.target_head, ids, source.target_transform
+        )
         for name, head in scorers.items():
             blank = type(head)(head.down.in_features, *head.head_weight.shape)
             heads[name] = blank.to(head.head_weight.device)

@@ -25,9 +25,11 @@ from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target, load_trainable, native_sizes
 from ..models.drafters.registry import check_wishes, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
+from ..models.rope import RopeSettings
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
 from ..models.target.load import dtype_name
+from ..models.target.text_config import text_config
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .config import DrafterConfig, TrainConfig
 from .data import TrainData, divide, open_data, prepare, with_prepared
@@ -115,6 +117,8 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
     }
     # Keys of earlier versions at the only value they still have, so that their runs resume.
     flat |= {"drafter.copying": False, "memory.candidates": None}
+    if config.drafter.rope == "target":  # as all were in earlier versions
+        del flat["drafter.rope"], flat["drafter.rope_theta"]
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint
@@ -134,7 +138,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
         MismatchError: the target lacks a size, the subset is of another vocabulary, or the kind differs.
         ConfigError: the configuration contradicts ``drafter.init``.
     """
-    vocab = int(target.get("vocab_size") or 0)
+    vocab = int(text_config(target).vocab_size)
     if subset is not None and subset.vocab_size > vocab:
         raise MismatchError(
             "the draft vocabulary is larger than the target's",
@@ -152,6 +156,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
         "intermediate_size": config.intermediate_size,
         "num_heads": config.num_heads,
         "num_kv_heads": config.num_kv_heads,
+        "rope": RopeSettings(config.rope_theta or 10_000.0) if config.rope == "plain" else None,
         "medusa_heads": config.medusa_heads,
     }
     if config.init is None:
@@ -221,7 +226,7 @@ def build_trainer(
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }
-    step = TrainStep(drafter, heads, target.head_weight, step_settings(config))
+    step = TrainStep(drafter, heads, target.head_weight, step_settings(config), target.transform)
     live = None
     if make_live is not None and config.run.live.prompts and group.rank == 0:
         live = make_live(target, data.prepared.prompts, config, tokenizer)
@@ -260,7 +265,9 @@ def _fresh_drafter(
 ) -> Drafter:
     kind, subset = basis.config.drafter.kind, basis.subset
     ids = None if subset is None else torch.from_numpy(subset.ids)
-    drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids).to(device)
+    drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids, target.transform).to(
+        device
+    )
     some = list(range(min(len(data.train), CALIBRATION_ROWS)))
     batch = captured(to_tensors(data.train, some, device), [("train", row) for row in some])
     start_from_target(drafter, batch)
@@ -270,7 +277,9 @@ def _fresh_drafter(
 def _loaded_drafter(basis: Basis, target: Any, fingerprint: str) -> Drafter:
     wanted, subset = basis.config.drafter, basis.subset
     assert wanted.init is not None
-    drafter, artifact = load_trainable(wanted.init, TargetTensors(target.embedding, target.head_weight))
+    drafter, artifact = load_trainable(
+        wanted.init, TargetTensors(target.embedding, target.head_weight, target.transform)
+    )
     check_target(artifact, fingerprint, target=basis.config.target)
     if subset is not None and drafter.target_ids.tolist() != subset.ids.tolist():
         raise MismatchError(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch
 from ..models.drafters.interface import Drafter
+from ..models.target.logits import IDENTITY, LogitTransform
 from .loss.candidates import Candidates, rows_among
 from .loss.fused import LossInputs
 from .loss.rows import StepFigures, TakenRows, feature_loss, split_figures, take_rows
@@ -53,10 +54,16 @@ class TrainStep(nn.Module):
         drafter: trained, or frozen with ``settings.freeze``.
         heads: low-rank scorers trained on the drafter's states, by name.
         target_head: (V, H), frozen; not registered, so that no wrapper moves, casts or sends it.
+        transform: of the target's logits.
     """
 
     def __init__(
-        self, drafter: Drafter, heads: nn.ModuleDict, target_head: Tensor, settings: StepSettings
+        self,
+        drafter: Drafter,
+        heads: nn.ModuleDict,
+        target_head: Tensor,
+        settings: StepSettings,
+        transform: LogitTransform = IDENTITY,
     ) -> None:
         super().__init__()
         self.drafter: Any = drafter
@@ -64,6 +71,7 @@ class TrainStep(nn.Module):
         self.settings = settings
         self.drafter.requires_grad_(not settings.freeze)
         self._target_head = (target_head,)
+        self._transform = transform
 
     def forward(
         self,
@@ -103,7 +111,7 @@ class TrainStep(nn.Module):
         per_row = settings.decay ** taken.step.float() / rows.clamp(min=1)[taken.step]  # (M,)
         reduced = drafter.head_weight.shape[0] != self._target_head[0].shape[0]
         ids = drafter.target_ids if reduced else None
-        own = self._vocab_loss(h, drafter.head_weight, ids, taken, per_row, candidates)
+        own = self._vocab_loss(h, drafter.head_weight, ids, taken, per_row, candidates, drafter.transform)
         if not self.training:
             return settings.token_weight * own.total, split_figures(own, taken, unrolled), {}
         scored = {
@@ -125,10 +133,22 @@ class TrainStep(nn.Module):
         taken: TakenRows,
         per_row: Tensor,
         candidates: Candidates | None,
+        transform: LogitTransform = IDENTITY,
     ) -> RowLoss:
         target, offset = self._target_head[0], None
         if candidates is not None:
             head, ids = rows_among(candidates, head, ids)
             target, offset = target.index_select(0, candidates.ids), candidates.offset
-        inputs = LossInputs(h, head, taken.teacher, taken.teacher_row, target, ids, per_row, offset)
+        inputs = LossInputs(
+            h,
+            head,
+            taken.teacher,
+            taken.teacher_row,
+            target,
+            ids,
+            per_row,
+            offset,
+            self._transform,
+            transform,
+        )
         return vocab_loss(inputs, self.settings.loss)

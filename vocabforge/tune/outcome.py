@@ -23,14 +23,13 @@ class BatchRow(StrictModel):
         tokens_per_s: of all requests together.
         speedup: over plain decoding of the same batch, both predicted.
         cycle: seconds at the prompts' mean prefix.
-        warnings: why its seconds rest on more than what was measured.
     """
 
     batch: int
     tokens_per_s: Figure
     speedup: float | None
     cycle: Figure
-    warnings: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)  # of earlier versions
 
 
 class CandidateRow(StrictModel):
@@ -94,12 +93,8 @@ class CheckedPrediction(StrictModel):
 
 
 class TuneCheck(StrictModel):
-    """Predictions compared with ``eval`` on the other half of the prompts.
-
-    Attributes:
-        rows: configurations by predicted rank, plain decoding last.
-        mean_error: of the sizes of their errors.
-        evaluation: folder of the evaluation.
+    """Predictions by rank compared with ``eval`` on the other half of the prompts, plain decoding last; ``evaluation``
+    is its folder, ``mean_error`` of the sizes of the errors.
     """
 
     questions: int

@@ -36,10 +36,8 @@ def read_halves(
 
     Args:
         source: name of a benchmark, or a question file.
-        form: ``auto``, ``chat`` or ``raw``.
         limit: questions of both halves together, spread over the file.
         room: most positions of a prompt.
-        new_tokens: limit of an answer, for the checking half.
 
     Raises:
         DataError: the file cannot be read.

@@ -195,5 +195,6 @@ def _recipe(loaded: TuneSession, results: TuneResults) -> DecodingRecipe:
         target=loaded.settings.target.resolve(),
         tokenizer=None if tokenizer is None else tokenizer.resolve(),
         dtype=loaded.settings.dtype,
+        target_backend=loaded.settings.target_backend,
         methods={name: results.row(name).method for name in names},
     )

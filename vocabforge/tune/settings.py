@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..core.config import StrictModel
 from ..core.errors import UsageError
 from ..core.hub import ModelPath, TokenizerPath
-from ..core.values import labelled, sizes_in, words_in
+from ..core.values import Backend, labelled, sizes_in, words_in
 from ..decode.build.spec import MethodSpec, option_of
 
 Sizes = Annotated[
@@ -38,7 +38,7 @@ class TuneSettings(StrictModel):
         "other question, --check uses the rest.",
         ...,
     )
-    ranking: Path | None = option("Frequency table or subset that static vocabularies are cut from.")
+    ranking: Path | None = option("Frequency table that static vocabularies are cut from.")
     size: Sizes = option("Sizes of the static vocabularies that are cut.", (), metavar="R,...")
     batch: Sizes = option("Requests side by side; something is recommended for each.", (1,), metavar="N,...")
     max_new_tokens: int = option("Limit of an answer.", 128, ge=2)
@@ -63,6 +63,7 @@ class TuneSettings(StrictModel):
     tokenizer: TokenizerPath | None = option("Tokenizer folder [default: the target's].")
     dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
     device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")
 
     @property
     def latency_seconds(self) -> float:
@@ -98,10 +99,6 @@ class MethodSpace:
         vocab, head: ``DIR`` or ``LABEL=DIR``.
         dynamic: with every draft vocabulary.
         lists: values of a field, as its option has them between commas.
-
-    Raises:
-        ValidationError: a value that the field does not have.
-        UsageError: one twice, or a tree that is not searched.
     """
 
     LABELLED = ("vocab", "head")

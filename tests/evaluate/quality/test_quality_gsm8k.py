@@ -11,7 +11,6 @@ from decimal import Decimal
 import pytest
 
 from tests.worlds import DATA, needs_data
-from vocabforge.core.errors import DataError
 from vocabforge.evaluate.quality.gsm8k import (
     last_number,
     marked_number,
@@ -88,20 +87,9 @@ def test_no_marked_number(text: str) -> None:
     assert marked_number(text) is None
 
 
-def test_a_wrong_marked_answer_is_not_saved_by_its_text() -> None:
-    judged = score("#### 17\n18", Decimal(18))
-    assert (judged.passed, judged.passed_marked) == (False, False)
-
-
 @pytest.mark.parametrize(("answer", "number"), [("x\n#### 1,080", 1080), ("18", 18), (18, 18), ("-10", -10)])
 def test_references(answer: object, number: int) -> None:
     assert reference_number(answer) == number
-
-
-@pytest.mark.parametrize("answer", ["", "eighteen", "7 and 8\n#### many"])
-def test_a_reference_without_a_number_is_refused(answer: str) -> None:
-    with pytest.raises(DataError, match="no number"):
-        reference_number(answer, "question 3")
 
 
 @needs_data

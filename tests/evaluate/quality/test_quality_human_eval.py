@@ -54,11 +54,6 @@ def test_indented_stop_words_stay() -> None:
     assert completion_of(body.strip(), CHECK, "raw") == body.rstrip()
 
 
-def test_words_that_only_begin_like_stop_words_stay() -> None:
-    text = "    x = (\niff(1),\nprinter, classy, define)\n"
-    assert completion_of(text, CHECK, "raw") == text
-
-
 def test_the_answers_first_line_gets_the_prompts_indentation_back() -> None:
     tabs = {**CHECK, "prompt": "def area(r):\n\t''' Area. '''\n"}
     assert completion_of("x = r\n\treturn x", tabs, "raw") == "\tx = r\n\treturn x"
@@ -98,10 +93,6 @@ CHAT = {
 @pytest.mark.parametrize("case", CHAT)
 def test_chat_answers(case: str) -> None:
     assert run(completion_of(CHAT[case], CHECK, "chat"))(3) == 9
-
-
-def test_a_raw_answer_that_begins_with_a_fence_is_read_as_chat() -> None:
-    assert run(completion_of(f"```python\n{WHOLE}```\nDone.", CHECK, "raw"))(3) == 9
 
 
 @pytest.mark.parametrize("check", [None, {}, {**CHECK, "test": None}, {"prompt": "x", "entry_point": "y"}])

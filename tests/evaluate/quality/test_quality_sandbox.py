@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.core.errors import VocabForgeError
 from vocabforge.evaluate.quality.sandbox import PASSED, TIMED_OUT, Limits, Sandbox
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="code is run on Linux only")
@@ -92,11 +91,6 @@ def test_time_is_limited(box: Sandbox, program: str) -> None:
     assert box.run(program) == TIMED_OUT  # none of them ends by itself
 
 
-def test_secrets_of_the_environment_are_not_passed_on(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    assert box.run("import os\nassert 'HF_TOKEN' not in os.environ") == PASSED
-
-
 def test_limits_hold_and_output_goes_nowhere(box: Sandbox, capfd: pytest.CaptureFixture[str]) -> None:
     limits = box.limits.resources()
     check = f"import resource\nfor name, value in {limits!r}.items():\n"
@@ -149,9 +143,3 @@ def test_the_user_is_told_how_programs_are_isolated(monkeypatch: pytest.MonkeyPa
     box = Sandbox(LIMITS)
     assert "bubblewrap does not work here" in box.facts()["isolated"]
     assert box.run("pass") == PASSED
-
-
-def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(VocabForgeError, match="only be run on Linux"):
-        Sandbox()

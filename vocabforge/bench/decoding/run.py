@@ -166,7 +166,13 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
 class _DecodingBench:
     def __init__(self, config: DecodingBenchConfig, repeats: int) -> None:
         self.config, self.repeats = config, repeats
-        self.models = Models(config.target, config.tokenizer, device="cpu", dtype=config.dtype)
+        self.models = Models(
+            config.target,
+            config.tokenizer,
+            device="cpu",
+            dtype=config.dtype,
+            backend=config.target_backend,
+        )
         self.prompts = read_prompts(config, self.models)
         self.theirs = TheirSide(config)
         self.new = config.max_new_tokens

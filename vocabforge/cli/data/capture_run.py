@@ -39,6 +39,7 @@ from ...models.target.hf import (
     read_target_config,
 )
 from ...models.target.load import dtype_name, dtype_of
+from ...models.target.text_config import text_config
 from ...train.config import TrainConfig
 from ...train.data import prepare
 from ...train.machine import device_of, set_threads
@@ -68,12 +69,7 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
 
 
 def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite: bool) -> dict[str, Any]:
-    """Capture this process's shards and, when all are there, finish the cache.
-
-    Raises:
-        UsageError: no room, no consent, or options that contradict each other.
-        VocabForgeError: anything missing, damaged, or not belonging together.
-    """
+    """Capture this process's shards and, when all are there, finish the cache."""
     together = settings.capture.tp_plan is not None and options.from_speculators is None
     part = _part(options.part, together)
     if device_of(settings).type == "cpu":
@@ -135,7 +131,7 @@ def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[Ca
     """Rows, key and shards; the target's weights are not loaded."""
     raw = read_target_config(settings.target)
     tokenizer = load_tokenizer(settings.tokenizer or settings.target)
-    device = device_of(settings)
+    text, device = text_config(raw), device_of(settings)
     target_dtype = dtype_name(dtype_of(settings.target, settings.capture.dtype, device))
     with briefly_native(settings) as native:
         layers = tuple(sizes_of(native.drafter, raw, None).aux_layers or ())
@@ -144,8 +140,8 @@ def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[Ca
     check_row_length(raw, data.train.input_ids.shape[1], source=settings.target / "config.json")
     key = CaptureKey(
         target=target_fingerprint(settings.target),
-        aux_layers=layers or default_aux_layers(int(raw["num_hidden_layers"])),
-        hidden_size=int(raw["hidden_size"]),
+        aux_layers=layers or default_aux_layers(int(text.num_hidden_layers)),
+        hidden_size=int(text.hidden_size),
         dtype=target_dtype if options.store_dtype == "target" else options.store_dtype,
         target_dtype=target_dtype,
         rows={split: rows_digest(packed) for split, packed in rows.items()},

@@ -22,15 +22,7 @@ _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
-    """Settings and backend of whoever answers: a target in this process, or servers.
-
-    Raises:
-        UsageError: both or neither, an option that only servers have, an unknown dtype, a malformed address or
-            ``KEY=VALUE``, a key's variable that is not set, or no model named where it must be.
-        DataError: target or tokenizer cannot be loaded.
-        MismatchError: a server does not serve the model.
-        VocabForgeError: no server can be reached.
-    """
+    """Settings and backend of whoever answers: a target in this process, or servers."""
     if (asked.target is None) == (not asked.server):
         raise UsageError(
             "give the target once: as --target, or as --server",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...evaluate.run.settings import RunSettings
 
 # What a recipe decides, by the parameter's name.
-_RECIPES_OWN = ("target", "tokenizer", "dtype", *MethodSpec.model_fields)
+_RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
 
 
 class MethodOptions(StrictModel):
@@ -45,11 +45,7 @@ class MethodOptions(StrictModel):
     method: tuple[str, ...] = option((), "Evaluate only these methods (`plain` always runs).", many=True)
 
     def check(self, context: typer.Context, grid: MethodGrid) -> None:
-        """Refuse a run without a target or a drafter, and options that the recipe decides.
-
-        Raises:
-            UsageError: one of these.
-        """
+        """Refuse a run without a target or a drafter, and options that the recipe decides."""
         from ...core.errors import UsageError
 
         if self.recipe is not None:
@@ -90,11 +86,7 @@ class RunOptions(StrictModel):
     def settings(
         self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
     ) -> RunSettings:
-        """The same as the runner takes it.
-
-        Raises:
-            UsageError: a value out of its range, or a prompt that the tokenizer cannot render so.
-        """
+        """The same as the runner takes it."""
         from ...evaluate.run.prompts import check_system, resolve_format
         from ...evaluate.run.settings import RunSettings
 
@@ -168,7 +160,7 @@ def evaluate(
     device = str(choose_device(passes.device))
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
-        recipe, models = _recipe_of(grid, target, tokenizer, passes.dtype, device=device, sampled=sampled)
+        recipe, models = _recipe_of(grid, target, tokenizer, passes, device=device, sampled=sampled)
     made = recipe_methods(recipe, methods.method, device=device, wrap=wrap, sampled=sampled, models=models)
     provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
     handling = OutputOptions(
@@ -187,13 +179,15 @@ def evaluate(
 
 
 def _recipe_of(
-    grid: MethodGrid, target: Path, tokenizer: Path | None, dtype: str, *, device: str, sampled: bool
+    grid: MethodGrid,
+    target: Path,
+    tokenizer: Path | None,
+    passes: PassOptions,
+    *,
+    device: str,
+    sampled: bool,
 ) -> tuple[DecodingRecipe, Models]:
-    """The recipe that the command line stands for, and what was loaded to make it.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
-    """
+    """The recipe that the command line stands for, and what was loaded to make it."""
     from ...decode.build.grid import check_grid
     from ...decode.build.methods import grid_specs, kind_of
     from ...decode.build.models import Models
@@ -201,18 +195,20 @@ def _recipe_of(
 
     # Before anything is loaded.
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
-    models = Models(target, tokenizer, device=device, dtype=dtype)
+    models = Models(target, tokenizer, device=device, dtype=passes.dtype, backend=passes.target_backend)
     specs = grid_specs(models, grid, sampled=sampled)
-    values = {"target": target, "tokenizer": tokenizer, "dtype": dtype, "methods": specs}
+    values = {
+        "target": target,
+        "tokenizer": tokenizer,
+        "dtype": passes.dtype,
+        "target_backend": passes.target_backend,
+        "methods": specs,
+    }
     return DecodingRecipe.model_validate(values), models
 
 
 def _describe_sandbox() -> None:
-    """Report how generated code is isolated.
-
-    Raises:
-        VocabForgeError: it cannot be run on this machine.
-    """
+    """Report how generated code is isolated."""
     from ...core.console import say
     from ...evaluate.quality import require_sandbox
 

@@ -117,7 +117,6 @@ def print_tables(results: Results, output: Path) -> None:
         divergence_line,
         fault_methods,
         headline,
-        headline_method,
         law_line,
         overview_table,
         quality_table,
@@ -146,7 +145,5 @@ def print_tables(results: Results, output: Path) -> None:
             console().print(line, style="yellow", soft_wrap=True, markup=False)
     out.print(headline(results), style="bold", soft_wrap=True, markup=False)
     if len(results.methods) > 2:
-        one = headline_method(results).name
-        line = f"Methods against each other: vocabforge report {output} --reference {one}"
-        out.print(line, soft_wrap=True, markup=False)
+        out.print(f"Methods against each other: vocabforge report {output}", soft_wrap=True, markup=False)
     out.print(f"Report: {output / 'report.html'}", soft_wrap=True, markup=False)

@@ -54,7 +54,13 @@ def generate(
     check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
     limits = (request.max_new_tokens, sampling.with_seed(request.seed), request.stop)
     wrap = wrap_for(passes.compile, passes.graphs, passes.device)
-    models = Models(request.target, request.tokenizer, device=passes.device, dtype=passes.dtype)
+    models = Models(
+        request.target,
+        request.tokenizer,
+        device=passes.device,
+        dtype=passes.dtype,
+        backend=passes.target_backend,
+    )
     method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
     asked = _Asked(load_tokenizer(request.tokenizer or request.target), request.prompt, request.prompt_format)
     result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)

@@ -1,4 +1,4 @@
-"""``vocabforge report``: evaluations beside each other, or one alone."""
+"""``vocabforge report``: evaluations beside each other, or the methods of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...evaluate.comparison.compare import RunComparison
-    from ...evaluate.comparison.runs import EvaluationRun
 
 
 class ReportRequest(StrictModel):
@@ -26,14 +25,14 @@ class ReportRequest(StrictModel):
     reference: str | None = option(
         None,
         "Compare all others with this one [default: the method of the first run with the largest speed-up]; of one "
-        "run alone, METHOD compares its own methods.",
+        "run alone, METHOD will do.",
         "RUN:METHOD",
     )
     output: Path | None = option(None, "Also write one self-contained page.", "FILE.html")
 
 
 def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
-    """Compare evaluations method by method; or print the tables of one again, or compare its own methods.
+    """Compare evaluations method by method, or the methods of one. `inspect` prints the tables of one again.
 
     Figures are formed over the questions that every run answered; a ratio counts as a difference only if its 95%
     interval excludes 1. Runs of another target, other questions, another temperature, prompt format, system
@@ -43,19 +42,14 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
     Examples: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`,
     `vocabforge report runs/eval-1 --reference eagle3`
     """
+    from ...evaluate.comparison.compare import compare_runs
     from ...evaluate.comparison.runs import open_runs
 
     output, reference = asked.output, asked.reference
     _check_output(output)
     opened = open_runs(asked.runs)
-    if len(opened) == 1:
-        if reference is None:
-            _report_one(opened[0], output, as_json=as_json)
-            return
-        label = opened[0].label
-        reference = reference if reference.startswith(f"{label}:") else f"{label}:{reference}"
-    from ...evaluate.comparison.compare import compare_runs
-
+    if len(opened) == 1 and reference is not None:
+        reference = f"{opened[0].label}:{reference.removeprefix(f'{opened[0].label}:')}"
     comparison = compare_runs(opened, reference=reference)
     if output is not None:
         from ...core.files import atomic_write
@@ -83,25 +77,6 @@ def _check_output(output: Path | None) -> None:
             source="--output FILE.html",
         )
     check_writable(output.resolve().parent, output)
-
-
-def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> None:
-    """The tables, the page or the figures of a single evaluation."""
-    if output is not None:
-        from ...core.files import atomic_write
-        from ...evaluate.reports.evaluation import render_report
-
-        atomic_write(output, render_report(run.results))
-    if as_json:
-        print_json(run.results.model_dump(mode="json"))
-        return
-    from .eval_record import print_tables
-
-    print_tables(run.results, run.folder)
-    if output is not None:
-        from ...core.console import say
-
-        say(f"Also written: {output}")
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:

@@ -70,20 +70,11 @@ class BenchmarkOptions(StrictModel):
         "spec-bench, human-eval, gsm8k, sample (made here), or a file: Spec-Bench, HumanEval, GSM8K, ShareGPT or "
         "messages.",
     )
-    benchmark_format: str | None = option(
-        None, "Format of a --benchmark file [default: told by its content]."
-    )
     offline: bool = option(False, "Never fetch a benchmark from its public source.")
     limit: Positive | None = option(None, "Only N questions, spread evenly over the benchmark.")
 
     def load(self, data: Path | None) -> Benchmark:
-        """The questions.
-
-        Raises:
-            VocabForgeError: a benchmark that is unknown, missing or cannot be read.
-        """
+        """The questions."""
         from ...evaluate.benchmarks import load_benchmark
 
-        return load_benchmark(
-            self.benchmark, self.limit, data=data, format=self.benchmark_format, offline=self.offline
-        )
+        return load_benchmark(self.benchmark, self.limit, data=data, offline=self.offline)

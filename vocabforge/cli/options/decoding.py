@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ...core.config import StrictModel
+from ...core.values import Backend
 from ...decode.build.spec import MethodGrid, MethodSpec
 from .groups import FromModel, option
 
@@ -30,6 +31,11 @@ class PassOptions(StrictModel):
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
     dtype: str = option("float32", "float32, bfloat16 or float16.")
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    target_backend: Backend = option(
+        "auto",
+        "Code that computes the target: lean (ours), transformers (its own) or auto: lean where it knows the "
+        "architecture.",
+    )
 
 
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
@@ -37,9 +43,6 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
 
     Args:
         graphs: None: on CUDA devices only.
-
-    Raises:
-        UsageError: both, or one that the device does not have.
     """
     from ...core.errors import UsageError
     from ...models.device import choose_device
@@ -76,11 +79,7 @@ class SamplingOptions(StrictModel):
     frequency_penalty: float = option(0.0, "Against tokens of the output, each time; 0: none.")
 
     def with_seed(self, seed: int) -> SamplingParams:
-        """The same as the decoder takes it.
-
-        Raises:
-            UsageError: a value out of its range.
-        """
+        """The same as the decoder takes it."""
         from ...decode.request import SamplingParams
 
         values = self.model_dump()

@@ -151,11 +151,7 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
 
 
 def signature(command: Callable[..., None]) -> inspect.Signature:
-    """The options of a command as its parameters, those that must be given first.
-
-    Raises:
-        TypeError: two groups have an option of one name.
-    """
+    """The options of a command as its parameters, those that must be given first."""
     found = [option for one in _members(command) for option in _options(one)]
     options = sorted(found, key=lambda one: one.default is not Parameter.empty)
     names = [one.name for one in options]
@@ -199,11 +195,7 @@ def arguments(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str
 
 
 def _made(annotation: Any, model: FromModel, values: dict[str, Any]) -> Any:
-    """A model, or what stands for it, of the options' values.
-
-    Raises:
-        UsageError: a value that the model refuses.
-    """
+    """A model, or what stands for it, of the options' values."""
     make = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
     if make is model.model:

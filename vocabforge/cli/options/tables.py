@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def split_weight(text: str, option: str, known: Sequence[str] = ()) -> tuple[str, float | None]:
-    """``X=0.7`` -> (X, 0.7); ``X`` -> (X, None). What is ``known``, or exists as a path, is never split.
-
-    Raises:
-        UsageError: what follows the last ``=`` is no number.
-    """
+    """``X=0.7`` -> (X, 0.7); ``X`` -> (X, None). What is ``known``, or exists as a path, is never split."""
     from ...core.errors import UsageError
 
     head, separator, tail = text.rpartition("=")
@@ -30,11 +26,7 @@ def split_weight(text: str, option: str, known: Sequence[str] = ()) -> tuple[str
 
 
 def load_part(name: str, path: Path, weight: float = 1.0) -> TablePart:
-    """One table with the hash of its artefact.
-
-    Raises:
-        ArtifactError: no frequency table.
-    """
+    """One table with the hash of its artefact."""
     from ...core.artifact import open_artifact
     from ...vocab.counts.mixtures import TablePart
     from ...vocab.counts.table import load_counts

@@ -42,11 +42,7 @@ class Subjects(StrictModel):
     keys: bool = option(False, "List every stored tensor with what each server does with it.")
 
     def check(self) -> None:
-        """Refuse what has nothing to be checked against, before anything is loaded.
-
-        Raises:
-            UsageError: an option without the one it needs, or an unknown server.
-        """
+        """Refuse what has nothing to be checked against, before anything is loaded."""
         from ...core.errors import UsageError
         from ...export.servers.registry import reader_of
 
@@ -92,6 +88,7 @@ def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
 
 def _check_models(report: Report, target: Path, asked: Subjects) -> None:
     from ...core.console import say
+    from ...doctor.abilities import check_abilities
     from ...doctor.drafter import check_vocab
     from ...doctor.target import check_target
 
@@ -101,6 +98,7 @@ def _check_models(report: Report, target: Path, asked: Subjects) -> None:
     if asked.vocab is not None:
         say(f"Checking the draft vocabulary {asked.vocab} …")
         check_vocab(report, asked.vocab, facts, loaded)
+    check_abilities(report, facts)
 
 
 def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
-    from ...evaluate.results.schema import Figure, MethodResults, Outputs, Results
-    from ...export.card import MeasuredMethod
+    from ...evaluate.results.schema import Results
 
 
 def recipe_of(artifact: Artifact | None) -> dict[str, Any]:
@@ -28,25 +27,16 @@ def digests_of(drafter: Path, artifact: Artifact | None) -> set[str]:
     return {artifact.content_hash, *([parents["drafter"]] if "drafter" in parents else [])}
 
 
-def measured_in(
-    folders: Sequence[Path], digests: set[str], fingerprint: str, rows: int, vocab: str | None
-) -> list[MeasuredMethod]:
-    """The methods of evaluations that drafted with a drafter.
-
-    Those with the exported draft vocabulary, if an evaluation has one; else all of them.
+def measured_sections(folders: Sequence[Path], digests: set[str], fingerprint: str) -> list[str]:
+    """A section of the card, in Markdown, for each evaluation that measured a drafter.
 
     Args:
         digests: see :func:`digests_of`. fingerprint: of the target.
-        rows: of the exported head. vocab: content hash of the subset artefact it was restricted to.
-
-    Raises:
-        DataError: no results there.
-        MismatchError: another target, or a run without this drafter.
     """
     from ...core.errors import MismatchError
     from ...evaluate.results.schema import read_results
 
-    found = []
+    sections = []
     for folder in folders:
         results = read_results(folder)
         if results.target.fingerprint not in (None, fingerprint):
@@ -66,54 +56,31 @@ def measured_in(
                 source=folder,
                 remedy="evaluate the drafter that is exported (vocabforge eval --drafter), or leave this --eval out",
             )
-        same = [one for one in ours if _is_same(one, results, rows, vocab)]
-        found += [_row(one, results, bool(same)) for one in same or ours]
-    return found
+        sections.append(_section(results.model_copy(update={"methods": [results.methods[0], *ours]})))
+    return sections
 
 
-def _is_same(method: MethodResults, results: Results, rows: int, vocab: str | None) -> bool:
-    """Whether a method scored the exported head: by its vocabulary's hash if it used one, else by its size."""
-    found, used = method.vocabulary, results.parents.get(f"vocabulary {method.name}")
-    if found is None or found.kind not in ("full", "static") or found.size != rows:
-        return False
-    return used is None or vocab is None or used == vocab
+def _section(results: Results) -> str:
+    from ...evaluate.reports.tables import overview_table
 
-
-def _row(method: MethodResults, results: Results, same: bool) -> MeasuredMethod:
-    from ...export.card import MeasuredMethod
-
-    overall, found = method.summary.overall, method.vocabulary
-    facts, sampling = results.environment, results.settings.sampling
+    facts, temperature = results.environment, results.settings.sampling.get("temperature", 0.0)
     machine = facts.get("gpu") or f"{facts.get('processor')}, {facts.get('threads')} threads"
-    temperature = sampling.get("temperature", 0.0)
-    law = f"temperature {temperature:g}" if temperature else "greedy"
-    verifier = f", verifier {method.verifier}" if method.verifier else ""
-    answered = results.answered
-    return MeasuredMethod(
-        benchmark=f"{results.benchmark.name}, {answered:,} question{'' if answered == 1 else 's'}",
-        decoding=f"{', '.join(method.description.split(', ')[:2])}, {law}{verifier}",
-        vocabulary="–" if found is None else f"{found.size:,} of {found.of:,} ({found.kind})",
-        accepted=_with(overall.accepted_length),
-        speedup=_with(overall.speedup),
-        tokens_per_s=_with(overall.tokens_per_s, 1),
-        outputs=_outputs(method.summary.outputs) if method.lossless else "not lossless",
-        made=f"{machine}, {results.target.dtype}, {results.created[:10]}, VocabForge {results.vocabforge}",
-        same=same,
+    parts = [
+        f"{results.answered:,} questions",
+        f"temperature {temperature:g}" if temperature else "greedy",
+        f"{machine}, {results.target.dtype}, {results.created[:10]}, VocabForge {results.vocabforge}",
+    ]
+    methods = [f"- `{one.name}`: {one.description}" for one in results.methods[1:]]
+    return "\n".join(
+        [
+            f"## Measured on {results.benchmark.name}",
+            "",
+            *overview_table(results, page=True).markdown(),
+            "",
+            *methods,
+            "",
+            f"By VocabForge's own decoder: {', '.join(parts)}. Accepted length: tokens that one verification commits, "
+            "the target's own included. Speed-up: over plain decoding on the same machine. Ranges: 95% bootstrap "
+            "intervals over questions.",
+        ]
     )
-
-
-def _with(figure: Figure, digits: int = 2) -> str:
-    from ...evaluate.reports.tables import interval, number
-
-    between = interval(figure, digits)
-    return number(figure.value, digits) + (f" [{between}]" if between else "")
-
-
-def _outputs(outputs: Outputs | None) -> str:
-    from ...evaluate.reports.tables import judgements
-
-    if outputs is None:
-        return "sampled, not compared"
-    others = judgements(outputs)
-    said = f"{outputs.identical:,} of {outputs.compared:,} identical to plain decoding's"
-    return f"{said} ({others})" if others else said

@@ -58,10 +58,6 @@ def check_fallback(request: ExportRequest, kind: str) -> None:
 
     Args:
         kind: of the drafter.
-
-    Raises:
-        UsageError: options without their use, no prompts, or a format without a static map.
-        MismatchError: the format does not hold this kind of drafter.
     """
     if request.head is None:
         options = {"--fallback-size": request.fallback_size, "--prompts": request.prompts}
@@ -99,9 +95,6 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
 
     Args:
         loaded: the drafter with its own head; :attr:`HeadParts.beside` writes it.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
     """
     head, prompts = request.head, request.prompts
     assert head is not None  # check_fallback

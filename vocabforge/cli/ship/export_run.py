@@ -15,7 +15,7 @@ from ...core.hub import hub_name, model_folder, model_name
 from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ...evaluate.acceptance.fallback import verdict
-from ...export.card import CardFacts, MeasuredMethod, model_card
+from ...export.card import model_card
 from ...export.checked import write_checked
 from ...export.layouts.eagle1 import SERVERS, ranked_ids
 from ...export.layouts.interface import Export
@@ -27,7 +27,7 @@ from ...models.target.hf import read_target_config
 from ...models.target.load import DTYPES
 from ...vocab.subset.subset import load_subset
 from .export import ExportRequest
-from .export_card import digests_of, measured_in, recipe_of
+from .export_card import digests_of, measured_sections, recipe_of
 from .export_fallback import HeadParts, check_fallback, choose
 
 
@@ -39,10 +39,6 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
 
     Returns:
         what ``--json`` prints.
-
-    Raises:
-        VocabForgeError: options that do not go together, anything missing or damaged, a drafter that the layout
-            cannot express.
     """
     layout = layout_of(request.format)
     _check(request, overwrite=overwrite)
@@ -50,6 +46,9 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
     check_fallback(request, loaded.kind)
+    measured = measured_sections(
+        request.eval, digests_of(request.drafter, artifact), target_fingerprint(target)
+    )
     parts = _parts(request, target, loaded, artifact)
     recipe = recipe_of(artifact)
     meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)
@@ -69,23 +68,10 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
         overwrite=overwrite,
         beside=parts.beside,
     )
-    card = CardFacts(
-        name=request.output.resolve().name,
-        layout=request.format,
-        drafter=export.drafter,
-        target=export.target,
-        target_name=export.target_name,
-        dtype=request.dtype,
-        server=request.server,
-        speculative_tokens=request.speculative_tokens,
-        meta=meta,
-        recipe=recipe,
-        coverage=meta.get("coverage"),
-        measured=_figures(request, target, artifact, parts),
-        sections=() if parts.card is None else (parts.card,),
-    )
+    sections = [*measured, *([] if parts.card is None else [parts.card])]
+    card = model_card(request.output.resolve().name, request.format, export, sections)
     layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout, request.output, replace(export, card=model_card(card)), layers)
+    write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
         _tell(request, parts, config)
     return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
@@ -136,16 +122,6 @@ def _parts(request: ExportRequest, target: Path, loaded: Drafter, artifact: Arti
     return HeadParts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
 
 
-def _figures(
-    request: ExportRequest, target: Path, artifact: Artifact | None, parts: HeadParts
-) -> list[MeasuredMethod]:
-    if not request.eval:
-        return []
-    digests = digests_of(request.drafter, artifact)
-    rows = len(parts.drafter.head_weight)
-    return measured_in(request.eval, digests, target_fingerprint(target), rows, parts.vocab)
-
-
 def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
     """Facts that hold for what is made from a drafter; ``fresh``: its head is chosen anew."""
     stale = ("server", *(("coverage", "fallback", "heldout", "best") if fresh else ()))
@@ -177,11 +153,7 @@ def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -
 
 
 def trained_with(drafter: Path) -> Path:
-    """The target's folder as the drafter's manifest records it.
-
-    Raises:
-        UsageError: nothing recorded, or the folder is gone.
-    """
+    """The target's folder as the drafter's manifest records it."""
     recorded = None
     if not drafter.is_dir():
         raise DataError(

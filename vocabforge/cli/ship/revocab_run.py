@@ -39,9 +39,6 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
 
     Returns:
         what ``--json`` prints: ``output``, ``format``, ``dtype``, ``head``, ``drift``, ``eos``.
-
-    Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
     """
     _check(request, overwrite=overwrite)
     target = request.target or trained_with(request.drafter)
@@ -60,7 +57,7 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
     made = revocab_head(drafter, ids)
     eos = _end_tokens(tokenizer, target, drafter.config.vocab_size)
     record = {
-        "head": change_of(drafter, made).to_json(),
+        "head": change_of(drafter, made),
         "drift": head_drift(drafter),
         "eos": end_tokens(drafter.target_ids, made.target_ids, eos),
     }

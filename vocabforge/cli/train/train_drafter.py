@@ -26,9 +26,6 @@ def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainCon
 
     Args:
         write: convert now; the other processes take what the first one made.
-
-    Raises:
-        VocabForgeError: it cannot be read, or is not of this target.
     """
     from ...core.console import say
     from ...export.importing import import_drafter, is_native

@@ -25,11 +25,7 @@ class RouterRequest(StrictModel):
     )
 
     def values(self) -> dict[str, Any]:
-        """Keys of the configuration, before overrides.
-
-        Raises:
-            ConfigError: the recipe cannot be read.
-        """
+        """Keys of the configuration, before overrides."""
         from ...core.config import read_yaml
 
         values: dict[str, Any] = read_yaml(self.config) if self.config is not None else {}

@@ -92,11 +92,7 @@ def compare_vocab(
 
 
 def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple[int, int]:
-    """``A:B``, by text or id.
-
-    Raises:
-        UsageError: not of this form, or not two special tokens.
-    """
+    """``A:B``, by text or id."""
     from ...core.errors import UsageError
     from ...vocab.overlap.overlap import end_token
 

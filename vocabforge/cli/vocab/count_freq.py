@@ -63,11 +63,7 @@ class CountRequest(StrictModel):
     strict: bool = option(False, "Fail at the first unreadable line instead of skipping and counting it.")
 
     def options(self) -> CountOptions:
-        """The same as the counting takes it.
-
-        Raises:
-            UsageError: two ways of parting documents, or a value out of its range.
-        """
+        """The same as the counting takes it."""
         from ...corpus.sources.sources import SourceOptions
         from ...vocab.counts.tally import CountOptions
 

@@ -27,7 +27,7 @@ class CoverageRequest(StrictModel):
     counts: Path = option(
         ..., "Frequency table that the ranking is made from; its domains are told apart.", "DIR"
     )
-    output: Path = option(..., "Folder to make for coverage.json, coverage.html and plots/*.svg.", "DIR")
+    output: Path = option(..., "Folder to make for coverage.json and coverage.html.", "DIR")
     heldout: tuple[str, ...] = option(
         (), "Frequency table of text that was not counted for the ranking.", "[NAME=]DIR", many=True
     )
@@ -159,7 +159,7 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
     from ...core.artifact import write_artifact
     from ...core.files import atomic_write, atomic_write_json
     from ...core.provenance import command_line
-    from ...evaluate.reports.coverage import report_files
+    from ...evaluate.reports.coverage import render_coverage
 
     results["created"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     results["command"] = shlex.join(command_line())
@@ -177,8 +177,7 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
     }
     with write_artifact(output, "coverage", meta, parents=parents, overwrite=overwrite) as folder:
         atomic_write_json(folder / "coverage.json", results)
-        for name, text in report_files(results).items():
-            atomic_write(folder / name, text)
+        atomic_write(folder / "coverage.html", render_coverage(results))
 
 
 def _print(results: Mapping[str, Any], output: Path) -> None:

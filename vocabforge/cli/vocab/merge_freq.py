@@ -85,11 +85,7 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
 
 
 def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
-    """Name, folder and weight of each table.
-
-    Raises:
-        UsageError: no table, two of one name, or tables beside weighted ones.
-    """
+    """Name, folder and weight of each table."""
     if bool(asked.tables) == bool(asked.weight):
         raise UsageError(
             "give the tables once: alone to add them, with weights to mix them",

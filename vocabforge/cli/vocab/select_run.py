@@ -29,9 +29,6 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
 
     Returns:
         what ``--json`` prints.
-
-    Raises:
-        VocabForgeError: whatever the options or the files cannot give.
     """
     target, output = asked.target, asked.output
     if asked.tokenizer is None and not asked.counts and _has_tokenizer(target):

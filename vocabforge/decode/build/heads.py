@@ -207,7 +207,7 @@ def _vocab_head(base: HeadBase, subset: VocabSubset, source: Path) -> BuiltHead:
             remedy="prune a drafter trained with the full vocabulary",
         )
     if not subset.schedule:
-        head = StaticHead(base.weight[rows], base.target_ids[rows])
+        head = StaticHead(base.weight[rows], base.target_ids[rows], transform=base.transform)
         return BuiltHead(head, f"draft vocabulary of {head.size:,} tokens", extra=False)
     options = HeadOptions(ranked=tuple(subset.ranked.tolist()), schedule=subset.schedule)
     scheduled = build_head("scheduled", base, None, options)

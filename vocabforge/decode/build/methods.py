@@ -78,7 +78,13 @@ def recipe_methods(
         with _named(name):
             check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
     if models is None:
-        models = Models(recipe.target, recipe.tokenizer, device=device, dtype=recipe.dtype)
+        models = Models(
+            recipe.target,
+            recipe.tokenizer,
+            device=device,
+            dtype=recipe.dtype,
+            backend=recipe.target_backend,
+        )
     return build_methods(models, wanted, wrap=wrap, sampled=sampled)
 
 

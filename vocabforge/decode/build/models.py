@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
 from ...core.errors import ArtifactError, DataError, UsageError
+from ...core.values import Backend
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...export.registry import load_drafter
-from ...models.backends import Backend, load_decoding_target
+from ...models.backends import load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
@@ -68,7 +69,7 @@ class Models:
     def drafter(self, path: Path) -> tuple[Drafter, Artifact | None]:
         """A trained drafter of any layout over the target's tensors, and its artefact where it is one."""
         if path not in self._drafters:
-            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             drafter, artifact = load_drafter(path, tensors, self.target)
             expected = trained_for(artifact)
             if expected and expected != self.tokenizer.fingerprint:

@@ -12,6 +12,7 @@ from ...core.config import StrictModel, parse_config, read_yaml
 from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
 from ...core.hub import ModelPath, TokenizerPath
+from ...core.values import Backend
 from .spec import MethodSpec
 
 PLAIN = "plain"  # the method that every run has: decoding without drafts
@@ -26,6 +27,7 @@ class DecodingRecipe(StrictModel):
     target: ModelPath
     tokenizer: TokenizerPath | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    target_backend: Backend = "auto"
     methods: dict[str, MethodSpec]
 
     @field_validator("methods")

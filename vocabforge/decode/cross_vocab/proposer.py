@@ -245,4 +245,5 @@ def _inner(options: MethodSpec, drafter: LeanModel, ids: np.ndarray) -> ModelPro
     chosen = torch.from_numpy(ids).to(drafter.device)
     rows = nn.Parameter(drafter.lm_head_weight.detach()[chosen], requires_grad=False)  # (R, H), a copy
     backend = DraftModelBackend(drafter, drafter.config.vocab_size)
-    return ModelProposer(backend, StaticHead(rows, chosen), choose_policy(options, "chain", None))
+    head = StaticHead(rows, chosen, transform=drafter.transform)
+    return ModelProposer(backend, head, choose_policy(options, "chain", None))

@@ -72,7 +72,7 @@ class ContextModel:
         """The law of each state of (N, H)."""
         found = []
         for part in hidden.split(max(MOST_LOGITS // len(self._weight), 1)):
-            logits = F.linear(part, self._weight).float().cpu().numpy()
+            logits = self.drafter.transform(F.linear(part, self._weight)).float().cpu().numpy()
             found += [stream_law(draft_weights(one, sampling), len(self.words)) for one in logits]
         return found
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ...models.heads.registry import FullHead, HeadBase
+from ...models.heads.registry import HeadBase, exact_head_of
 from ...models.lean.model import LeanModel
 from ...models.target.interface import Target
 from ..accelerate.graphs import GraphCapture
@@ -179,7 +179,7 @@ def build(parts: ProposerParts) -> ModelProposer:
     """A draft model (``parts.drafter``, a lean model) that drafts a chain, or the tree of the options."""
     drafter = draft_model_of(parts)
     backend = DraftModelBackend(drafter, parts.target.config.vocab_size)
-    head = parts.head or FullHead(head_base(parts.target, drafter).weight)
+    head = parts.head or exact_head_of(head_base(parts.target, drafter))
     return ModelProposer(backend, head, choose_policy(parts.options, "chain", None))
 
 
@@ -206,7 +206,8 @@ def head_base(target: Target, drafter: LeanModel) -> HeadBase:
     """What draft heads over a draft model score: its LM head's rows of ids that the target has too."""
     size = min(target.config.vocab_size, drafter.config.vocab_size)
     weight = drafter.lm_head_weight[:size]
-    return HeadBase(weight, torch.arange(size, device=weight.device), target.embedding)
+    ids = torch.arange(size, device=weight.device)
+    return HeadBase(weight, ids, target.embedding, drafter.transform)
 
 
 def check_same_tokenizer(

@@ -16,7 +16,7 @@ from typing import Literal
 from torch import Tensor
 
 from ...core.errors import UsageError
-from ...models.heads.registry import FullHead
+from ...models.heads.registry import base_of_model, exact_head_of
 from ...models.kv_cache import KVCache
 from ...models.lean.config import FAMILIES
 from ...models.lean.model import LeanModel
@@ -106,7 +106,7 @@ def build(parts: ProposerParts) -> ModelProposer:
             expected=f"1 to {count}",
             remedy="change --exit-layers",
         )
-    head = parts.head or FullHead(parts.target.lm_head_weight)
+    head = parts.head or exact_head_of(base_of_model(parts.target))
     return ModelProposer(
         EarlyExitBackend(parts.target, layers), head, choose_policy(parts.options, "chain", None)
     )

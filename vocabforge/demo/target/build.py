@@ -30,10 +30,8 @@ from .train import (
     TextRows,
     WorkFolder,
     heldout_loss,
-    packed_rows,
     plain_step,
     prepared_rows,
-    spread_rows,
     train_model,
 )
 
@@ -63,9 +61,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     """Train a byte-level BPE and write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``.
 
     Args:
-        texts: what to learn the merges from.
         vocab_size: entries wanted, the three special tokens and the 256 bytes included.
-        folder: must exist.
 
     Raises:
         DataError: the texts do not hold enough different material for ``vocab_size`` entries.
@@ -220,11 +216,7 @@ def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
     Raises:
         DataError: a file cannot be read.
     """
-    files = {"train": config.train}
-    if len(config.heldout_files) == 1:
-        files["heldout"] = config.heldout_files[0]
-    else:
-        files |= {f"heldout/{path.stem}": path for path in config.heldout_files}
+    files = {"train": config.train} | {f"heldout/{path.name}": path for path in config.heldout_files}
     if config.tokenizer is not None:
         files |= {f"tokenizer/{path.name}": path for path in tokenizer_files(config.tokenizer)}
     try:
@@ -264,7 +256,7 @@ def train_tiny_target(
     """Train a target and write it, with its tokenizer, to ``folder`` as a standard Hugging Face checkpoint.
 
     A ``manifest.json`` (kind ``target``) records the number of parameters, the first and last training losses and the
-    held-out losses (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
+    held-out loss (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
 
     Args:
         start: changes the fresh model before it is trained.
@@ -285,7 +277,7 @@ def train_tiny_target(
     parents = target_inputs(config)
     learnt = {name: value for name, value in parents.items() if not name.startswith("heldout")}
     identity = {**config.decides(), **learnt, "device": device.type}
-    work, facts = WorkFolder.beside(folder), {"seed": config.seed}
+    work, facts = WorkFolder(folder), {"seed": config.seed}
     with only_writer(work.path):
         settings = config.model_dump(mode="json")
         with write_artifact(
@@ -314,7 +306,8 @@ def _fit(
     make_step: MakeStep,
 ) -> dict[str, Any]:
     """Train the model and measure it; returns figures for the manifest."""
-    rows = TextRows(prepared_rows(work.rows, tokenizer, config), config.loss_on)
+    data = prepared_rows(work.rows, tokenizer, config)
+    rows, heldout = (TextRows(packed, config.loss_on) for packed in (data.train, data.heldout))
     parameters = sum(p.numel() for p in model.parameters())
     tokens = int((rows.packed.document > 0).sum())
     seen = config.optim.steps * config.optim.batch_size / len(rows)
@@ -323,12 +316,9 @@ def _fit(
         f"on {model.device.type}"
     )
     first, last = train_model(model.train(), rows, config, work, identity, make_step)
-    sums = {}
-    for path in config.heldout_files:
-        packed = packed_rows(tokenizer, path, config.sequence_length, model.config.pad_token_id)
-        chosen = spread_rows(len(packed), config.heldout_rows)
-        sums[path.stem] = heldout_loss(model.eval(), TextRows(packed, config.loss_on), chosen)
-    total, count = (sum(values[at] for values in sums.values()) for at in (0, 1))
+    most = min(len(heldout), config.heldout_rows or len(heldout))
+    chosen = torch.arange(most) * len(heldout) // max(most, 1)
+    total, count = heldout_loss(model.eval(), heldout, chosen) if config.heldout_files else (0.0, 0)
     return {
         "vocab_size": model.config.vocab_size,
         "parameters": parameters,
@@ -336,7 +326,6 @@ def _fit(
         "train_tokens": tokens,
         "first_loss": round(first, 4),
         "last_loss": round(last, 4),
-        "heldout_loss": round(total / max(count, 1), 4) if sums else None,
-        "heldout_losses": {name: round(loss / max(n, 1), 4) for name, (loss, n) in sums.items()},
-        "heldout_tokens": {name: n for name, (_, n) in sums.items()},
+        "heldout_loss": round(total / max(count, 1), 4) if config.heldout_files else None,
+        "heldout_tokens": count,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,10 +59,10 @@ class TinyTargetConfig(TargetTrainingConfig):
 
     Attributes:
         train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
-        heldout: conversations for the held-out loss; each file has a loss of its own.
+        heldout: conversations for the held-out loss.
         tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
         vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
-        heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
+        heldout_rows: packed held-out rows at most, evenly spread; None: all of them.
         threads: CPU threads; None leaves torch's choice.
     """
 
@@ -80,9 +79,6 @@ class TinyTargetConfig(TargetTrainingConfig):
     def _goes_together(self) -> TinyTargetConfig:
         if self.tokenizer is not None and self.vocab_size != type(self).model_fields["vocab_size"].default:
             raise ValueError("vocab_size is that of a tokenizer that is made: with tokenizer, give rows")
-        names = Counter(path.stem for path in self.heldout_files)
-        if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"held-out files need names of their own, not twice {', '.join(twice)}")
         return self
 
     @property

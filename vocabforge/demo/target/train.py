@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 from ...capture.online import RowBatch, to_tensors
 from ...core.console import ProgressBar, say
-from ...core.errors import DataError, MismatchError
+from ...core.errors import DataError
 from ...core.journal import MetricsLog
-from ...corpus.prepared.artifact import prepare_in
-from ...corpus.prepared.dataset import PackedRows, SequenceOptions, iter_sequences, pack
+from ...corpus.prepared.artifact import PreparedData, prepare_in
+from ...corpus.prepared.dataset import PackedRows
 from ...corpus.prepared.options import HeldoutOptions, PrepareOptions
-from ...corpus.sources.bytes import Problems
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.target.documents import document_mask
 from ...train import checkpoint as checkpoints
@@ -76,8 +75,8 @@ Step = Callable[[int, TextBatch], tuple[Tensor, Tensor]]
 MakeStep = Callable[[Any, torch.optim.Optimizer, TextRows, TinyTargetConfig], Step]
 
 
-def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PackedRows:
-    """Training rows, made once in ``folder`` and memory-mapped; longer conversations are split.
+def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PreparedData:
+    """Training and held-out rows, made once in ``folder`` and memory-mapped; longer conversations are split.
 
     Raises:
         DataError: no conversation; empty held-out files are reported here, before training.
@@ -85,18 +84,7 @@ def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConf
     options = PrepareOptions(config.sequence_length, overlong="split", heldout=HeldoutOptions(prompts=0))
     # Without a held-out file, the last documents of the training file would be set aside.
     heldout = list(config.heldout_files) or [config.train]
-    return prepare_in(folder, tokenizer, [config.train], heldout, options).train
-
-
-def packed_rows(tokenizer: TextTokenizer, path: Path, length: int, pad_id: int) -> PackedRows:
-    """The conversations of a held-out file, each cut to a row; unusable ones are left out and reported."""
-    problems = Problems(strict=False)
-    packed = pack(
-        iter_sequences(tokenizer, [path], SequenceOptions(), problems=problems), length, pad_id=pad_id
-    )
-    if summary := problems.summary():
-        say(summary)
-    return packed
+    return prepare_in(folder, tokenizer, [config.train], heldout, options)
 
 
 def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
@@ -108,13 +96,6 @@ def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
             waiting = torch.cat([waiting, torch.randperm(count, generator=generator)])
         yield waiting[: config.batch_size]
         waiting = waiting[config.batch_size :]
-
-
-def spread_rows(count: int, most: int | None) -> Tensor:
-    """Row numbers: all of ``count``, or ``most`` of them, evenly spread."""
-    if most is None or most >= count:
-        return torch.arange(count)
-    return torch.arange(most) * count // most
 
 
 def counted_states(model: Any, batch: TextBatch, embedded: Tensor | None = None) -> Tensor:
@@ -167,39 +148,16 @@ def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8
     return total, count
 
 
-@dataclass(frozen=True)
 class WorkFolder:
-    """The folder beside an output in which an unfinished run stores rows, checkpoints and figures."""
+    """The folder beside an output in which an unfinished run stores packed rows, checkpoints and figures."""
 
-    path: Path
-
-    @classmethod
-    def beside(cls, output: Path) -> WorkFolder:
-        """The folder of an output."""
-        return cls(output.with_name(f"{output.name}.checkpoints"))
-
-    @property
-    def rows(self) -> Path:
-        """Cache of packed rows."""
-        return self.path / "rows"
-
-    @property
-    def steps(self) -> Path:
-        """Checkpoints."""
-        return self.path / "steps"
-
-    @property
-    def metrics(self) -> Path:
-        """Log of figures."""
-        return self.path / METRICS
+    def __init__(self, output: Path) -> None:
+        self.path = output.with_name(f"{output.name}.checkpoints")
+        self.rows, self.steps, self.metrics = self.path / "rows", self.path / "steps", self.path / METRICS
 
     def remove(self) -> None:
-        """Remove what a finished run no longer needs; other files in the folder stay."""
-        checkpoints.discard(self.steps)
-        shutil.rmtree(self.rows, ignore_errors=True)
-        self.metrics.unlink(missing_ok=True)
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
+        """Remove it; its run is finished."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def train_model(
@@ -220,7 +178,6 @@ def train_model(
 
     Raises:
         DataError: a loss that is not finite.
-        MismatchError: the checkpoints are of other settings or inputs.
         KeyboardInterrupt: the run was asked to stop; it can be resumed.
     """
     optim = config.optim
@@ -265,16 +222,7 @@ def _resume(
     work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, steps: int, identity: dict[str, Any]
 ) -> tuple[int, dict[str, Any]]:
     checkpoints.remove_remains(work.steps)
-    try:
-        found = checkpoints.load_latest(work.steps, identity)
-    except MismatchError as error:
-        raise MismatchError(
-            error.message,
-            got=error.got,
-            expected=error.expected,
-            source=error.source,
-            remedy=f"undo the change, or remove {work.path} to begin again",
-        ) from error
+    found = checkpoints.load_latest(work.steps, identity)
     if found is None:
         return 0, {}
     step, state = found

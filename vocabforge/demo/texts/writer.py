@@ -20,13 +20,7 @@ TRAIN, HELDOUT, QUESTIONS = "train.jsonl", "heldout.jsonl", "question.jsonl"
 
 
 class SampleSizes(StrictModel):
-    """How much to write.
-
-    Attributes:
-        train: conversations in ``train.jsonl``.
-        heldout: conversations in ``heldout.jsonl``.
-        questions_per_category: rows of each category in ``question.jsonl``.
-    """
+    """How many conversations to write, and how many questions of each category."""
 
     train: Count = 4200
     heldout: Count = 240
@@ -100,19 +94,10 @@ def sample_questions(seed: int = 0, per_category: int = 5) -> list[SampleConvers
 
 
 def write_sample(folder: Path, seed: int = 0, sizes: SampleSizes | None = None) -> dict[str, Path]:
-    """Write ``train.jsonl``, ``heldout.jsonl`` (OpenAI ``messages``) and ``question.jsonl`` (Spec-Bench).
+    """Write ``train.jsonl``, ``heldout.jsonl`` (OpenAI ``messages``), ``question.jsonl`` (Spec-Bench); paths by name.
 
-    The bytes depend on the arguments alone. The splits come from different random streams over one fixed
-    world, and no first prompt of the questions or of the held-out set stands in the training set. Prompts
-    may repeat within the training set: what is frequent is seen often.
-
-    Args:
-        folder: is made if it is missing; files of these names in it are replaced.
-        seed: of all random streams.
-        sizes: how much to write.
-
-    Returns:
-        The three paths by file name.
+    The bytes depend on the arguments alone. No first prompt of the questions or of the held-out set stands in the
+    training set. Prompts may repeat within the training set: what is frequent is seen often.
     """
     sizes = sizes or SampleSizes()
     questions = sample_questions(seed, sizes.questions_per_category)

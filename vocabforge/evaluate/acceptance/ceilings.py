@@ -62,12 +62,8 @@ def measure_ceilings(
 ) -> dict[str, Any]:
     """Run the target over token windows and average the ceilings of all its next-token distributions.
 
-    Memory stays bounded: logits are made in slices of :data:`ROW_BUDGET` numbers.
-
     Args:
-        windows: token ids; each window is a context of its own.
         rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
-        sizes: ks of the curves.
 
     Returns:
         ``positions``; ``oracle``: size -> top-k mass; ``static`` and ``greedy``: ranking -> size -> mass of its first

@@ -39,7 +39,6 @@ class FallbackRequest:
     """What a static vocabulary is chosen for.
 
     Attributes:
-        head: the dynamic head.
         size: R; None: a quarter of the rows of the drafter's own head, as FR-Spec's 32k of 128k.
         filler: ids in rank order that follow the counted ones; without it the lowest ids do.
         forced: ids that are always inside.
@@ -85,7 +84,7 @@ def choose_fallback(
         counts = counting.plain_counts(rows)
         ranked = choose_ids(counts, request.filler, request.forced, allowed, size)
         kept_rows, _ = rows_of(base, np.sort(ranked).tolist())
-        head = StaticHead(base.weight[kept_rows], base.target_ids[kept_rows])
+        head = StaticHead(base.weight[kept_rows], base.target_ids[kept_rows], transform=base.transform)
         static, moving = (
             judging.measure(tree_proposer(model, drafter, one, tree)) for one in (head, dynamic)
         )

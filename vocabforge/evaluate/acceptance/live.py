@@ -70,6 +70,12 @@ def live_acceptance(
 
 def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> Target:
     if isinstance(target, HFTarget):
+        if target.tensor_parallel:
+            raise UsageError(
+                "it runs in one process",
+                got="a target divided over processes",
+                remedy="use a device map instead",
+            )
         return decoder_over(target)
     if not isinstance(target, TargetHead):
         return target
@@ -85,12 +91,8 @@ def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> 
 class LiveAcceptance:
     """Decodes the prompts with a drafter as it is now; call it with the drafter and its draft heads.
 
-    It copies no weight that has the target's dtype, leaves the drafter and its mode as they were, and draws no
-    random number.
-
-    Args:
-        chain_steps: drafts of the chain that is decoded beside the tree; 0 for none.
-        shortlists: candidates of a ranker, by name of the head.
+    It leaves the drafter and its mode as they were, and draws no random number. ``chain_steps`` are the drafts of the
+    chain that is decoded beside the tree; 0 for none.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class LiveAcceptance:
     def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
         """The configured tree, as far as the drafter's steps and the draft vocabulary can fill it."""
         topk, depth = min(self.config.topk, head.size), _depth(drafter, self.config.depth)
+        topk = 1 if self.model.config.recurrent else topk  # such targets verify chains
         return TreeSettings(topk, depth, max(depth + 2, min(self.config.total, topk + depth * topk**2 + 1)))
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:

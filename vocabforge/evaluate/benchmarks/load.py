@@ -11,7 +11,6 @@ from typing import TypeVar
 from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
-from ...core.registry import check_known
 from ...corpus.sources.inputs import split_suffix
 from .find import cache_folder, file_of, find_file, look_up
 from .registry import BENCHMARKS, FORMATS, detect_format, read_format
@@ -25,31 +24,26 @@ def load_benchmark(
     limit: int | None = None,
     *,
     data: Path | None = None,
-    format: str | None = None,
     offline: bool = False,
 ) -> Benchmark:
     """Read a benchmark by its table name or by the path of a question file.
 
     Args:
-        name_or_path: a row of ``BENCHMARKS``, or a file in one of ``FORMATS``.
         limit: keep this many questions, evenly spread over the file so that every category is met.
         data: folder that is searched for a named benchmark before all others.
-        format: how the file is read; None tells it by its first row.
         offline: a named benchmark that is not on this machine is not fetched.
 
     Raises:
-        UsageError: neither a known name nor a file, an unknown format, or ``limit`` is not positive.
+        UsageError: neither a known name nor a file, or ``limit`` is not positive.
         DataError: the named benchmark's file is absent, a row is wrong, or the format cannot be told.
     """
     if limit is not None and limit < 1:
         raise UsageError("the limit must be at least 1", got=limit, source="--limit", expected="1 or more")
-    if format is not None:
-        check_known(format, FORMATS, "format of question files", source="--benchmark-format")
     row = BENCHMARKS.get(name_or_path)
     if row is None:
-        whole = _from_path(name_or_path, format)
+        whole = _from_path(name_or_path)
     else:
-        whole = _from_row(name_or_path, row, format, data, offline)
+        whole = _from_row(name_or_path, row, data, offline)
     asked = whole.questions if limit is None else tuple(spread(whole.questions, limit))
     return replace(whole, questions=asked, of=len(whole.questions))
 
@@ -61,17 +55,7 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _from_row(
-    name: str, row: BenchmarkRow, format: str | None, data: Path | None, offline: bool
-) -> Benchmark:
-    if format not in (None, row.format):
-        raise UsageError(
-            "a named benchmark has a format of its own",
-            got=f"{name} as {format}",
-            expected=row.format,
-            source="--benchmark-format",
-            remedy="leave the format out, or give the path of a file",
-        )
+def _from_row(name: str, row: BenchmarkRow, data: Path | None, offline: bool) -> Benchmark:
     if not row.files:
         from .readers import make_sample
 
@@ -90,7 +74,7 @@ def _from_row(
     )
 
 
-def _from_path(name: str, format: str | None) -> Benchmark:
+def _from_path(name: str) -> Benchmark:
     path = Path(name)
     if not os.path.isfile(path):
         raise UsageError(
@@ -100,7 +84,7 @@ def _from_path(name: str, format: str | None) -> Benchmark:
             source="--benchmark",
             remedy=did_you_mean(name, BENCHMARKS) or "check the path",
         )
-    format = format or detect_format(path)
+    format = detect_format(path)
     facts = FORMATS[format]
     questions = tuple(read_format(format, path))
     return Benchmark(

@@ -138,7 +138,7 @@ def detect_format(path: Path) -> str:
         got=f"keys of its first row: {', '.join(map(str, row)) or 'none'}",
         expected="; or ".join(f"{', '.join(row.keys)} ({name})" for name, row in FORMATS.items()),
         source=path,
-        remedy="name it with --benchmark-format, or write the file anew in one of these formats",
+        remedy="write the file anew in one of these formats",
     )
 
 

@@ -62,7 +62,7 @@ def refuse_incomparable(runs: Sequence[EvaluationRun]) -> dict[str, str]:
         "\n    " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-    alike = "evaluate them again alike; or look at each alone: vocabforge report RUN"
+    alike = "evaluate them again alike; or look at each alone: vocabforge inspect RUN"
     same = "evaluate both with the same --benchmark and --limit"
     raise MismatchError(
         "these runs cannot be compared",

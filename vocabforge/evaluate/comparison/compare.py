@@ -233,14 +233,9 @@ def _ratio(one: _Side, base: _Side, name: str, members: NDArray[np.bool_]) -> Fi
 
 
 def ratio_of(first: Array, second: Array, name: str, *, paired: bool) -> Figure:
-    """``first`` over ``second`` in one figure, with its 95% interval.
+    """``first`` over ``second``, (Q, R, C) columns over the same questions, with its 95% interval.
 
-    Args:
-        first, second: (Q, R, C) columns over the same questions in the same order; R may differ.
-        paired: draw the questions once for both; otherwise once for each.
-
-    Returns:
-        no interval with fewer than two questions.
+    ``paired``: draw the questions once for both; otherwise once for each.
     """
     statistic, pooled = FORMULAS[name]
     mine, theirs = (_value(columns, name) for columns in (first, second))

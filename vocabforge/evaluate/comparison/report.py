@@ -1,14 +1,13 @@
-"""A comparison of evaluations: its table, on a terminal and on a page, and its chart."""
+"""A comparison of evaluations: its table, on a terminal and on a page."""
 
 from __future__ import annotations
 
 from ...core.console import DataCell, DataTable, FactList
-from ..reports.page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
-from ..reports.plots import Bar, bar_rows
+from ..reports.page import Block, CodeBlock, PageSection, ReportPage, render_report_page
 from ..reports.tables import figure_cell, interval, number
 from ..results.schema import Figure
 from ..results.summary import OVERALL
-from .compare import COMPARED, FIGURES, MethodRow, RunComparison, Verdict, verdict_of
+from .compare import FIGURES, MethodRow, RunComparison, Verdict, verdict_of
 
 # Verdict -> mark and tone in the table, words of the headline.
 _WORDS: dict[Verdict, tuple[str, str, str]] = {
@@ -74,23 +73,6 @@ def headline(comparison: RunComparison) -> str:
     return f"Against {comparison.reference}: {'; '.join(parts) or 'nothing to compare'}."
 
 
-def _chart(comparison: RunComparison) -> list[PageChart]:
-    """Change of speed against the reference; of accepted length if no times are compared."""
-    titles = dict(zip(COMPARED, ("Accepted length", "Speed-up")))
-    for name in reversed(COMPARED):
-        bars = []
-        for look, row in enumerate(comparison.methods):
-            found = row.ratios.get(OVERALL, {}).get(name, Figure())
-            if found.value is not None:
-                ends = [None if end is None else 100 * (end - 1) for end in (found.low, found.high)]
-                change = 100 * (found.value - 1)
-                bars.append(Bar(look, row.name, f"{change:+.1f}%", change, *ends))
-        if bars:
-            note = f"Change against {comparison.reference} with its 95% interval"
-            return [PageChart(titles[name], note, bar_rows("ratio", "%", bars, dots=True))]
-    return []
-
-
 def render_comparison(comparison: RunComparison) -> str:
     """HTML text of a comparison; loads nothing from anywhere."""
     how: list[Block] = [FactList(comparison.settings, "The same in all runs")]
@@ -102,7 +84,7 @@ def render_comparison(comparison: RunComparison) -> str:
             "comparison",
             f"{comparison.target} on {comparison.benchmark}",
             [
-                PageSection("Methods", [*_chart(comparison), comparison_table(comparison)], "methods"),
+                PageSection("Methods", [comparison_table(comparison)], "methods"),
                 PageSection("How they were measured", how, "again"),
             ],
             lead=headline(comparison),

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.artifact import MANIFEST, Artifact, open_artifact
+from ...core.artifact import Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
 from ..results.answers import MethodRows, read_method
 from ..results.schema import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
 
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"
-TRAINING_LOG = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
         raise UsageError("an evaluation is given twice", got=twice, remedy="name each folder once")
     runs = []
     for label, (_, path) in zip(_labels(named), named, strict=True):
-        artifact = _open(path)
+        artifact = open_artifact(path, ARTIFACT_KIND)
         results = read_results(path)
         _check(results, artifact)
         runs.append(EvaluationRun(label, path, results, artifact.content_hash))
@@ -100,23 +99,3 @@ def _labels(named: Sequence[tuple[str | None, Path]]) -> list[str]:
             return labels
     double = next(label for label in labels if labels.count(label) > 1)
     raise UsageError("two runs would have the same label", got=double, remedy="give each its own: LABEL=DIR")
-
-
-def _open(path: Path) -> Artifact:
-    """A verified evaluation; says what else the folder is."""
-    training = path if path.is_dir() else path.parent
-    partial = path.with_name(f"{path.name}.partial")
-    if (training / TRAINING_LOG).is_file() and not (path / MANIFEST).is_file():
-        raise ArtifactError(
-            "this is a training run, not an evaluation",
-            got=path,
-            expected="the output folder of `vocabforge eval`",
-            remedy=f"for its own report: vocabforge report-training {training}",
-        )
-    if partial.is_dir() and not path.exists():
-        raise ArtifactError(
-            "this evaluation was interrupted and has no figures yet",
-            got=partial,
-            remedy="run its `vocabforge eval` command again: it resumes at the next question",
-        )
-    return open_artifact(path, ARTIFACT_KIND)

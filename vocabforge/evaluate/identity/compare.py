@@ -14,12 +14,8 @@ Row = Mapping[str, Any]
 def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) -> Outputs:
     """Compare detail rows of a method with those of plain decoding by token id.
 
-    Args:
-        baseline, rows: of the same run; questions that only one of them has are left out.
-        run: number of that run, for the divergences.
-
-    Returns:
-        the comparison: the first divergence of each question, in order of question id, not judged yet.
+    Questions that only one of them has are left out. The result holds the first divergence of each question, in order
+    of question id, not judged yet.
     """
     expected = {row["question_id"]: row["choices"][0] for row in baseline}
     divergences: list[DivergenceRow] = []

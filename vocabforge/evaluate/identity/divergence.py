@@ -45,20 +45,13 @@ def judge(
 ) -> list[DivergenceRow]:
     """The divergences of one method in one run with texts, judgements and their evidence.
 
-    ``near-tied``: both tokens lie within ``TOLERANCE`` noises of the target's largest logit, so that rounding alone
-    decides between them. ``fault``: one does not, or an output ended without a stop token below its limit, or went on
-    beyond a stop token or the limit.
+    Sampled outputs are not judged. What the judgements mean: ``results.schema.DivergenceRow``.
 
     Args:
-        questions: at least those of the divergences.
         baseline: what plain decoding wrote in that run.
         target: as it decoded: same weights, dtype and device.
         most: the target is asked about this many, those in ``known`` counted; the others stay ``not judged``.
-        known: verdicts by place, read and extended: repeats of a greedy run part at the same places, and asking once
-            is enough.
-
-    Returns:
-        rows in the same order. Sampled outputs are not judged.
+        known: verdicts by place, read and extended: repeats of a greedy run part at the same places.
     """
     asked = {question.question_id: question for question in questions}
     answers = {row["question_id"]: row["choices"][0] for row in baseline.answers}

@@ -35,12 +35,8 @@ def score_answers(
 
     Args:
         answers: method -> run -> answer rows; plain decoding first.
-        folder: where files of verdicts are written: ``gsm8k/``, or ``human-eval/`` with the samples.
+        folder: gets files of verdicts: ``gsm8k/``, or ``human-eval/`` with the samples.
         allow_code: run generated code; without it, HumanEval's samples are written and not scored.
-        prompt_format: how the model was asked.
-
-    Returns:
-        method -> figures; nothing if nothing is scored.
 
     Raises:
         DataError: a question lacks what its scorer needs.

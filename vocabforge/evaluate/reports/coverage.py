@@ -1,23 +1,21 @@
-"""A coverage study's page, charts as files, and the tables that end it on a terminal."""
+"""A coverage study's page, and the tables that end it on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...core.console import DataCell, DataTable, FactList, percent
 from .coverage_data import HELD_OUT
 from .page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
-from .plots import METHOD_COLOURS, Trace, standalone, trace_lines
+from .plots import METHOD_COLOURS, Trace, trace_lines
 
 CoverageResults = Mapping[str, Any]
-_SIZE_AXIS = "size of the draft vocabulary"
 _CEILINGS = ("static", "oracle", "greedy")
 
 
-def report_files(results: CoverageResults) -> dict[str, str]:
-    """Path -> text: ``coverage.html``, which loads nothing from anywhere, and each chart as ``plots/NAME.svg``."""
-    chart, ceilings = coverage_chart(results), ceiling_charts(results)
+def render_coverage(results: CoverageResults) -> str:
+    """HTML text of ``coverage.json``; it loads nothing from anywhere."""
     table, counted = results["table"], results["texts"][0]
     about = (
         "A weighted mixture of frequency tables"
@@ -27,21 +25,21 @@ def report_files(results: CoverageResults) -> dict[str, str]:
     about += f", vocabulary of {results['vocab_size']:,} ids, {counted['ids']:,} of them with a count."
     vocabularies: list[Block] = [vocabulary_table(results)] if results["vocabularies"] else []
     how: list[Block] = [FactList(results["facts"]), CodeBlock(results["command"], "Command")]
-    page = ReportPage(
-        "coverage",
-        table["name"],
-        [
-            PageSection("Coverage by size", [chart, coverage_table(results)], "coverage"),
-            PageSection("Texts", [_text_table(results)], "texts"),
-            PageSection("Draft vocabularies", vocabularies, "vocabularies"),
-            PageSection("Ceilings of acceptance", _ceiling_blocks(results, ceilings), "ceilings"),
-            PageSection("How it was measured", how, "how"),
-        ],
-        lead=summary_lines(results)[0],
-        about=about,
+    return render_report_page(
+        ReportPage(
+            "coverage",
+            table["name"],
+            [
+                PageSection("Coverage by size", [_chart(results), coverage_table(results)], "coverage"),
+                PageSection("Texts", [_text_table(results)], "texts"),
+                PageSection("Draft vocabularies", vocabularies, "vocabularies"),
+                PageSection("Ceilings of acceptance", _ceiling_blocks(results), "ceilings"),
+                PageSection("How it was measured", how, "how"),
+            ],
+            lead=summary_lines(results)[0],
+            about=about,
+        )
     )
-    files = {f"plots/{one.key}.svg": one.file for one in (chart, *ceilings)}
-    return {"coverage.html": render_report_page(page)} | files
 
 
 def _heads(results: CoverageResults) -> list[str]:
@@ -141,7 +139,7 @@ def ceiling_table(results: CoverageResults) -> DataTable:
     return DataTable(title, ["size<", *ceilings["domains"]], rows)
 
 
-def _ceiling_blocks(results: CoverageResults, charts: Sequence[PageChart]) -> list[Block]:
+def _ceiling_blocks(results: CoverageResults) -> list[Block]:
     ceilings = results["ceilings"]
     if not ceilings:
         return []
@@ -155,7 +153,7 @@ def _ceiling_blocks(results: CoverageResults, charts: Sequence[PageChart]) -> li
         f"The target's head has {ceilings['rows']:,} rows, {ceilings['padded_rows']:,} of them padding without a "
         "token; their mass counts as outside."
     ]
-    return [note, *charts, ceiling_table(results), *(padded if ceilings["padded_rows"] else [])]
+    return [note, ceiling_table(results), *(padded if ceilings["padded_rows"] else [])]
 
 
 def summary_lines(results: CoverageResults) -> list[str]:
@@ -186,55 +184,23 @@ def _inside(value: float | None) -> str:
     return f"{100 * value:.2f}" if value < 0.99995 or value == 1.0 else ">99.99"
 
 
-def coverage_chart(results: CoverageResults) -> PageChart:
+def _chart(results: CoverageResults) -> PageChart:
     """Share of each text inside, over sizes."""
     sizes, traces = results["curve_sizes"], []
     first = max(16, sizes[-1] >> 10)
     kept = [index for index, size in enumerate(sizes) if size >= first] or list(range(len(sizes)))
     for index, text in enumerate(results["texts"]):
         x, values = [sizes[at] for at in kept], [100 * text["curve"][at] for at in kept]
-        look = text_look(index)
         held = text["role"] == HELD_OUT
-        traces.append(Trace(look, x, values, text["name"], dashed=held, marked=look >= METHOD_COLOURS))
+        traces.append(Trace(text_look(index), x, values, text["name"], dashed=held, marked=False))
+    labels = ("size of the draft vocabulary", "tokens inside, %")
+    svg = trace_lines("coverage", labels, traces, log_x=True, bottom=0.0, top=101.0)
+    legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]
     note = "Ranking made from all counted tokens; forced ids first"
-    return _over_sizes("coverage", "Coverage by size", note, traces, "tokens inside, %")
+    return PageChart("Coverage by size", note, svg, legend)
 
 
 def text_look(index: int) -> int:
-    """Grey for all that was counted, then the six colours again and again, with another marker each time."""
+    """Grey for all that was counted, then the six colours again and again, with another dash each time."""
     again, place = divmod(index - 1, METHOD_COLOURS - 1)
     return 0 if index == 0 else 1 + place + METHOD_COLOURS * again
-
-
-def ceiling_charts(results: CoverageResults) -> list[PageChart]:
-    """One chart a domain: oracle ceiling, static ceiling and greedy ceiling of the counted ranking."""
-    ceilings, charts = results["ceilings"], []
-    for number, (name, domain) in enumerate(ceilings["domains"].items() if ceilings else (), start=1):
-        traces = [
-            Trace(look, ceilings["sizes"], _percent(domain[kind]), text, dashed=dashed, marked=False)
-            for kind, look, text, dashed in (
-                ("oracle", 3, "oracle: best k ids at each position", False),
-                ("static", 1, "static: the counted ranking", False),
-                ("greedy", 1, "greedy: its share of the target's argmax", True),
-            )
-        ]
-        traces += [
-            Trace(4 + at, [vocab["size"]], [100 * vocab["static"]], f"static: {label}")
-            for at, (label, vocab) in enumerate(domain["vocabularies"].items())
-        ]
-        note = f"{domain['positions']:,} positions"
-        charts.append(_over_sizes(f"ceiling-{number}", name, note, traces, "best acceptance, %"))
-    return charts
-
-
-def _percent(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else 100 * value for value in values]
-
-
-def _over_sizes(key: str, title: str, note: str, traces: Sequence[Trace], label: str) -> PageChart:
-    svg, file = (
-        trace_lines(name, (_SIZE_AXIS, label), traces, log_x=True, bottom=0.0, top=101.0, legend=name != key)
-        for name in (key, f"{key}-file")
-    )
-    legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]
-    return PageChart(title, note, svg, legend, key=key, file=standalone(file))

@@ -55,8 +55,6 @@ def measure_coverage(
 
     Args:
         counts: the ranking is made from its table, with end and control tokens first, as ``select-vocab`` does.
-        heldout: tables that the ranking did not see.
-        vocabs: draft vocabularies by name, each with its own ranking.
         sizes: rows of the tables; by default powers of two and the steps between.
 
     Raises:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
-from ...core.console import DataCell, DataTable, FactList, percent
+from ...core.console import DataCell, DataTable, FactList
 from ...decode.counts import phrase_of
-from ..results.schema import DivergenceRow, Figure, MethodResults, Results
+from ..results.schema import Results
 from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, render_report_page
 from .plots import Bar, Trace, bar_rows, stacked_rows, trace_lines
 from .tables import (
@@ -21,11 +18,8 @@ from .tables import (
     overview_table,
     parts_of,
     quality_table,
-    worst_first,
 )
 
-# More divergences than these, a method, are left to results.json.
-MOST_DIVERGENCES = 60
 _MEANINGS = {
     "accepted length": "Tokens that one verification commits, the target's own included, over all verifications. Plain "
     "decoding: 1.",
@@ -57,7 +51,6 @@ def render_report(results: Results) -> str:
         PageSection("Speed", [*_speed_chart(results), *_time_chart(results)], "speed"),
         PageSection("Acceptance", _acceptance(results), "acceptance"),
         PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
-        PageSection("Vocabulary size", _vocabulary_charts(results), "vocabulary"),
         PageSection("Outputs", _outputs(results), "outputs"),
         PageSection("Quality", _quality(results), "quality"),
         PageSection("Failures", _failures(results), "failures"),
@@ -122,58 +115,22 @@ def _warnings(results: Results) -> list[str]:
     return found
 
 
-def _named(results: Results) -> list[tuple[DataCell, MethodResults]]:
-    return [(DataCell(method.name, look=at), method) for at, method in enumerate(results.methods)]
-
-
 def _outputs(results: Results) -> list[Block]:
-    rows, evidence = [], []
-    for name, method in _named(results)[1:]:
-        same = method.summary.outputs
-        if same is None:
+    rows = []
+    for look, method in enumerate(results.methods[1:], start=1):
+        if (same := method.summary.outputs) is None:
             continue
         faults = DataCell(str(same.faults), tone="bad" if same.faults else "")
+        name = DataCell(method.name, look=look)
         rows.append([name, same.compared, same.identical, same.near_tied, faults, same.not_judged, same.cut])
-        if same.divergences:
-            found = worst_first(same)
-            more = len(found) - MOST_DIVERGENCES
-            columns = ["question<", "judgement<", "run", "turn", "token", "plain decoding<", "here<"]
-            table = DataTable(
-                "",
-                [*columns, "gap of the logits", "noise", "why<"],
-                [_divergence(row) for row in found[:MOST_DIVERGENCES]],
-                f"{more} more are in results.json." if more > 0 else "",
-            )
-            evidence.append(Folded(f"Evidence: {method.name}", [table]))
     if not rows:
         return []
     note = (
         "Token ids against plain decoding's in the same run. For each output that differs, the target judges the first "
-        "differing token; runs, turns and tokens count from 1."
+        "differing token; results.json has them all with their logits."
     )
     counts = ["compared", "identical", "near-tied", "faults", "not judged", "cut by the cache's end"]
-    return [note, DataTable("", ["method<", *counts], rows), *evidence]
-
-
-def _divergence(row: DivergenceRow) -> list[object]:
-    def side(token: int | None, text: str | None, logit: float | None) -> DataCell:
-        shown = "ended" if token is None else str(token)
-        if text is not None and token is not None:
-            shown = f"{json.dumps(text, ensure_ascii=False)} {token}"  # spaces and line ends can be seen
-        return DataCell(shown, "" if logit is None else f"logit {number(logit, 3)}")
-
-    return [
-        str(row.question_id),
-        DataCell(row.judgement, tone="bad" if row.judgement == "fault" else ""),
-        row.run,
-        row.turn + 1,
-        row.position + 1,
-        side(row.expected, row.expected_text, row.expected_logit),
-        side(row.got, row.got_text, row.got_logit),
-        number(row.gap, 4),
-        number(row.noise, 4),
-        row.reason or "–",
-    ]
+    return [note, DataTable("", ["method<", *counts], rows)]
 
 
 def _quality(results: Results) -> list[Block]:
@@ -198,29 +155,15 @@ def _failures(results: Results) -> list[Block]:
 
 
 def _again(results: Results) -> list[Block]:
-    resumed, asked = results.resumed, results.benchmark
-    run = dict(results.run_facts)
-    if results.settings.system is not None:
-        run["system message"] = results.settings.system
+    resumed, run = results.resumed, dict(results.run_facts)
     run["interrupted"] = "never" if not resumed else f"resumed {resumed} time{'s' if resumed > 1 else ''}"
-    hashes = {
-        "target's weights": results.target.fingerprint or "unknown",
-        "tokenizer and template": results.target.tokenizer or "unknown",
-        "benchmark file": f"{asked.file}: {asked.sha256}",
-        "questions asked": asked.asked,
-        **results.parents,
-    }
     environment = {name.replace("_", " "): value for name, value in results.environment.items()}
     return [
         CodeBlock(results.command, "Command"),
         FactList(run, "What was run"),
         FactList({"VocabForge": results.vocabforge, **environment}, "Environment"),
-        Folded("Hashes of everything that decides the figures", [FactList(hashes)]),
+        "results.json has the hashes of everything that decides the figures.",
     ]
-
-
-def _legend(results: Results, traces: Sequence[Trace]) -> list[tuple[int, str]]:
-    return [(trace.index, results.methods[trace.index].name) for trace in traces]
 
 
 def _speed_chart(results: Results) -> list[PageChart]:
@@ -252,50 +195,18 @@ def _time_chart(results: Results) -> list[PageChart]:
     return [PageChart("Where the time goes", "Time for one new token, all questions and runs", svg, legend)]
 
 
-def _acceptance(results: Results) -> list[Block]:
-    """Acceptance by position of the draft token: a chart, and folded the counts behind it."""
-    traces, rows = [], []
-    for index, (name, method) in enumerate(_named(results)):
-        depths = method.summary.depths if index else []
+def _acceptance(results: Results) -> list[PageChart]:
+    """Acceptance by position of the draft token."""
+    traces = []
+    for index, method in enumerate(results.methods[1:], start=1):
+        depths = method.summary.depths
         shares = [None if row.reached is None else 100 * row.reached for row in depths]
         if any(share is not None for share in shares):
             traces.append(Trace(index, [row.depth for row in depths], shares))
-        rows += [
-            [name, row.depth, row.offered, row.accepted, percent(row.reached, 1), percent(row.conditional, 1)]
-            for row in depths
-        ]
     if not traces:
         return []
     labels = ("position of the draft token", "accepted, %")
     svg = trace_lines("dep", labels, traces, bottom=0, top=102)
+    legend = [(trace.index, results.methods[trace.index].name) for trace in traces]
     note = "Share of all verifications that accept this position"
-    columns = ["method<", "position", "verifications that offer it", "that accept it", "of all verifications"]
-    return [
-        PageChart("Acceptance by position", note, svg, _legend(results, traces)),
-        Folded("In numbers", [DataTable("", [*columns, "given the one before"], rows)]),
-    ]
-
-
-def _vocabulary_charts(results: Results) -> list[PageChart]:
-    """Speed and accepted length against the size of the draft vocabulary, if sizes differ."""
-    sized = [
-        (index, method, method.vocabulary.size)
-        for index, method in list(enumerate(results.methods))[1:]
-        if method.vocabulary is not None and method.vocabulary.size > 0
-    ]
-    if len({size for _, _, size in sized}) < 2:
-        return []
-    plain = results.methods[0].summary.overall.tokens_per_s.value
-    charts = []
-    for field, title, label, note, level in (
-        ("tokens_per_s", "Speed", "tokens per second", "Tokens per second; dashed: plain decoding", plain),
-        ("accepted_length", "Accepted length", "tokens per verification", "What fewer tokens cost", None),
-    ):
-        points = []
-        for index, method, size in sized:
-            found: Figure = getattr(method.summary.overall, field)
-            points.append(Trace(index, [size], [found.value], low=found.low, high=found.high))
-        labels = ("tokens scored in a draft step", label)
-        svg = trace_lines(f"voc-{field}", labels, points, log_x=True, level=level)
-        charts.append(PageChart(f"{title} by vocabulary size", note, svg, _legend(results, points)))
-    return charts
+    return [PageChart("Acceptance by position", note, svg, legend)]

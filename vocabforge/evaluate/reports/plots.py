@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Trace:
-    """A curve, or a single point with its interval ``low`` to ``high``.
+    """A curve.
 
     Attributes:
         index: number of the colour, marker and line style.
@@ -94,8 +94,6 @@ class Trace:
     label: str = ""
     dashed: bool = False
     marked: bool = True
-    low: float | None = None
-    high: float | None = None
 
     def known(self) -> tuple[list[float], list[float]]:
         """Places and values of the points that have a value."""
@@ -111,7 +109,6 @@ def trace_lines(
     log_x: bool = False,
     bottom: float | None = None,
     top: float | None = None,
-    level: float | None = None,
     marks: Sequence[float] = (),
     legend: bool = False,
 ) -> str:
@@ -120,15 +117,13 @@ def trace_lines(
     Args:
         name: prefix of the SVG's ids, different for each chart of a page.
         log_x: sizes, on a logarithmic axis of powers of two.
-        level, marks: a value and places marked by lines across the chart.
+        marks: places marked by lines across the chart.
         legend: name the curves inside the chart (for a file that stands alone).
     """
 
     def draw(axes: Axes) -> None:
         if log_x:
             axes.set_xscale("log", base=2)
-        if level is not None:
-            axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
         for place in marks:
             axes.axvline(place, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
         for trace in traces:
@@ -159,9 +154,6 @@ def trace_lines(
 
 def _draw_trace(axes: Axes, trace: Trace) -> None:
     x, y = trace.known()
-    if trace.low is not None and trace.high is not None and y:
-        reach = [[max(0.0, y[0] - trace.low)], [max(0.0, trace.high - y[0])]]
-        axes.errorbar(x[:1], y[:1], yerr=reach, color=method_colour(trace.index), capsize=3.5, linewidth=1.6)
     axes.plot(
         x,
         y,
@@ -181,73 +173,21 @@ def _short(value: float) -> str:
     return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
 
 
-def dot_chart(
-    name: str,
-    label: str,
-    rows: Sequence[str],
-    series: Mapping[int, Sequence[float | None]],
-    *,
-    reference: float | None = None,
-    names: Mapping[int, str] | None = None,
-) -> str:
-    """One line per row (category), one dot per method; the first row is set apart by weight.
-
-    Args:
-        series: method index -> value per row; None without one.
-        reference: value marked by an upright line.
-        names: method index -> name, for a legend inside the chart (for a file that stands alone).
-    """
-
-    def draw(axes: Axes) -> None:
-        for place in range(len(rows)):
-            axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
-            values = [value for line in series.values() if (value := line[place]) is not None]
-            if len(values) > 1:
-                axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
-        for index, line in series.items():
-            heights, values = Trace(index, range(len(rows)), line).known()
-            _dots(axes, index, values, heights, label=(names or {}).get(index))
-        if names:
-            look: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
-            axes.legend(frameon=False, labelcolor=INK, fontsize=9, **look)
-        if reference is not None:
-            axes.axvline(reference, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.get_yticklabels()[0].set_fontweight("bold")
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel(label)
-
-    return render_chart(name, 0.85 + 0.3 * len(rows), draw)
-
-
-def _dots(axes: Axes, index: int, x: Sequence[float], y: Sequence[float], label: str | None = None) -> None:
-    look: dict[str, Any] = {"color": method_colour(index), "marker": method_marker(index)}
-    axes.scatter(x, y, s=50, edgecolors=PAPER, linewidths=1.0, zorder=3, label=label, **look)
-
-
-def bar_rows(name: str, label: str, bars: Sequence[Bar], *, dots: bool = False) -> str:
-    """One bar per method with its 95% interval; ``dots``: a dot on its interval instead, for differences from 0."""
+def bar_rows(name: str, label: str, bars: Sequence[Bar]) -> str:
+    """One bar per method with its 95% interval."""
 
     def draw(axes: Axes) -> None:
         for place, bar in enumerate(bars):
-            value, colour = bar.value or 0.0, method_colour(bar.index)
-            low, high = (value if end is None else end for end in (bar.low, bar.high))
-            if dots:
-                axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
-                # A stroke a row, so that it crosses no name and no value.
-                axes.plot([0.0, 0.0], [place - 0.17, place + 0.17], color=INK, linewidth=1.2, zorder=1.5)
-                axes.plot([low, high], [place, place], color=colour, linewidth=2.8, solid_capstyle="butt")
-                _dots(axes, bar.index, [value], [place])
-            else:
-                axes.barh(place, value, height=0.36, color=colour)
-                if bar.low is not None and bar.high is not None:
-                    reach = [[max(0.0, value - low)], [max(0.0, high - value)]]
-                    axes.errorbar(value, place, xerr=reach, color=INK, capsize=3.5, linewidth=1.4)
+            value = bar.value or 0.0
+            axes.barh(place, value, height=0.36, color=method_colour(bar.index))
+            if bar.low is not None and bar.high is not None:
+                reach = [[max(0.0, value - bar.low)], [max(0.0, bar.high - value)]]
+                axes.errorbar(value, place, xerr=reach, color=INK, capsize=3.5, linewidth=1.4)
             _names(axes, place - 0.25, bar.name, bar.text)
         axes.set_ylim(len(bars) - 0.66, -0.78)
-        axes.margins(x=0.08 if dots else 0.02)
+        axes.margins(x=0.02)
         axes.locator_params(axis="x", nbins=5)
-        _without_rows(axes, label, from_zero=not dots)
+        _without_rows(axes, label)
 
     return render_chart(name, 0.55 + _ROW_IN * len(bars), draw)
 
@@ -259,12 +199,11 @@ def _names(axes: Axes, place: float, name: str, text: str) -> None:
     axes.text(1.0, place, text, transform=across, va="bottom", ha="right", color=INK, fontweight="bold")
 
 
-def _without_rows(axes: Axes, label: str, *, from_zero: bool = True) -> None:
+def _without_rows(axes: Axes, label: str) -> None:
     """No vertical axis: the rows carry their names."""
     axes.set_yticks([])
-    axes.spines["bottom"].set_visible(not from_zero)
-    if from_zero:
-        axes.set_xlim(left=0)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xlim(left=0)
     axes.set_xlabel(label)
 
 

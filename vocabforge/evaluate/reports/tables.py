@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...core.console import DataCell, DataTable, percent
 from ...decode.counts import phrase_of
 from ..benchmarks import MT_BENCH
-from ..results.schema import DivergenceRow, Figure, GroupFigures, MethodResults, Outputs, Results
+from ..results.schema import Figure, GroupFigures, MethodResults, Outputs, Results
 from ..results.summary import MT_BENCH_TASK, OVERALL
 
 PART_NAMES = {
@@ -117,7 +117,8 @@ def divergence_line(method: MethodResults) -> str:
     outputs = method.summary.outputs
     if outputs is None or not outputs.divergences:
         return ""
-    first = worst_first(outputs)[0]
+    order = ("fault", "not judged", "near-tied")
+    first = min(outputs.divergences, key=lambda row: order.index(row.judgement))
     return (
         f"{method.name} differs from plain decoding in {outputs.compared - outputs.identical:,} of "
         f"{outputs.compared:,} outputs ({judgements(outputs)}), first at question {first.question_id}, "
@@ -130,12 +131,6 @@ def law_line(method: MethodResults) -> str:
     if method.lossless:
         return ""
     return f"{method.name} is not lossless: the verifier {method.verifier} changes the target's distribution"
-
-
-def worst_first(outputs: Outputs) -> list[DivergenceRow]:
-    """Faults, then what was not judged, then near-tied ones; each in the order of the file."""
-    order = {"fault": 0, "not judged": 1, "near-tied": 2}
-    return sorted(outputs.divergences, key=lambda row: order[row.judgement])
 
 
 def parts_of(results: Results) -> list[str]:

@@ -12,14 +12,12 @@ from ...core.errors import DataError
 from ...core.files import atomic_write, atomic_write_json, form_errors
 from ...train.heads.report import report_table
 from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
-from .plots import Trace, stacked_rows, trace_lines
+from .plots import Trace, trace_lines
 from .training_data import LOG, read_run
 
 REPORT_HTML, REPORT_JSON = "report.html", "report.json"
 Series = Mapping[str, Sequence[Any]]
 RunResults = Mapping[str, Any]
-
-_RIGHT, _WRONG, _OUTSIDE = 1, 2, 4  # colours of the causes
 
 
 def write_report(folder: Path) -> Path:
@@ -42,6 +40,7 @@ def write_report(folder: Path) -> Path:
 def render_training(results: RunResults) -> str:
     """HTML text of ``read_run``'s results; loads nothing from anywhere."""
     config, facts = results["config"], results["facts"]
+    heads: list[Block] = [report_table(results["heads"])] if results["heads"] else []
     about: list[Block] = [FactList(some, title) for title, some in facts.items()]
     if config:
         about.append(Folded("All settings, resolved", [CodeBlock(json.dumps(config, indent=2))]))
@@ -50,9 +49,9 @@ def render_training(results: RunResults) -> str:
             "training",
             results["name"],
             [
-                PageSection("Acceptance", [*_length_charts(results), *_cause_charts(results)], "acceptance"),
-                PageSection("By draft step", _step_blocks(results), "steps"),
-                PageSection("Draft heads", _head_blocks(results), "heads"),
+                PageSection("Acceptance", _length_charts(results), "acceptance"),
+                PageSection("By draft step", _step_table(results), "steps"),
+                PageSection("Draft heads", heads, "heads"),
                 PageSection("Training", _training_charts(results), "training"),
                 PageSection("About this run", about, "about"),
             ],
@@ -87,20 +86,12 @@ def _cards(results: RunResults) -> list[PageCard]:
         found.append(PageCard("Simulated length", f"{heldout['chain_accepted_length']:.2f}", note))
     if heldout.get("accuracy"):
         note = "of first draft tokens are the target's, over the whole vocabulary"
-        if heldout.get("out_of_vocabulary") and _reduced(results):
-            note += f"; {heldout['out_of_vocabulary'][0]:.1%} are outside the draft vocabulary"
         found.append(PageCard("Accuracy", f"{heldout['accuracy'][0]:.1%}", note))
     if live.get("prompts"):
         tone = "good" if live.get("identical") == live["prompts"] else "bad"
         note = "live outputs equal plain decoding, token by token"
         found.append(PageCard("Lossless", f"{live.get('identical')} of {live['prompts']}", note, tone))
     return found
-
-
-def _reduced(results: RunResults) -> bool:
-    """Whether some target mass ever lay outside the draft vocabulary."""
-    lost = results["heldout"].get("lost_outside") or results["heldout"].get("out_of_vocabulary") or []
-    return any(max(row, default=0.0) > 1e-9 for row in lost if row)
 
 
 def last_row(series: Series) -> dict[str, Any]:
@@ -154,38 +145,6 @@ def _length_charts(results: RunResults) -> list[PageChart]:
     return _chart(results, "len", "Accepted length", note, "tokens", traces, bottom=1.0)
 
 
-def _cause_charts(results: RunResults) -> list[PageChart]:
-    """Where greedy drafts are lost at the last evaluation, by draft step."""
-    last = last_row(results["heldout"])
-    if not last.get("drafter_wrong"):
-        return []
-    rows = [(f"draft step {step}", "") for step in range(1, len(last["accuracy"]) + 1)]
-    legend = [(_RIGHT, "right"), (_WRONG, "drafter wrong")]
-    if _reduced(results):
-        legend.append((_OUTSIDE, "outside the draft vocabulary"))
-    names = ("accuracy", "drafter_wrong", "out_of_vocabulary")
-    parts = [
-        (colour, [100 * share for share in last[name]])
-        for (colour, _), name in zip(legend, names)
-        if last.get(name) is not None
-    ]
-    note = f"Share of held-out rows at step {last['step']:,}"
-    svg = stacked_rows("miss", "%", rows, parts)
-    return [PageChart("Greedy drafts, by draft step", note, svg, legend)]
-
-
-def _step_blocks(results: RunResults) -> list[Block]:
-    """Accuracy of every draft step over training, and the last evaluation as a table."""
-    heldout = results["heldout"]
-    steps = max((len(row) for row in heldout.get("accuracy", []) if row), default=0)
-    traces = [
-        Trace(step, heldout["step"], _percent(column(heldout, "accuracy", step - 1)), f"draft step {step}")
-        for step in range(1, steps + 1)
-    ]
-    note = "Held-out rows whose draft token is the target's; a token outside the draft vocabulary is a miss"
-    return [*_chart(results, "acc", "Accuracy", note, "%", traces), *_step_table(results)]
-
-
 def _step_table(results: RunResults) -> list[DataTable]:
     last, live = last_row(results["heldout"]), last_row(results["live"])
     steps = len(last.get("accuracy") or ())
@@ -212,21 +171,6 @@ def _step_table(results: RunResults) -> list[DataTable]:
     return [DataTable("", ["draft step<", *shown], rows, note + ".")]
 
 
-def _head_blocks(results: RunResults) -> list[Block]:
-    """Share of the exact head's accepted length that each draft head keeps, and the last report."""
-    traces = [
-        Trace(colour, one["step"], _percent(one["share_of_full"]), name.replace("_", "-"))
-        for colour, (name, one) in enumerate(results["live_heads"].items(), start=3)
-    ]
-    note = "Decoded accepted length as a share of the exact head's"
-    if prompts := last_row(results["live"]).get("prompts"):
-        note += f", over {prompts:,} prompt{'s' if prompts != 1 else ''}"
-    blocks: list[Block] = [
-        *_chart(results, "kept", "Accepted length kept", note, "% of the exact head", traces)
-    ]
-    return [*blocks, report_table(results["heads"])] if results["heads"] else blocks
-
-
 def _training_charts(results: RunResults) -> list[PageChart]:
     """Losses, gradient norm and speed."""
     train, heldout = results["train"], results["heldout"]
@@ -248,7 +192,3 @@ def _training_charts(results: RunResults) -> list[PageChart]:
         curve = [Trace(1, steps, column(train, name), marked=False)]
         charts += _chart(results, key, title, note, label, curve, bottom=bottom)
     return charts
-
-
-def _percent(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else 100 * value for value in values]

@@ -14,7 +14,7 @@ from ...core.journal import read_jsonl_log
 from ...train.checkpoint import list_checkpoints
 
 LOG, CONFIG = "metrics.jsonl", "config.json"
-SCHEMA = 1
+SCHEMA = 2
 _TRAIN = ("loss", "ttt_loss", "lr", "grad_norm", "tokens_per_s")
 _MOST_POINTS = 400
 
@@ -25,8 +25,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Series and facts of a run folder, finished or not, as plain JSON values.
 
     Returns:
-        ``train`` (means over at most 400 stretches of steps), ``heldout``, ``live`` and ``live_heads`` as columns
-        beside ``step``; ``heads``, the draft heads' report or None; ``resumed_at``, ``config``, ``facts``.
+        ``train`` (means over at most 400 stretches of steps), ``heldout`` and ``live`` as columns beside ``step``;
+        ``heads``, the draft heads' report or None; ``resumed_at``, ``config``, ``facts``.
 
     Raises:
         DataError: no log there, a broken one, or one without a single figure.
@@ -66,7 +66,6 @@ def read_run(folder: Path) -> dict[str, Any]:
         "train": thinned(columns(kinds["train"], _TRAIN)),
         "heldout": columns(kinds["heldout"]),
         "live": columns(kinds["live"], without=("heads",)),
-        "live_heads": _by_head(kinds["live"], ("accepted_length", "share_of_full")),
         "heads": kinds["heads"][-1]["heads"] if kinds["heads"] else None,
         "config": config,
     }
@@ -128,18 +127,6 @@ def thinned(series: dict[str, list[Any]], most: int = _MOST_POINTS) -> dict[str,
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _by_head(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
-    """Head -> its figures as columns, from the rows that have them."""
-    found: dict[str, dict[str, list[Any]]] = {}
-    for row in rows:
-        for head, figures in (row.get("heads") or {}).items():
-            series = found.setdefault(head, {name: [] for name in ("step", *names)})
-            series["step"].append(int(row["step"]))
-            for name in names:
-                series[name].append(figures.get(name))
-    return found
 
 
 def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:

@@ -41,12 +41,7 @@ def build_results(
     resumed: int = 0,
     allow_code: bool = False,
 ) -> Results:
-    """The content of ``results.json``.
-
-    Args:
-        folder: with the run's ``answers/`` and ``details/``; gets the scorers' files of verdicts.
-        failures: questions that are left out.
-        allow_code: run the programs that a model wrote, in a sandbox.
+    """The content of ``results.json``, from ``answers/`` and ``details/`` of a folder, which gets the scorers' files.
 
     Raises:
         DataError: rows that cannot be read, or a question that lacks what its scorer needs.

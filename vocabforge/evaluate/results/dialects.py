@@ -115,13 +115,7 @@ def write_hf_bench(
     """Write ``hf-bench.csv`` (several runs: ``hf-bench/run_i.csv``) from ``answers/`` and ``details/``.
 
     Each turn is an example, numbered from 0 over all turns of the questions asked, answered or not. hf-bench wants
-    positive figures, and each example of all drafters or of none.
-
-    Returns:
-        The files written, relative to ``folder``.
-
-    Raises:
-        DataError: an answer file or a side file is missing or damaged.
+    positive figures, and each example of all drafters or of none. Returns and errors as :func:`write_fr_spec`.
     """
     answers, details = run_files("answers", methods, runs), run_files("details", methods, runs)
     files = [HF_BENCH] if runs == 1 else [f"hf-bench/run_{number}.csv" for number in range(1, runs + 1)]

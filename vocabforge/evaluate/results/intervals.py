@@ -1,17 +1,11 @@
 """How sure a figure is: bootstrap intervals over questions, paired between methods.
 
-Every figure is a function of sums over questions: a ratio of sums (accepted length: tokens over steps), a mean (a sum
-over a count), a ratio of two means (speed-up). The bootstrap draws questions with replacement, sums their columns again
-and applies the same function (percentile interval; Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993,
-chapter 13).
+Every figure is a function of sums over questions. The bootstrap draws questions with replacement, each with all its
+steps, runs and the baseline's answer to it, and applies the function to the new sums (percentile interval; Efron and
+Tibshirani 1993, chapter 13). Drawing steps or runs separately would make a figure look far surer than it is (Davison
+and Hinkley 1997, section 3.8).
 
-A question is drawn with all its steps, all its runs and the baseline's answer to it. Steps and runs of one question
-resemble each other; drawing them separately would make the figure look far surer than it is. Method and baseline share
-the question's difficulty, which cancels in their ratio. Runs are not drawn again within a question: their noise is in
-the per-question means already (Davison and Hinkley, *Bootstrap Methods and their Application*, 1997, section 3.8).
-
-On simulated benchmarks with a known truth the interval covers 93 to 95% with 60 questions or more, but only about 89%
-with 10 (a category of MT-bench): percentile intervals of few questions are too short.
+On simulated benchmarks the interval covers 93 to 95% with 60 questions or more, about 89% with 10.
 """
 
 from __future__ import annotations

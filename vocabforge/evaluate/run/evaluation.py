@@ -50,7 +50,6 @@ class OutputOptions:
         allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
         dialect: also write the answers as this row of ``DIALECTS`` does.
         synchronise: waits for the device; called before and after each timed call.
-        between: called before each question of each method, outside of the clock.
     """
 
     overwrite: bool = False
@@ -58,7 +57,6 @@ class OutputOptions:
     allow_code: bool = False
     dialect: str | None = None
     synchronise: Callable[[], None] = lambda: None
-    between: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
         "methods": evaluation.names,
         "settings": settings.to_dict(),
     }
-    asking = Asking(evaluation.tokenizer, settings, handling.synchronise, handling.between)
+    asking = Asking(evaluation.tokenizer, settings, handling.synchronise)
     questions, methods, model_ids = evaluation.benchmark.questions, evaluation.methods, evaluation.model_ids()
     identity = run_identity(questions, methods, asking, model_ids) | evaluation.identity()
     partial = output.with_name(f"{output.name}.partial")

@@ -36,13 +36,11 @@ class Asking:
 
     Attributes:
         synchronise: waits for the device; called before and after each timed call.
-        between: called before each question, outside of the clock.
     """
 
     tokenizer: TextTokenizer
     settings: RunSettings
     synchronise: Callable[[], None]
-    between: Callable[[], None] = lambda: None
 
     def ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn]:
         """All turns of one question with one method, its own earlier answers fed back.
@@ -50,7 +48,6 @@ class Asking:
         Raises:
             TurnFailed: any error but one that ends the process or says that its memory is used up.
         """
-        self.between()
         settings, generator, stop_ids = self.settings, method.generator, self.tokenizer.eos_ids
         limit, sampling = settings.max_new_tokens, settings.sampling_of(run)
         system = system_of(question, settings.system)

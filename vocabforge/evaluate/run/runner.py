@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ...core.console import ProgressBar, say
 from ...core.errors import DataError, VocabForgeError
 from ..benchmarks import Question
@@ -32,7 +30,6 @@ from .settings import Run, run_files
 if TYPE_CHECKING:
     from ...decode.build.methods import Method
 
-_NOTED_METHODS = 3
 _WARMUP_QUESTIONS = 5  # tried by a method that cannot answer the first
 
 
@@ -47,12 +44,11 @@ def run_methods(
     """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
 
     Args:
-        methods: the first is the baseline (plain decoding).
+        methods: plain decoding first.
         kept: what is measured so far, of :func:`run_identity`.
-        model_ids: ``model_id`` of the answer rows by method name.
 
     Returns:
-        Questions that are left out, in the order in which they were asked.
+        questions that are left out, in the order in which they were asked.
 
     Raises:
         DataError: no question could be answered at all.
@@ -135,8 +131,6 @@ class _Loop:
         self.questions, self.methods, self.asking = questions, methods, asking
         self.kept, self.model_ids = kept, model_ids
         self.runs = asking.settings.runs
-        # Of each method so far: tokens, seconds, steps, committed tokens; for the progress note.
-        self.running = {method.name: np.zeros(4) for method in methods}
         self.share = len(self.runs) * len(methods)  # rows of one question
 
     def done(self, question: Question) -> int:
@@ -214,13 +208,8 @@ class _Loop:
                 self.kept.fail(failure.model_dump())
                 self._check_device(failure)
                 break
-            else:
-                for name, sums in self.running.items():
-                    choice = self.kept.get(Key(run.number, question.question_id, name)).answer["choices"][0]
-                    lengths = choice["accept_lengths"]
-                    sums += (sum(choice["new_tokens"]), sum(choice["wall_time"]), len(lengths), sum(lengths))
-                bar.update(note=self._note())
-        bar.update(missing, note=self._note())
+        left_out = len(self.kept.failures)
+        bar.update(missing, note=f"{left_out} left out" if left_out else "")
 
     def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
         model_id = self.model_ids[method.name]
@@ -239,16 +228,3 @@ class _Loop:
                 got=failure.reason,
                 remedy="run the same command again: it goes on with the next question",
             ) from error
-
-    def _note(self) -> str:
-        """Running accepted length and speed-up of the first methods after the baseline."""
-        (_, plain), *others = self.running.items()
-        parts = []
-        for name, sums in others[:_NOTED_METHODS]:
-            if not (sums[:3].all() and plain[:2].all()):
-                continue  # nothing to divide by, or a clock too coarse
-            speedup = (sums[0] / sums[1]) / (plain[0] / plain[1])
-            parts.append(f"{name} {sums[3] / sums[2]:.2f} tokens/step {speedup:.2f}x")
-        if self.kept.failures:
-            parts.append(f"{len(self.kept.failures)} left out")
-        return ", ".join(parts)

@@ -24,10 +24,9 @@ class Run:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How every method is run.
+    """How every method is run; ``max_new_tokens`` is the limit for one turn.
 
     Attributes:
-        max_new_tokens: limit for one turn.
         sampling: its seed is that of the first run; each turn of each question derives one of its own.
         warmup: runs of the first question per method before anything is measured.
         system: system message of every conversation that brings none of its own.

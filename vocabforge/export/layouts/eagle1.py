@@ -25,11 +25,12 @@ from ...models.checkpoint import checkpoint_files, fill, read_headers
 from ...models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ...models.target.text_config import text_config
 from ...vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ...vocab.subset.subset import VocabSubset
 from ..revocab import prune_head
 from .eagle3 import WEIGHTS, parameters
-from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed
+from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed, rounded_alike
 from .fields import CONFIG, decoder_fields, read_config, read_sizes
 from .interface import Export, layout_folder
 
@@ -38,7 +39,6 @@ SGLANG, VLLM = "sglang", "vllm"
 ARCHITECTURES = {SGLANG: "LlamaForCausalLMEagle", VLLM: "EagleLlamaForCausalLM"}
 SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # by layout, its default first
 FC, FC_BIAS = "fc.weight", "fc.bias"
-_STORED = (torch.float32, torch.bfloat16, torch.float16)
 _PUBLISHED = "LlamaForCausalLM"  # EAGLE's own folders call themselves a Llama of one layer
 
 
@@ -138,13 +138,14 @@ def eagle_config(
     EAGLE's own loader takes an ``fc`` for one with bias unless ``bias`` says otherwise; the key is written where it
     is false only, since servers read a true one as a bias of the attention.
     """
+    text = text_config(target)
     return {
         "architectures": [ARCHITECTURES[server]],
         "model_type": "llama",
         **decoder_fields(config, dtype),
         **({"bias": False} if server == VLLM else {}),
-        "bos_token_id": target.get("bos_token_id"),
-        "eos_token_id": target.get("eos_token_id"),
+        "bos_token_id": text.bos_token_id,
+        "eos_token_id": text.eos_token_id,
     }
 
 
@@ -269,12 +270,6 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}
     drafter: Eagle1Drafter = assemble(config, cast, None, shared, source=path)
     return drafter
-
-
-def rounded_alike(own: Tensor, targets: Tensor) -> bool:
-    """Rows that are the target's, up to the rounding of what was stored."""
-    own, targets = own.detach().float().cpu(), targets.detach().float().cpu()
-    return any(torch.equal(own, targets.to(dtype).float()) for dtype in _STORED)
 
 
 def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:

@@ -20,7 +20,7 @@ from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
-from ...models.target.load import text_part
+from ...models.target.text_config import text_config
 from ...vocab.subset.subset import VocabSubset
 from .eagle3_folder import (
     D2T,
@@ -75,11 +75,11 @@ class SglangEagle3:
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """The layout's ``config.json``: a one-layer Llama with the drafter's sizes."""
-    target = text_part(target)
+    text = text_config(target)
     _check_form(config)
     check_expressible(
         config.aux_layers,
-        int(target["num_hidden_layers"]) - 2,  # SGLang captures what goes into a layer
+        int(text.num_hidden_layers) - 2,  # SGLang captures what goes into a layer
         layout="the EAGLE-3 serving layout",
         remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
     )
@@ -89,8 +89,8 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
         **decoder_fields(config, dtype),
         "target_hidden_size": config.hidden_size,
         "draft_vocab_size": config.draft_vocab_size,
-        "bos_token_id": target.get("bos_token_id"),
-        "eos_token_id": target.get("eos_token_id"),
+        "bos_token_id": text.bos_token_id,
+        "eos_token_id": text.eos_token_id,
         "num_aux_hidden_states": len(config.aux_layers),
         LAYER_IDS: as_inputs(config.aux_layers),
         "norm_before_residual": False,

@@ -24,6 +24,7 @@ from .fields import CONFIG, DecoderSizes
 from .layer_ids import LAYER_IDS, LayerReading
 
 LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
+_STORED = (torch.float32, torch.bfloat16, torch.float16)
 # Older names of the norms before fc, one a layer.
 _LEGACY = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _WEIGHTS = ("F64", "F32", "F16", "BF16")
@@ -152,13 +153,15 @@ def _own_rows(config: Eagle3Config, folder: FolderTensors) -> int | None:
 def without_targets_head(folder: FolderTensors, shared: TargetTensors) -> FolderTensors:
     """The folder without a head that only repeats the target's, up to the rounding of what is stored."""
     head = folder.weights.get(LM_HEAD)
-    if head is None or head.shape != shared.head.shape or not _rounded_alike(head, shared.head.cpu()):
+    if head is None or head.shape != shared.head.shape or not rounded_alike(head, shared.head):
         return folder
     return replace(folder, weights={name: t for name, t in folder.weights.items() if name != LM_HEAD})
 
 
-def _rounded_alike(stored: Tensor, whole: Tensor) -> bool:
-    return torch.equal(whole.to(stored.dtype), stored) or torch.equal(stored.to(whole.dtype), whole)
+def rounded_alike(own: Tensor, targets: Tensor) -> bool:
+    """Rows that are the target's, up to the rounding of what was stored."""
+    own, targets = own.detach().float().cpu(), targets.detach().float().cpu()
+    return any(torch.equal(own, targets.to(dtype).float()) for dtype in _STORED)
 
 
 def target_ids(folder: FolderTensors, config: Eagle3Config, source: object) -> Tensor | None:

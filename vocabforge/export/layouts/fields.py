@@ -11,10 +11,11 @@ import torch
 from ...core.errors import DataError
 from ...core.files import read_json
 from ...models.drafters.eagle_layers import LayerSizes
-from ...models.rope import RopeSettings, parse_rope
+from ...models.rope import RopeSettings, default_attention_factor, parse_rope
 from ...models.target.load import dtype_name
 
 CONFIG = "config.json"
+_ELSEWHERE = "run it in the server that it was made for, or train one with vocabforge train-drafter"
 _MOST_POSITIONS = 1 << 24  # longer than any context
 # What a drafter's layer is here; a folder that says something else computes something else.
 _COMPUTED: tuple[tuple[str, Any, str], ...] = (
@@ -77,10 +78,20 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
     if rope.kind != "default":
         fields["factor"] = rope.factor
     if rope.kind == "llama3":
+        fields |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
+    if rope.kind in ("llama3", "yarn", "longrope"):
+        fields["original_max_position_embeddings"] = rope.original_positions
+    if rope.attention_factor is not None:
+        # Transformers takes the whole factor, vLLM and SGLang take what it differs from the usual one by.
+        fields["attention_factor"] = rope.attention_factor
+        fields["attn_factor"] = rope.attention_factor / default_attention_factor(rope)
+    fields |= {
+        key: one for key in ("beta_fast", "beta_slow", "truncate") if (one := getattr(rope, key)) is not None
+    }
+    if rope.kind == "longrope":
         fields |= {
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-            "original_max_position_embeddings": rope.original_positions,
+            "short_factor": list(rope.short_factors or ()),
+            "long_factor": list(rope.long_factors or ()),
         }
     return fields
 
@@ -116,7 +127,7 @@ def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
             "vocab_size": _whole(body["vocab_size"]),
             "max_position_embeddings": _positions(body["max_position_embeddings"]),
             "rms_norm_eps": _epsilon(body["rms_norm_eps"]),
-            "rope": parse_rope(body, 10_000.0, source),
+            "rope": parse_rope(body, 10_000.0, source, _ELSEWHERE),
         }
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise DataError(
@@ -167,7 +178,7 @@ def check_computed(body: Mapping[str, Any], source: object) -> None:
             got=", ".join(got for got, _ in problems),
             expected=", ".join(words for _, words in problems),
             source=source,
-            remedy="run it in the server that it was made for, or train one with vocabforge train-drafter",
+            remedy=_ELSEWHERE,
         )
 
 

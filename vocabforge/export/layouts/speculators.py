@@ -19,7 +19,8 @@ from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
-from ...models.target.load import dtype_name, text_part
+from ...models.target.load import dtype_name
+from ...models.target.text_config import text_config
 from .eagle3 import WEIGHTS, eagle3_only, parameters, token_maps
 from .eagle3_folder import (
     EMBEDDING,
@@ -91,10 +92,9 @@ def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
 
 def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
     """The layout's ``config.json``."""
-    target = text_part(export.target)
     check_expressible(
         config.aux_layers,
-        int(target["num_hidden_layers"]) - 1,
+        int(text_config(export.target).num_hidden_layers) - 1,
         layout="the layout of speculators",
         remedy="train with other drafter.aux_layers, or export --format native",
     )

@@ -20,7 +20,17 @@ EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCau
 EAGLE1 = ("EagleLlamaForCausalLM",)
 PUBLISHED = "LlamaForCausalLM"
 ALGORITHM = "eagle3"  # of speculators
+# Parts of the target's model_type that its speculative configuration accepts for EAGLE-3.
+_TARGETS = (
+    *("llama", "qwen", "minicpm", "gpt_oss", "hunyuan_vl", "hunyuan_v1_dense", "afmoe", "nemotron_h"),
+    *("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "minimax_m2", "gemma4"),
+)
 _IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM"}
+
+
+def knows_target(model_type: str) -> bool:
+    """Whether vLLM runs an EAGLE-3 drafter beside targets of this type."""
+    return any(part in model_type for part in _TARGETS)
 
 
 def _read(served: Served, folder: Folder, target: ServedTarget) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
+from ..target.logits import IDENTITY, LogitTransform
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import PlainLayer
@@ -86,10 +87,15 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
     max_steps: int | None = None
 
     def __init__(
-        self, config: Eagle1Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+        self,
+        config: Eagle1Config,
+        embedding: Tensor,
+        target_head: Tensor,
+        target_ids: Tensor | None = None,
+        transform: LogitTransform = IDENTITY,
     ) -> None:
         super().__init__()
-        share_target(self, config, embedding, target_head, target_ids)
+        share_target(self, config, embedding, target_head, target_ids, transform)
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
         self.layers = nn.ModuleList([PlainLayer(config)])

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from ..kv_cache import KVCache, Sight
+from ..target.logits import LogitTransform
 from ..ttt.attention import TTTState
 
 
@@ -29,6 +30,12 @@ class Drafter(Protocol):
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
+    target_transform: LogitTransform
+
+    @property
+    def transform(self) -> LogitTransform:
+        """Of the logits of ``head_weight``: the target's where the head is; an own head learns what comes of it."""
+        ...
 
     @property
     def has_own_head(self) -> bool: ...

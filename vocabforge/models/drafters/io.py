@@ -17,6 +17,8 @@ from ...core.files import atomic_write_json, form_errors, read_json
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
 from ..target.head_rows import EMBEDDINGS, HEADS, check_plain
 from ..target.load import read_target_config
+from ..target.logits import IDENTITY, LogitTransform
+from ..target.text_config import text_config
 from .interface import Drafter
 from .registry import DRAFTERS, drafter_class, new_drafter
 
@@ -28,10 +30,11 @@ _ROWS = 8192  # compared at a time
 
 @dataclass(frozen=True)
 class TargetTensors:
-    """The target's embedding and LM head (V, H), which a drafter shares."""
+    """The target's embedding and LM head (V, H), which a drafter shares, and what comes of the head's logits."""
 
     embedding: Tensor
     head: Tensor
+    transform: LogitTransform = IDENTITY
 
 
 def save_drafter(
@@ -129,7 +132,7 @@ def _filled(
     source: object,
 ) -> Drafter:
     _check_stored(sizes, tensors, target_ids, source)
-    drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids)
+    drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids, target.transform)
     wanted = dict(drafter.named_parameters())
     if problems := disagreements(tensors, wanted):
         raise ArtifactError(
@@ -212,7 +215,7 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     Raises:
         DataError: unreadable weights, or none under the usual names.
     """
-    read_target_config(path)  # says what is missing where there is no model at all
+    config = read_target_config(path)  # says what is missing where there is no model at all
     stored = read_headers(checkpoint_files(path))
     embedding = next((stored[name] for name in EMBEDDINGS if name in stored), None)
     head = next((stored[name] for name in HEADS if name in stored), embedding)
@@ -229,7 +232,8 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
     shared = {name: torch.empty(item.shape, dtype=dtype) for name, item in wanted.items()}
     fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
-    return TargetTensors(shared[EMBEDDING], shared.get(LM_HEAD, shared[EMBEDDING]))
+    head_rows = shared.get(LM_HEAD, shared[EMBEDDING])
+    return TargetTensors(shared[EMBEDDING], head_rows, LogitTransform.of(text_config(config, path)))
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:

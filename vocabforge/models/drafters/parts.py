@@ -7,8 +7,8 @@ parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict, dataclass, fields, replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError
 from ..kv_cache import KVCache, Sight, sight_attention
-from ..rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
-from .eagle_layers import LayerSizes
+from ..rope import ROPE_TYPES, RopeSettings, layer_ropes, parse_rope, rope_tables
+from ..target.logits import IDENTITY, LogitTransform
+from ..target.text_config import text_config
 
 _MOST = 1 << 28  # no size of any model comes near
 
@@ -27,7 +28,12 @@ _Sizes = TypeVar("_Sizes")
 
 @dataclass(frozen=True)
 class TargetSizes:
-    """A target's sizes, as its ``config.json`` gives them; the defaults of every drafter."""
+    """A target's sizes, from its text configuration; the defaults of every drafter.
+
+    Attributes:
+        intermediate_size: of a dense MLP; with experts, the width that one token passes.
+        config: the text configuration object.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -38,11 +44,25 @@ class TargetSizes:
     num_layers: int
     max_position_embeddings: int
     rms_norm_eps: float
-    config: Mapping[str, Any]
+    config: Any
 
     def rope(self) -> RopeSettings:
-        """Raises: DataError: a rotary embedding that is not computed."""
-        return parse_rope(self.config, 10_000.0, "the target's config.json")
+        """The target's RoPE over whole heads; that of the sliding layers, if types of layers differ.
+
+        Plain RoPE if the target has none. Source: speculators 0.9, which serves drafters so.
+
+        Raises:
+            UnsupportedError: a rotary embedding that is not computed.
+        """
+        values: Mapping[str, Any] = getattr(self.config, "rope_parameters", None) or {}
+        kinds = layer_ropes({"rope_parameters": values})
+        if kinds:
+            values = (
+                kinds.get("sliding_attention") or kinds.get("full_attention") or next(iter(kinds.values()))
+            )
+        body = {"rope_parameters": values, "max_position_embeddings": self.max_position_embeddings}
+        settings = parse_rope(body, 10_000.0, "the target's config.json", "set drafter.rope: plain")
+        return replace(settings, partial=None)
 
 
 @dataclass(frozen=True)
@@ -55,6 +75,7 @@ class SizeWishes:
     num_heads: int | None = None
     num_kv_heads: int | None = None
     medusa_heads: int | None = None
+    rope: RopeSettings | None = None
 
     def attention(self, target: TargetSizes) -> dict[str, Any]:
         """The fields of a drafter with one decoder layer."""
@@ -70,37 +91,64 @@ class SizeWishes:
             "max_position_embeddings": target.max_position_embeddings,
             # A smaller one would vanish in bf16 next to fresh norms.
             "rms_norm_eps": max(target.rms_norm_eps, 1e-6),
-            "rope": target.rope(),
+            "rope": self.rope or target.rope(),
         }
 
 
+_NO_LIMIT = 32_768  # positions of a target that names no longest context
+
+
 def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
-    """Sizes from a target's ``config.json`` (its text part, where it has several).
+    """Sizes from a target's ``config.json`` (its text part, if it has several).
 
     Raises:
+        DataError: Transformers cannot read it.
         MismatchError: a size is missing.
     """
-    body = config if "hidden_size" in config else config.get("text_config") or config
-    try:
-        heads = int(body["num_attention_heads"])
-        return TargetSizes(
-            hidden_size=int(body["hidden_size"]),
-            intermediate_size=int(body["intermediate_size"]),
-            num_heads=heads,
-            num_kv_heads=int(body.get("num_key_value_heads") or heads),
-            head_dim=int(body["head_dim"]) if body.get("head_dim") else None,
-            vocab_size=int(body["vocab_size"]),
-            num_layers=int(body["num_hidden_layers"]),
-            max_position_embeddings=int(body.get("max_position_embeddings") or 2048),
-            rms_norm_eps=float(body.get("rms_norm_eps") or 1e-5),
-            config=body,
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    text = text_config(config)
+
+    def named(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(text, name, None))), None)
+
+    if not all((named("hidden_size"), named("vocab_size"), named("num_hidden_layers"))):
         raise MismatchError(
             "the target's config.json lacks a size that a drafter needs",
-            got=f"no usable {error}",
+            got=f"model_type {text.model_type}",
+            expected="hidden_size, vocab_size, num_hidden_layers",
             remedy="give a causal language model's folder",
-        ) from error
+        )
+    hidden = int(text.hidden_size)
+    heads, head_dim = named("num_attention_heads"), named("head_dim")
+    kv_heads = named("num_key_value_heads") or heads
+    if named("kv_lora_rank"):  # head_dim is the rotated part of a head; keys are not shared
+        head_dim = int(text.v_head_dim)
+        heads = kv_heads = max(hidden // head_dim, 1)
+    if heads is None:  # no attention layer
+        head_dim = head_dim if head_dim and hidden % head_dim == 0 else hidden
+        heads = kv_heads = hidden // head_dim
+    return TargetSizes(
+        hidden_size=hidden,
+        intermediate_size=_dense_width(named, hidden),
+        num_heads=int(heads),
+        num_kv_heads=int(kv_heads),
+        head_dim=None if head_dim is None else int(head_dim),
+        vocab_size=int(text.vocab_size),
+        num_layers=int(text.num_hidden_layers),
+        max_position_embeddings=int(named("max_position_embeddings") or _NO_LIMIT),
+        rms_norm_eps=float(named("rms_norm_eps") or 1e-5),
+        config=text,
+    )
+
+
+def _dense_width(named: Callable[..., Any], hidden: int) -> int:
+    """The MLP's width; of a model that has experts of this width only, times the experts of a token."""
+    width = named("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size")
+    if width is None:
+        return 4 * hidden
+    only_experts = named("num_local_experts", "num_experts") and not named(
+        "moe_intermediate_size", "intermediate_size_mlp"
+    )
+    return int(width) * (int(named("num_experts_per_tok") or 1) if only_experts else 1)
 
 
 def size_problem(sizes: Any, *names: str) -> str | None:
@@ -115,12 +163,17 @@ def size_problem(sizes: Any, *names: str) -> str | None:
     return None
 
 
-def attention_problem(sizes: LayerSizes) -> str | None:
+def attention_problem(sizes: Any) -> str | None:
     """The first thing wrong with the sizes of an attention, or None."""
     if sizes.num_heads % sizes.num_kv_heads:
         return f"num_heads {sizes.num_heads} is no multiple of num_kv_heads {sizes.num_kv_heads}"
     if sizes.head_dim % 2:
         return f"head_dim {sizes.head_dim} is odd, and rotary positions need pairs"
+    rope, pairs = sizes.rope, sizes.head_dim // 2
+    if rope.partial is not None:
+        return f"rope.partial {rope.partial}: a drafter rotates whole heads (set drafter.rope: plain)"
+    if {len(one) for one in (rope.short_factors, rope.long_factors) if one is not None} - {pairs}:
+        return f"longrope's factors are not for {pairs} pairs (set drafter.rope: plain)"
     return None
 
 
@@ -156,7 +209,10 @@ class DictSizes:
                 body["aux_layers"] = tuple(body["aux_layers"])
             if "rope" in body:
                 _check_types(RopeSettings, body["rope"])
-                body["rope"] = RopeSettings(**body["rope"])
+                rope: dict[str, Any] = {
+                    key: tuple(one) if isinstance(one, list) else one for key, one in body["rope"].items()
+                }
+                body["rope"] = RopeSettings(**rope)
                 if body["rope"].kind not in ROPE_TYPES:
                     raise TypeError(f"rope.kind {body['rope'].kind!r}")
             return cls(**body)
@@ -182,11 +238,17 @@ def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
                 type(one) is int and 0 <= one <= _MOST for one in value
             )
         elif kind.startswith("float"):
-            fits = type(value) in (int, float) and 0 <= value < math.inf
+            fits = _is_number(value)
+        elif kind.startswith("tuple[float"):
+            fits = isinstance(value, (list, tuple)) and all(map(_is_number, value))
         else:
-            fits = kind != "bool" or type(value) is bool
+            fits = not kind.startswith("bool") or type(value) is bool
         if not fits:
             raise TypeError(f"{field.name} {value!r}"[:120])
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= cast("float", value) < math.inf
 
 
 def cached_attention(
@@ -218,6 +280,7 @@ class OverTarget:
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
+    target_transform: LogitTransform
     lm_head: nn.Linear
 
     @property
@@ -229,11 +292,16 @@ class OverTarget:
         """The rows that score draft tokens: (R, H) or (V, H)."""
         return self.lm_head.weight if self.has_own_head else self.target_head
 
+    @property
+    def transform(self) -> LogitTransform:
+        """Of the logits of ``head_weight``: the target's where the head is; an own head learns what comes of it."""
+        return IDENTITY if self.has_own_head else self.target_transform
+
     @torch.no_grad()
     def init_own_head(self) -> None:
-        """An own LM head takes the target's rows of the same tokens."""
+        """An own LM head takes the target's rows of the same tokens, with the target's scale."""
         if self.has_own_head:
-            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+            self.lm_head.weight.copy_(self.target_head[self.target_ids] * self.target_transform.scale)
 
     def fuse(self, features: Tensor) -> Tensor:
         """The target's hidden states as they are: (..., H)."""
@@ -245,7 +313,7 @@ class OverTarget:
 
     def logits(self, g: Tensor) -> Tensor:
         """(..., H) -> (..., R or V) draft logits."""
-        return F.linear(self.read(g), self.head_weight)
+        return self.transform(F.linear(self.read(g), self.head_weight))
 
     def embed(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""
@@ -278,7 +346,12 @@ class RotaryPositions:
 
 
 def share_target(
-    drafter: nn.Module, sizes: Any, embedding: Tensor, head: Tensor, target_ids: Tensor | None
+    drafter: Any,
+    sizes: Any,
+    embedding: Tensor,
+    head: Tensor,
+    target_ids: Tensor | None,
+    transform: LogitTransform,
 ) -> None:
     """Register the target's tensors (V, H), and the own head's ids (R,), as buffers neither trained nor saved.
 
@@ -305,6 +378,7 @@ def share_target(
         target_ids = torch.arange(rows or sizes.vocab_size)
     drafter.register_buffer("embedding", embedding.detach(), persistent=False)
     drafter.register_buffer("target_head", head.detach(), persistent=False)
+    drafter.target_transform = transform
     drafter.register_buffer("target_ids", target_ids, persistent=False)
 
 

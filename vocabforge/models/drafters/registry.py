@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...core.errors import ConfigError, MismatchError
 from ...core.registry import resolve
+from ..target.logits import IDENTITY, LogitTransform
 from .interface import Drafter
 from .parts import SizeWishes, read_target_sizes
 
@@ -76,11 +77,16 @@ def _given(kind: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_drafter(
-    kind: str, sizes: Any, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    kind: str,
+    sizes: Any,
+    embedding: Tensor,
+    target_head: Tensor,
+    target_ids: Tensor | None = None,
+    transform: LogitTransform = IDENTITY,
 ) -> Drafter:
     """A fresh drafter; see the classes.
 
     Raises:
         MismatchError: the target's tensors, or the ids, do not fit the sizes.
     """
-    return drafter_class(kind)(sizes, embedding, target_head, target_ids)
+    return drafter_class(kind)(sizes, embedding, target_head, target_ids, transform)

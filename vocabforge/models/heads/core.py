@@ -147,6 +147,7 @@ class CoreAndTail(nn.Module):
         self, base: HeadBase, ranked: Sequence[int], tail: ContextTail | RankerTail, ops: bool | None = None
     ) -> None:
         super().__init__()
+        self.transform = base.transform
         self.register_buffer("weight", base.weight.detach(), persistent=False)
         self.register_buffer("target_ids", base.target_ids, persistent=False)
         self.on_ops = head_ops.chosen(base.weight, ops)
@@ -179,7 +180,7 @@ class CoreAndTail(nn.Module):
             logits, union = head_ops.shared_logits(hidden, self.weight, tail, len(tail), distinct=True)
             parts.append(logits)
             columns = torch.cat([*rows, union])  # (C,)
-        return draft_topk(torch.cat(parts, -1), k, ids=columns, target_ids=self.target_ids)
+        return draft_topk(self.transform(torch.cat(parts, -1)), k, ids=columns, target_ids=self.target_ids)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         logits, ids = self._scored(hidden, k, state)
@@ -191,7 +192,7 @@ class CoreAndTail(nn.Module):
         size = len(self.core.inside)
         inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column takes the padding
         inside.scatter_(-1, torch.where(tail < 0, size, tail).long(), True)
-        logits = F.linear(hidden, self.weight).float()
+        logits = self.transform(F.linear(hidden, self.weight).float())
         return masked(logits, of_rows(inside[:, :size], len(logits)))
 
     def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
@@ -204,7 +205,7 @@ class CoreAndTail(nn.Module):
         always = [F.linear(hidden, self.core.weight).float()]
         if len(spare):
             always.append(F.linear(hidden, self.weight[spare]).float())
-        logits = torch.cat([*always, beside], -1)
+        logits = self.transform(torch.cat([*always, beside], -1))
         rows = torch.cat([self.core.rows, spare]).expand(len(tail), -1)
         ids = self.target_ids[torch.cat([rows, places], -1)]  # (G, C)
         return logits, ids[0] if len(tail) == 1 else of_rows(ids, len(logits))

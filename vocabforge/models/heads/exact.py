@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from ...core.errors import MismatchError, UsageError
 from ...ops.draft_topk import draft_topk
 from ...ops.ordering import topk_by_id, topk_lowest_id
+from ..target.logits import IDENTITY, LogitTransform
 from . import on_ops as head_ops
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
 
@@ -24,8 +25,9 @@ class FullHead(nn.Module):
     weight: Tensor
     target_ids: Tensor
 
-    def __init__(self, weight: Tensor, ops: bool | None = None) -> None:
+    def __init__(self, weight: Tensor, ops: bool | None = None, transform: LogitTransform = IDENTITY) -> None:
         super().__init__()
+        self.transform = transform
         self.on_ops = head_ops.chosen(weight, ops)
         self.register_buffer("weight", weight.detach(), persistent=False)
         self.register_buffer("target_ids", full_ids(weight), persistent=False)
@@ -44,20 +46,24 @@ class FullHead(nn.Module):
                 got=f"{len(base.weight):,} rows of {len(base.embedding):,}",
                 expected="a static head over them",
             )
-        return cls(base.weight, options.ops)
+        return cls(base.weight, options.ops, base.transform)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        logits = F.linear(hidden, self.weight)
+        logits = self.logits(hidden)
         if self.on_ops and k <= head_ops.MOST_K:
             return draft_topk(logits, k)
         values, places = topk_lowest_id(logits := logits.float(), k)
         return normalised(values, logits), places
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return F.linear(hidden, self.weight).float(), self.target_ids  # (N, V), (V,)
+        return self.logits(hidden).float(), self.target_ids  # (N, V), (V,)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return F.linear(hidden, self.weight).float().log_softmax(-1)
+        return self.logits(hidden).float().log_softmax(-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, H) -> (N, R) in the head's dtype."""
+        return self.transform(F.linear(hidden, self.weight))
 
 
 class StaticHead(FullHead):
@@ -70,18 +76,24 @@ class StaticHead(FullHead):
 
     KIND = "static"
 
-    def __init__(self, weight: Tensor, target_ids: Tensor, ops: bool | None = None) -> None:
-        super().__init__(weight, ops)
+    def __init__(
+        self,
+        weight: Tensor,
+        target_ids: Tensor,
+        ops: bool | None = None,
+        transform: LogitTransform = IDENTITY,
+    ) -> None:
+        super().__init__(weight, ops, transform)
         self.target_ids = target_ids
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ())
-        return cls(base.weight, base.target_ids, options.ops)
+        return cls(base.weight, base.target_ids, options.ops, base.transform)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         if self.on_ops and k <= head_ops.MOST_K:
-            return draft_topk(F.linear(hidden, self.weight), k, target_ids=self.target_ids)
+            return draft_topk(self.logits(hidden), k, target_ids=self.target_ids)
         logprobs, rows = super().topk(hidden, k)
         return logprobs, self.target_ids[rows]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import ArtifactError
+from ..target.logits import IDENTITY, LogitTransform
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,13 @@ class HeadBase:
         weight: (R, H) rows of the drafter's head, its own or the target's (R = V).
         target_ids: (R,) int64 ascending target ids of the rows.
         embedding: (V, H) the target's input embedding.
+        transform: what the model whose rows these are does to their logits.
     """
 
     weight: Tensor
     target_ids: Tensor
     embedding: Tensor
+    transform: LogitTransform = IDENTITY
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class RankerHead(nn.Module):
             raise UsageError(
                 "a ranker needs candidates", got=f"a shortlist of {shortlist}", expected="1 or more"
             )
-        self.scorer = scorer
+        self.scorer, self.transform = scorer, base.transform
         self.register_buffer("weight", base.weight.detach(), persistent=False)
         self.register_buffer("target_ids", base.target_ids, persistent=False)
         self.size = int(base.weight.shape[0])
@@ -99,12 +99,12 @@ class RankerHead(nn.Module):
             logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests)
         else:
             logits = indexed_logits(hidden, self.weight, rows)
-        return draft_topk(logits, k, ids=rows, target_ids=self.target_ids)
+        return draft_topk(self.transform(logits), k, ids=rows, target_ids=self.target_ids)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         own = self.candidates(hidden, k)
         union = own[0] if len(own) == 1 else own.unique()  # of all requests: one product for them all
-        logits = F.linear(hidden, self.weight[union]).float()  # (N, C)
+        logits = self.transform(F.linear(hidden, self.weight[union]).float())  # (N, C)
         if len(own) == 1:
             return logits, self.target_ids[union]
         places = torch.searchsorted(union, own)  # (N, k)
@@ -118,7 +118,7 @@ class RankerHead(nn.Module):
         return logits, self.target_ids[union]
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        logits = F.linear(hidden, self.weight).float()
+        logits = self.transform(F.linear(hidden, self.weight).float())
         mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, self.candidates(hidden), True)
         return masked(logits, mask)
 

@@ -74,13 +74,13 @@ def base_of(drafter: Drafter) -> HeadBase:
     """The exact head below a drafter's draft heads."""
     # A parameter, so that a compiled pass takes it for a constant.
     weight = nn.Parameter(drafter.head_weight.detach(), requires_grad=False)
-    return HeadBase(weight, drafter.target_ids, drafter.embedding)
+    return HeadBase(weight, drafter.target_ids, drafter.embedding, drafter.transform)
 
 
 def base_of_model(model: Target) -> HeadBase:
     """The exact head below the draft heads of a language model: a draft model, or an early exit's target."""
     weight = model.lm_head_weight
-    return HeadBase(weight, full_ids(weight), model.embedding.detach())
+    return HeadBase(weight, full_ids(weight), model.embedding.detach(), model.transform)
 
 
 def exact_head(drafter: Drafter) -> DraftHead:
@@ -91,5 +91,5 @@ def exact_head(drafter: Drafter) -> DraftHead:
 def exact_head_of(base: HeadBase) -> DraftHead:
     """The exact head itself, as a draft head."""
     if len(base.weight) == len(base.embedding):
-        return FullHead(base.weight)
-    return StaticHead(base.weight, base.target_ids)
+        return FullHead(base.weight, transform=base.transform)
+    return StaticHead(base.weight, base.target_ids, transform=base.transform)

@@ -227,6 +227,7 @@ class RouterHead(nn.Module):
         check_budgets(budgets, router.clusters)
         check_width("router", router.hidden_size, base)
         self.base, self.router, self.budgets = base, router, tuple(budgets)
+        self.transform = base.transform
         self.shared = rows == "shared"
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
         cluster = cluster_rows(router.assignment, base.target_ids)  # (R',)
@@ -327,7 +328,7 @@ class RouterHead(nn.Module):
             opened,
             most_tiles=slabs.most_tiles(len(hidden), self._budget(state), k),
         )
-        return draft_topk(logits, k, ids=rows, target_ids=slabs.target_ids)
+        return draft_topk(self.transform(logits), k, ids=rows, target_ids=slabs.target_ids)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         opened = self.clusters(state, k)  # (N, M)
@@ -335,7 +336,7 @@ class RouterHead(nn.Module):
         if self.shared:
             opened = opened.view(requests, -1, opened.shape[-1]).any(1)  # (B, M)
         union = opened.any(0)[self.cluster].nonzero()[:, 0]  # (C,) ascending
-        logits = F.linear(hidden, self._weight[union]).float()
+        logits = self.transform(F.linear(hidden, self._weight[union]).float())
         if len(opened) > 1:  # one row or one request is the union itself
             inside = of_rows(opened[:, self.cluster[union]], len(logits))
             logits = logits.masked_fill(~inside, float("-inf"))
@@ -343,7 +344,7 @@ class RouterHead(nn.Module):
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         opened = self.clusters(state)
-        logits = F.linear(hidden, self._weight).float()
+        logits = self.transform(F.linear(hidden, self._weight).float())
         return masked(logits, opened[:, self.cluster])
 
 

@@ -42,6 +42,7 @@ class ScheduledHead(nn.Module):
         ops: bool | None = None,
     ) -> None:
         super().__init__()
+        self.transform = base.transform
         self.on_ops = head_ops.chosen(base.weight, ops)
         rows, known = rows_of(base, ranked)
         self.size = len(rows)
@@ -67,7 +68,7 @@ class ScheduledHead(nn.Module):
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         count = self._count(state, k)
         if self.on_ops and k <= head_ops.MOST_K:
-            logits = F.linear(hidden, self._slab[:count])
+            logits = self.transform(F.linear(hidden, self._slab[:count]))
             return draft_topk(logits, k, target_ids=self._ids[:count])
         return answer(self._logits(hidden, count), self._ids[:count], k)
 
@@ -83,7 +84,7 @@ class ScheduledHead(nn.Module):
 
     def _logits(self, hidden: Tensor, count: int) -> Tensor:
         """(N, count) fp32 logits of the first tokens, in rank order."""
-        return F.linear(hidden, self._slab[:count]).float()
+        return self.transform(F.linear(hidden, self._slab[:count]).float())
 
     def _count(self, state: DraftState | None, k: int) -> int:
         step = 0 if state is None else min(state.step, len(self.sizes) - 1)

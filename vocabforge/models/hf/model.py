@@ -131,9 +131,9 @@ class TransformersModel:
     def dtype(self) -> torch.dtype:
         return self.lm_head_weight.dtype
 
-    def parameters(self) -> Iterator[Tensor]:
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All weights."""
-        return cast("Iterator[Tensor]", self.model.parameters())
+        return cast("Iterator[tuple[str, Tensor]]", self.model.named_parameters())
 
     def new_cache(self, capacity: int, batch: int = 1) -> SlotCache:
         """A cache of ``batch`` rows of ``capacity`` slots; layers take memory at their first pass.

@@ -97,7 +97,6 @@ def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, 
         got=", ".join(named) or f"no architectures, model_type {model_type!r}",
         expected=", ".join(FAMILIES),
         source=source,
-        remedy="choose a target of a supported architecture",
     )
 
 
@@ -204,7 +203,6 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | None) -> None:
                 got=f"{key} {config[key]}",
                 expected=f"{key} null or absent",
                 source=source,
-                remedy="choose a target without soft-capping",
             )
 
 
@@ -247,7 +245,7 @@ def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
         hidden_act=ACTIVATIONS[activation],
         rms_norm_eps=float(eps),
         max_positions=read.size("max_position_embeddings", 2048),
-        rope=parse_rope(values, family.rope_theta, read.source),
+        rope=_rope(read, family),
         tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
         qkv_bias=_switch(family.qkv_bias, values.get("attention_bias")),
         o_bias=_switch(family.o_bias, values.get("attention_bias")),
@@ -259,6 +257,18 @@ def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
 
 def _switch(switch: Switch, configured: object) -> bool:
     return switch == "always" or (switch == "config" and bool(configured))
+
+
+def _rope(read: _ConfigReader, family: FamilyTraits) -> RopeSettings:
+    rope = parse_rope(read.values, family.rope_theta, read.source)
+    if rope.kind not in ("default", "linear", "llama3") or rope.partial is not None:
+        raise UnsupportedError(
+            "the lean decoder does not compute this RoPE",
+            got=f"rope type {rope.kind}, partial_rotary_factor {rope.partial or 1.0}",
+            expected="default, linear or llama3 over whole heads",
+            source=read.source,
+        )
+    return rope
 
 
 def _windows(read: _ConfigReader, family: FamilyTraits, layers: int) -> tuple[int | None, tuple[bool, ...]]:

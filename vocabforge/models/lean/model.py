@@ -23,6 +23,7 @@ from ..rope import inverse_frequencies, rope_at
 from ..target.hf import HFTarget
 from ..target.interface import TargetOutput
 from ..target.load import read_target_config
+from ..target.logits import IDENTITY, LogitTransform
 from .config import LeanConfig
 from .layers import LeanLayer, StepInputs, fits_ops, frozen, rms_norm, sum_and_norm
 
@@ -72,6 +73,11 @@ class LeanModel(nn.Module):
     def device(self) -> torch.device:
         return self.embedding.device
 
+    @property
+    def transform(self) -> LogitTransform:
+        """None of the lean families has one."""
+        return IDENTITY
+
     def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
         """A cache of this model's sizes, dtype and device."""
         c = self.config
@@ -83,7 +89,7 @@ class LeanModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) hidden states after the final norm -> (..., V)."""
-        return F.linear(hidden, self.lm_head_weight)
+        return self.transform(F.linear(hidden, self.lm_head_weight))
 
     def forward(
         self,

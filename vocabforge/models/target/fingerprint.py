@@ -86,7 +86,8 @@ def target_fingerprint(path: Path) -> str:
 def _rotary(config: dict[str, Any]) -> Any:
     """The rotary settings in one spelling; as they stand where they are not known."""
     try:
-        return dataclasses.asdict(parse_rope(config, 10_000.0, "config.json"))
+        settings = dataclasses.asdict(parse_rope(config, 10_000.0, "config.json"))
+        return {key: value for key, value in settings.items() if value is not None}
     except VocabForgeError:
         return [config.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters")]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -12,8 +11,9 @@ from torch.nn import functional as F
 
 from ..drafters.io import load_target_tensors
 from .hf import default_aux_layers
-from .load import read_target_config, text_part
-from .logits import LogitTransform
+from .load import read_target_config
+from .logits import IDENTITY, LogitTransform
+from .text_config import text_config
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TargetHead:
     embedding: Tensor
     head_weight: Tensor
     aux_layers: tuple[int, ...]
-    transform: LogitTransform = field(default_factory=LogitTransform)
+    transform: LogitTransform = IDENTITY
 
     @classmethod
     def load(
@@ -43,13 +43,13 @@ class TargetHead:
         Raises:
             DataError: unreadable weights.
         """
-        config = text_part(read_target_config(path))
+        config = text_config(read_target_config(path), path)
         tensors = load_target_tensors(path, dtype)
         tied = tensors.head is tensors.embedding or torch.equal(tensors.head, tensors.embedding)
         head = tensors.head.to(device)
         embedding = head if tied else tensors.embedding.to(device)
-        layers = aux_layers or default_aux_layers(int(config["num_hidden_layers"]))
-        return cls(embedding, head, tuple(layers), LogitTransform.of(SimpleNamespace(**config)))
+        layers = aux_layers or default_aux_layers(int(config.num_hidden_layers))
+        return cls(embedding, head, tuple(layers), LogitTransform.of(config))
 
     @property
     def hidden_size(self) -> int:

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 from ...core.errors import DataError, MismatchError, UsageError
 from .documents import document_spans, gather, plan_passes, restarts, scatter
-from .load import Placement, load_causal_lm, read_target_config, text_part, whole_weight
+from .load import Placement, load_causal_lm, read_target_config, whole_weight
 from .logits import LogitTransform
 from .stack import find_stack
+from .text_config import text_config
 
 __all__ = [
     "HFTarget",
@@ -262,7 +263,7 @@ def check_row_length(config: Mapping[str, Any], length: int, *, source: object) 
     Raises:
         UsageError: it does not.
     """
-    limit = text_part(config).get("max_position_embeddings")
+    limit = getattr(text_config(config, source), "max_position_embeddings", None)
     if limit is not None and length > int(limit):
         raise UsageError(
             "data.sequence_length is longer than the target's context",

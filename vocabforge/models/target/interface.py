@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from .logits import LogitTransform
+
 
 class TargetOutput(NamedTuple):
     """``hidden`` (B, T, H) as the LM head reads it; ``aux`` (B, T, n * H) layer outputs, or None."""
@@ -62,7 +64,12 @@ class Target(Protocol):
         """(V, H)."""
         ...
 
-    def parameters(self) -> Iterable[Tensor]:
+    @property
+    def transform(self) -> LogitTransform:
+        """Of the LM head's output."""
+        ...
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """All weights."""
         ...
 

@@ -197,7 +197,8 @@ def check_quantisation(path: Path, config: Mapping[str, Any]) -> bool:
     Raises:
         DataError: in a format that Transformers does not read, or with a package that is not installed.
     """
-    found = config.get("quantization_config") or text_part(config).get("quantization_config")
+    inner = config.get("text_config") or {}
+    found = config.get("quantization_config") or inner.get("quantization_config")
     if not found and (path / "hf_quant_config.json").is_file():  # as ModelOpt wrote it before
         found = {"quant_method": "modelopt"}
     if not found:
@@ -321,12 +322,6 @@ def read_target_config(path: Path) -> dict[str, Any]:
             source=file,
         )
     return value
-
-
-def text_part(target: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A target's configuration; of its language model where it has several parts."""
-    inner = target.get("text_config")
-    return inner if "hidden_size" not in target and isinstance(inner, Mapping) else target
 
 
 def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -32,9 +33,19 @@ class LogitTransform:
         return cls(scale / (number("logits_scaling") or 1.0), number("final_logit_softcapping"))
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """(..., V) of the LM head -> (..., V) of the model."""
+        """(..., V) of the LM head -> (..., V) of the model; -inf stays."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
-            logits = (logits / self.softcap).tanh() * self.softcap
+            capped = (logits / self.softcap).tanh() * self.softcap
+            logits = torch.where(logits.isneginf(), logits, capped)
         return logits
+
+    def gradient(self, grad: Tensor, logits: Tensor) -> Tensor:
+        """The gradient by the LM head's output, from that by ``logits``, the model's own: (..., V)."""
+        if self.softcap is not None:
+            grad = grad * (1 - (logits / self.softcap).square())
+        return grad * self.scale if self.scale != 1.0 else grad
+
+
+IDENTITY = LogitTransform()

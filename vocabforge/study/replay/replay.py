@@ -54,19 +54,14 @@ def replay(
     rows: int,
     label: str = "Replay",
 ) -> dict[str, Replayed]:
-    """Ranks that heads give the target's own tokens, as decoding would draft them.
+    """Ranks that heads give the target's own tokens, as decoding would draft them, by the heads' names.
 
     Args:
-        model: the target.
         draftings: heads by drafter; the target reads every text once for all drafters of the same layers.
         continuations: what the target wrote.
         levels: draft steps of a cycle at most.
         width: ranks that are told apart, below :data:`~.types.MISSED`.
         rows: hidden rows that are scored at once.
-        label: for the progress bar.
-
-    Returns:
-        by the heads' names.
 
     Raises:
         UsageError: a head that cannot be replayed, or a width out of range.

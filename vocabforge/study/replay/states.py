@@ -23,14 +23,8 @@ from .types import Continuation
 
 @dataclass(frozen=True)
 class StepRows:
-    """The M cycles that reach one draft step.
-
-    Attributes:
-        rows: (M,) int64 numbers of the cycles.
-        tokens: (M,) int64 tokens fed.
-        previous: (M, H) hidden states fed.
-        hidden: (M, H) what the head reads.
-        wanted: (M,) int64 the target's own token, which the step is to predict.
+    """The M cycles that reach one draft step: (M,) int64 ``rows`` (numbers of the cycles), ``tokens`` fed and
+    ``wanted`` (the target's own), (M, H) ``previous`` states fed and ``hidden`` that the head reads.
     """
 
     rows: Tensor
@@ -45,14 +39,7 @@ class StepRows:
 
 
 class TargetReader:
-    """The target's states of whole texts, read as decoding reads a prompt.
-
-    Args:
-        model: the target.
-        reads: ``aux`` or ``hidden``, as the drafter reads.
-        aux_layers: 0-based layers behind ``aux``.
-        longest: tokens of the longest text.
-    """
+    """The target's states of texts of at most ``longest`` tokens, read as decoding reads a prompt."""
 
     def __init__(self, model: LeanModel, reads: str, aux_layers: tuple[int, ...], longest: int) -> None:
         self._side, self._reads = TargetSide(model, aux_layers, 1), reads
@@ -71,8 +58,7 @@ class Unroller:
     Args:
         drafter: whose next state is a function of its path.
         levels: draft steps at most.
-        longest: tokens of the longest text.
-        most: tokens of the longest answer.
+        longest, most: tokens of the longest text and of the longest answer.
     """
 
     def __init__(self, drafter: CachedDrafter, levels: int, longest: int, most: int) -> None:
@@ -142,12 +128,8 @@ def text_contexts(
 
 @dataclass(frozen=True)
 class CycleBatch:
-    """All cycles of some continuations.
-
-    Attributes:
-        cycles: how many.
-        steps: their rows, by draft step; ``rows`` count through the continuations.
-        contexts: by C, (cycles, C).
+    """All ``cycles`` of some continuations: their rows by draft step, numbered through the continuations, and by C the
+    (cycles, C) contexts.
     """
 
     cycles: int

@@ -20,8 +20,7 @@ class Walked:
     """The cycles of one way of drafting with one shape, over Q answers.
 
     Attributes:
-        lengths: of every answer the tokens that each of its cycles commits, the target's own included; the last
-            cycle is cut at the answer's end. The first token of an answer is no cycle's.
+        lengths: of every answer the tokens that each cycle commits; the last is cut at the answer's end.
         committed, cycles: (Q,) their sums and numbers; see ``walk`` for what counts.
     """
 
@@ -31,14 +30,10 @@ class Walked:
 
 
 def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
-    """Draft tokens that a cycle from each row accepts: the longest prefix of its ranks that is a path of the shape.
+    """(P,) draft tokens that a cycle from each row accepts: the longest prefix of its ranks that is a path.
 
     Args:
-        ranks: (P, levels); a shape that is deeper is cut to these levels.
-        shape: a chain or a fixed tree; its width is at most the replay's.
-
-    Returns:
-        (P,).
+        ranks: (P, levels); a shape that is deeper is cut to these levels, its width is at most the replay's.
     """
     table = np.full((shape.nodes + 1, MISSED + 1), shape.nodes, np.int64)  # the last node has no children
     for node, children in enumerate(shape.children):

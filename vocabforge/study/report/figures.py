@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ...decode.trees.shapes import TreeShape, chain, default_shape
-from ...evaluate.results.intervals import Array, percentile_interval, ratio, resampled_sums
-from ...evaluate.results.schema import Figure
+from ...evaluate.results.intervals import Array, estimate, ratio, ratio_of_ratios
 from ...evaluate.results.summary import task_groups
 from ..config import ReplayConfig
 from ..replay.replay import cycle_offsets
 from ..replay.types import Replayed
 from ..replay.walk import walk
 from ..stage_answers import StudyAnswer
-from .results import CHAIN, EVERYTHING, RARE, Cell, GroupKind, QuestionGroup
+from .results import CHAIN, EVERYTHING, RARE, Cell, QuestionGroup
 
 HEADLINE = "spec-bench"  # the benchmark that published figures are of
 RARE_SETS = "rare", "human-eval"
 RARE_CATEGORY = "coding"
-# Groups with intervals.
-MAIN_KINDS = "all", "set", "rare"
-
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What the cycles of every question add up to.
-
-    Attributes:
-        committed, cycles: (Q, M, S) float64 by question, method and seed.
-    """
-
-    committed: Array
-    cycles: Array
 
 
 def shapes(config: ReplayConfig) -> dict[str, TreeShape]:
@@ -66,23 +49,23 @@ def groups_of(asked: Sequence[StudyAnswer]) -> list[tuple[QuestionGroup, Mask]]:
     everything = np.isin(sets, headline)
     found: list[tuple[QuestionGroup, Mask]] = []
 
-    def add(key: str, kind: GroupKind, among: list[str], mask: Mask) -> None:
-        found.append((QuestionGroup(key=key, kind=kind, sets=among, questions=int(mask.sum())), mask))
+    def add(key: str, among: list[str], mask: Mask) -> None:
+        found.append((QuestionGroup(key=key, sets=among, questions=int(mask.sum())), mask))
 
-    add(EVERYTHING, "all", headline, everything)
+    add(EVERYTHING, headline, everything)
     for name in names:
         if [name] != headline:
-            add(name, "set", [name], sets == name)
+            add(name, [name], sets == name)
     coding = everything & (categories == RARE_CATEGORY)
     rare = np.isin(sets, RARE_SETS) | coding
     if rare.any() and not rare.all():
         among = [name for name in RARE_SETS if name in names]
         among += [f"{RARE_CATEGORY} of {', '.join(headline)}"] if coding.any() else []
-        add(RARE, "rare", among, rare)
+        add(RARE, among, rare)
     tasks = task_groups(categories[everything].tolist())
     if len(tasks) > 1:
         for task, members in tasks.items():
-            add(task, "task", headline, everything & np.isin(categories, members))
+            add(task, headline, everything & np.isin(categories, members))
     return found
 
 
@@ -92,72 +75,32 @@ def question_sums(
     asked: Sequence[StudyAnswer],
     shape: TreeShape,
     limit: int,
-) -> Sums:
-    """Walk every method of every seed over all answers of one temperature.
+) -> Array:
+    """Walk every method of every seed over all answers of a temperature: (Q, M, S, 2) tokens committed, and cycles.
 
     Args:
-        replayed: of every seed, by method key.
-        keys: M of the methods.
-        asked: Q questions.
+        replayed: of every seed, by method key; ``keys`` are those of M methods.
         limit: tokens of an answer at most; of answers that it ended only whole cycles count (``replay.walk``).
     """
     offsets = cycle_offsets([one.continuation for one in asked])
     limited = np.array([len(one.continuation.tokens) >= limit for one in asked], dtype=bool)
-    size = len(asked), len(keys), len(replayed)
-    committed, cycles = np.zeros(size), np.zeros(size)
+    sums = np.zeros((len(asked), len(keys), len(replayed), 2))
     for seed, found in enumerate(replayed):
         for place, key in enumerate(keys):
             walked = walk(found[key].ranks, offsets, shape, limited=limited)
-            committed[:, place, seed] = walked.committed
-            cycles[:, place, seed] = walked.cycles
-    return Sums(committed, cycles)
+            sums[:, place, seed] = np.stack([walked.committed, walked.cycles], -1)
+    return sums
 
 
-def cells(sums: Sums, mask: Mask, full: int, *, intervals: bool) -> list[Cell]:
-    """Figures of all methods over one group of questions.
-
-    The bootstrap draws questions with everything that belongs to them: all seeds, and the full head's cycles. It is
-    that of ``evaluate.intervals`` (``estimate`` of runs that are not pooled), made for all methods at once.
-
-    Args:
-        mask: (Q,) the group.
-        full: place of the full head among the methods.
-        intervals: whether to draw.
-    """
-    columns = np.stack([sums.committed[mask], sums.cycles[mask]], -1)  # (q, M, S, 2)
-    both = _lengths_and_shares(columns.sum(0)[None], full)[:, 0]  # (2, M, S)
-    drawn = None
-    if intervals and np.count_nonzero(columns.any((1, 2, 3))) > 1:
-        questions, *rest = columns.shape
-        resampled = resampled_sums(columns.reshape(questions, -1)).reshape(-1, *rest)
-        drawn = _lengths_and_shares(resampled, full).mean(-1)  # (2, RESAMPLES, M)
-    accepted, share = (
-        [
-            _figure(of_method, None if drawn is None else drawn[which, :, place])
-            for place, of_method in enumerate(both[which])
-        ]
-        for which in range(2)
-    )
-    return [Cell(accepted=one, share=other, predicted={}) for one, other in zip(accepted, share)]
-
-
-def _lengths_and_shares(sums: Array, full: int) -> Array:
-    """(B, M, S, 2) -> (2, B, M, S): accepted lengths, and shares of the full head's."""
-    lengths = ratio(sums)
-    base = np.broadcast_to(np.nan_to_num(lengths[:, full : full + 1]), lengths.shape)
-    return np.stack([lengths, ratio(np.stack([lengths, base], -1))])
-
-
-def _figure(by_seed: Array, drawn: Array | None) -> Figure:
-    """Mean and sample deviation over seeds, and the interval."""
-    known = by_seed[~np.isnan(by_seed)]
-    low, high = (None, None) if drawn is None else percentile_interval(drawn)
-    return Figure(
-        value=float(known.mean()) if len(known) else None,
-        sd=float(known.std(ddof=1)) if len(known) > 1 else None,
-        low=low,
-        high=high,
-    )
+def cells(sums: Array, mask: Mask, full: int) -> list[Cell]:
+    """Figures of all methods over a group of questions, (Q,); ``full`` is the full head's place among them."""
+    columns, found = sums[mask], []
+    for place in range(columns.shape[1]):
+        own = columns[:, place]  # (q, S, 2)
+        both = np.concatenate([own, columns[:, full]], -1)
+        accepted = estimate(own, ratio, pooled=False)
+        found.append(Cell(accepted=accepted, share=estimate(both, ratio_of_ratios, pooled=False)))
+    return found
 
 
 def mean_scored(replayed: Sequence[Replayed]) -> dict[int, float]:

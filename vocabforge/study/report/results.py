@@ -5,39 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import AliasChoices, AliasPath, ConfigDict, Field
 
 from ...core.records import read_versioned
 from ...evaluate.results.schema import Figure, Strict
 
 RESULTS = "results.json"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 RARE = "rare data"  # the group of rare tokens: the set ``rare``, HumanEval, and the category coding
 CHAIN = "chain"
 EVERYTHING = "all"
 GREEDY, DRAWN = "greedy", "drawn"
-MACHINE, ROOFLINE = COLUMNS = "machine", "roofline"
-
-GroupKind = Literal["all", "set", "task", "category", "rare"]
 
 
 class _Read(Strict):
-    """What versions 1 and 2 held beside these fields is left out."""
+    """What earlier versions held beside these fields is left out."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class QuestionGroup(_Read):
-    """Questions that figures are given for.
-
-    Attributes:
-        kind: ``all``: the headline's questions (all Spec-Bench if it is asked, else every set but ``rare``).
-        sets: sets of questions that it draws from.
-        questions: in it.
-    """
+    """Questions that figures are given for; ``sets``: where they are from, ``questions``: how many."""
 
     key: str
-    kind: GroupKind
     sets: list[str]
     questions: int
 
@@ -51,40 +41,31 @@ class DraftShape(_Read):
     width: int
 
 
-class Speed(_Read):
-    """Predicted tokens/s of one request, without prefill.
-
-    Attributes:
-        low, high: bounds that combine those of the accepted length and of the times.
-        speedup: over plain decoding.
-    """
-
-    tokens_per_s: float
-    low: float
-    high: float
-    speedup: float
-
-
 class Cell(_Read):
     """One method with one shape at one temperature over one group of questions.
 
     Attributes:
         accepted: tokens that a cycle commits, the target's own among them: mean and sample deviation over seeds, 95%
-            interval over questions (main groups only).
+            interval over questions.
         share: of the full head's with the same seed; its interval is paired: both answer the questions that are drawn.
-        predicted: by column of :data:`COLUMNS`.
+        tokens_per_s: by the byte roofline of the larger shape; None for other groups than all questions.
     """
 
     accepted: Figure
     share: Figure
-    predicted: dict[str, Speed]
+    tokens_per_s: float | None = Field(
+        default=None,
+        validation_alias=AliasChoices(
+            "tokens_per_s", AliasPath("predicted", "roofline", "tokens_per_s")
+        ),  # up to version 3
+    )
 
 
 class MethodFigures(_Read):
     """One way of drafting.
 
     Attributes:
-        key, family, name, setting, dynamic: as in ``methods.StudyMethod``.
+        key, family, name, setting: as in ``methods.StudyMethod``.
         exact: share of the V logits that are computed exactly, mean over draft steps.
         cells: temperature -> shape -> group.
     """
@@ -93,7 +74,6 @@ class MethodFigures(_Read):
     family: str
     name: str
     setting: str
-    dynamic: bool
     exact: float
     cells: dict[str, dict[str, dict[str, Cell]]]
 
@@ -107,12 +87,9 @@ class MethodFigures(_Read):
 
 
 class Decoded(_Read):
-    """One way of decoding in the check of the decoder itself, all methods and seeds.
-
-    Attributes:
-        outputs: of which ``identical`` are plain decoding's, ``near_tied`` part where rounding decides between two
-            tokens, ``faults`` part otherwise.
-        cycles: beside the replay's, of which ``equal_cycles`` commit the same; 0 if the replay has none.
+    """One way of decoding in the check, all methods and seeds: of its ``outputs`` some are ``identical`` to plain
+    decoding's, some part where rounding decides (``near_tied``), some otherwise (``faults``). ``equal_cycles`` of the
+    ``cycles`` commit what the replay says; 0 if it has none.
     """
 
     mode: str
@@ -125,10 +102,9 @@ class Decoded(_Read):
 
 
 class Checked(_Read):
-    """The decoder itself on a sample, from ``check.json``.
+    """The decoder itself on a sample: ``check.json``.
 
     Attributes:
-        modes: by way of decoding.
         lengths: method key -> mode -> tokens that a cycle commits, mean over the checked seeds.
         questions: of the sample.
         where: device and number format. settings: of the check.
@@ -140,39 +116,33 @@ class Checked(_Read):
     where: str
     settings: dict[str, int]
 
+    @property
+    def lossless(self) -> bool:
+        """Rounding explains all differences."""
+        return all(0 < one.identical + one.near_tied == one.outputs for one in self.modes)
+
+    @property
+    def as_replayed(self) -> bool:
+        """Every cycle of a chain is the replay's."""
+        return all(one.cycles == one.equal_cycles for one in self.modes)
+
 
 class StudyResults(_Read):
-    """The whole file.
+    """The whole file; ``checked`` may be None in a file of an earlier version."""
 
-    Attributes:
-        created: UTC, ISO 8601.
-        vocab_size: V, rows of the LM head.
-        columns: prediction columns that some cell has.
-        checked: None if the decoder itself was not asked.
-        facts: machine and inputs in words. missing: what this study lacks, in sentences.
-        config: the resolved configuration.
-    """
-
-    schema_version: Literal[1, 2, 3] = 3
+    schema_version: Literal[1, 2, 3, 4] = 4
     vocabforge: str
     created: str
     size: str
     seeds: list[int]
     command: str
     vocab_size: int
-    columns: list[str]
     shapes: list[DraftShape]
-    temperatures: list[str]
     groups: list[QuestionGroup]
     methods: list[MethodFigures]
     checked: Checked | None
     facts: dict[str, str]
-    missing: list[str]
     config: dict[str, Any]
-
-    def method(self, key: str) -> MethodFigures | None:
-        """The method of this key; None if the study has none."""
-        return next((one for one in self.methods if one.key == key), None)
 
     @property
     def main_shape(self) -> str:
@@ -180,20 +150,22 @@ class StudyResults(_Read):
         return max(self.shapes, key=lambda shape: (shape.key != CHAIN, shape.nodes)).key
 
     @property
-    def main_methods(self) -> list[MethodFigures]:
-        """One method a family: the one that is predicted to be quickest at the main shape, else keeps most."""
+    def full(self) -> MethodFigures:
+        """The full head, which all others are compared with."""
+        return next(one for one in self.methods if one.family == "full")
 
-        def worth(method: MethodFigures) -> tuple[float, float]:
+    @property
+    def main_methods(self) -> list[MethodFigures]:
+        """One method a family: the one that is predicted to be quickest at the main shape."""
+
+        def speed(method: MethodFigures) -> float:
             cell = method.at(self.main_shape)
-            if cell is None:
-                return 0.0, 0.0
-            speed = cell.predicted[ROOFLINE].tokens_per_s if ROOFLINE in cell.predicted else 0.0
-            return speed, cell.share.value or 0.0
+            return (cell and cell.tokens_per_s) or 0.0
 
         families: dict[str, list[MethodFigures]] = {}
         for one in self.methods:
             families.setdefault(one.family, []).append(one)
-        return [max(members, key=worth) for members in families.values()]
+        return [max(members, key=speed) for members in families.values()]
 
 
 def read_study(file: Path) -> StudyResults:
@@ -208,5 +180,5 @@ def read_study(file: Path) -> StudyResults:
         SCHEMA_VERSION,
         what="results file of the study",
         remedy="run the stage report again",
-        older=(1, 2),
+        older=(1, 2, 3),
     )

@@ -26,6 +26,7 @@ from ...models.heads.router import Router
 from ...models.target.fingerprint import target_fingerprint
 from ...models.target.head_rows import check_head_fits, open_head
 from ...models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
+from ...models.target.text_config import text_config
 from ...vocab.clusters.clusters import Clusters, load_clusters
 from ..data import prepare, with_prepared
 from .router import REPORT, ROUTER, BestTokens, RouterTrainer
@@ -51,7 +52,7 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     clusters = load_clusters(config.clusters)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
-    router = _router(config, clusters, int(target["hidden_size"]))
+    router = _router(config, clusters, int(text_config(target).hidden_size))
     return {
         "config": config.model_dump(mode="json"),
         "target": {"path": hub_name(config.target), "architectures": target.get("architectures")},
@@ -130,8 +131,8 @@ def build_router_trainer(
 def _models(
     config: RouterTrainConfig, load_drafter: LoadDrafter, device: torch.device
 ) -> tuple[Any, Drafter, Artifact | None]:
-    sizes = read_target_config(config.target)
-    blank = torch.empty(int(sizes["vocab_size"]), int(sizes["hidden_size"]), device="meta")
+    sizes = text_config(read_target_config(config.target))
+    blank = torch.empty(int(sizes.vocab_size), int(sizes.hidden_size), device="meta")
     # Which layers the target is to show is known only from the drafter, which shares the target's tensors.
     drafter, artifact = load_drafter(config.drafter, TargetTensors(blank, blank), config.target)
     if drafter.kind == "medusa":
@@ -151,7 +152,7 @@ def _models(
     target = load_capture_target(
         config.target, config.capture, aux_layers=drafter.config.aux_layers or None, device=device
     )
-    tensors = TargetTensors(target.embedding.detach(), target.head_weight.detach())
+    tensors = TargetTensors(target.embedding.detach(), target.head_weight.detach(), target.transform)
     return target, load_drafter(config.drafter, tensors, config.target)[0], artifact
 
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...models.target.logits import IDENTITY, LogitTransform
+
 
 def scores(states: Tensor, head: Tensor, out: torch.dtype) -> Tensor:
     """Logits ``states @ head.T``, read in the head's type: (N, H), (R, H) -> (N, R) of type ``out``."""
@@ -70,25 +72,31 @@ def teacher_terms(
 
 
 def row_terms(
-    s: Tensor, p: Tensor, full: Tensor | None, offset: Tensor | None = None
+    s: Tensor,
+    p: Tensor,
+    full: Tensor | None,
+    offset: Tensor | None = None,
+    transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draft rows against their teachers.
 
     Args:
-        s: (N, R) draft logits.
+        s: (N, R) products with the draft head.
         p, full: (N, R) of :func:`teacher_terms`.
         offset: (R,) likewise.
+        transform: of ``s`` to draft logits.
 
     Returns:
-        CE (N,) of p and q; sum_v min(full, q) (N,), NaN without ``full``; argmax column (N,); q - p (N, R), the
-        gradient of CE by ``s``.
+        CE (N,) of p and q; sum_v min(full, q) (N,), NaN without ``full``; argmax column (N,); q - p (N, R), through
+        the transform: the gradient of CE by ``s``.
     """
     found = s.argmax(-1)
-    log_q = s.log_softmax(-1) if offset is None else (s + offset).log_softmax(-1)
+    logits = transform(s)
+    log_q = logits.log_softmax(-1) if offset is None else (logits + offset).log_softmax(-1)
     losses = -(p * log_q).sum(-1)
     q = log_q.exp()
     overlap = torch.full_like(losses, torch.nan) if full is None else torch.minimum(full, q).sum(-1)
-    return losses, overlap, found, q - p
+    return losses, overlap, found, transform.gradient(q - p, logits)
 
 
 @functools.cache
@@ -201,6 +209,7 @@ class LossInputs:
         target_ids: int64 (R,) ascending ids of ``draft_head``'s rows; None: all V.
         weight: fp32 (M,), constant.
         offset: fp32 (V,) added to target's and draft's logits if rows stand for more tokens (:mod:`.candidates`).
+        transform, draft_transform: of the products with ``target_head`` and with ``draft_head`` to logits.
     """
 
     draft: Tensor
@@ -211,6 +220,8 @@ class LossInputs:
     target_ids: Tensor | None
     weight: Tensor
     offset: Tensor | None = None
+    transform: LogitTransform = IDENTITY
+    draft_transform: LogitTransform = IDENTITY
 
     @property
     def draft_offset(self) -> Tensor | None:
@@ -310,7 +321,7 @@ class _Work:
 
     def _chunk(self, chunk: LossChunk, rows: Tensor, teachers: Tensor, compiled: bool, block: int) -> None:
         x = self.x
-        z = scores(x.teacher[teachers], self.target_head, self.out)  # (C, V)
+        z = x.transform(scores(x.teacher[teachers], self.target_head, self.out))  # (C, V)
         p, full, best, inside = teacher_function(compiled)(z, x.target_ids, self.offset)
         del z
         # log q(v) of a token itself is that of all that its column stands for, less the offset.
@@ -324,7 +335,11 @@ class _Work:
         for count in chunk.ranks:
             here, ids = slice(at, at + count), rows[at : at + count]
             losses, overlap, found, delta = terms(
-                s[here], p[:count], None if full is None else full[:count], self.offset
+                s[here],
+                p[:count],
+                None if full is None else full[:count],
+                self.offset,
+                x.draft_transform,
             )
             known = inside[:count]
             self.losses[ids] = torch.where(known, losses + shift[:count], 0.0)

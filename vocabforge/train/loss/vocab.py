@@ -2,9 +2,10 @@
 
 For draft row i with teacher hidden state t_i, over the draft vocabulary (R tokens, all V of them or a subset)::
 
-    z = U t_i,  s = W d_i,  p = softmax(z over the R tokens),  q = softmax(s)
+    z = f(U t_i),  s = g(W d_i),  p = softmax(z over the R tokens),  q = softmax(s)
     CE_i = -sum_v p(v) log q(v),      d CE_i / d s = q - p
 
+with the target's logit transform f, and g = f where the draft head is the target's, else the identity.
 ``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
 of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
 With an ``offset`` the columns are a sample of the vocabulary, and all of this is an estimate (:mod:`.candidates`).
@@ -103,12 +104,13 @@ def _naive(x: LossInputs) -> RowLoss:
         with torch.no_grad():
             shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
             states = x.teacher if shared else x.teacher[x.teacher_row]
-            z = scores(states, x.target_head.to(dtypes[1]), out)
+            z = x.transform(scores(states, x.target_head.to(dtypes[1]), out))
             p, full, best, inside = teacher_terms(z, x.target_ids, x.draft_offset)
             if shared:
                 p, best, inside = p[x.teacher_row], best[x.teacher_row], inside[x.teacher_row]
                 full = None if full is None else full[x.teacher_row]
-        logits, offset = scores(x.draft, x.draft_head.to(dtypes[0]), out), x.draft_offset  # (M, R)
+        logits = x.draft_transform(scores(x.draft, x.draft_head.to(dtypes[0]), out))  # (M, R)
+        offset = x.draft_offset
         log_q = (logits if offset is None else logits + offset).log_softmax(-1)
         losses = -(p * (log_q if offset is None else log_q - offset)).sum(-1)
         losses = torch.where(inside, losses, 0.0)

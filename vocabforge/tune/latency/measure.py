@@ -46,8 +46,6 @@ class LatencyInputs:
     """What is measured, and over which sizes.
 
     Attributes:
-        model: the target.
-        drafter: trained drafter, or a draft model of the target's vocabulary.
         heads: draft heads, the drafter's own first.
         trees, batches: of the search space.
         prompts: token ids; their lengths say which prefixes matter.
@@ -239,7 +237,7 @@ def _with_rest(
         if run in cycles
     ]
     known = [
-        (one.tree.levels, one.batch, sum(part.value for part in table.parts_of(one).values()), seconds)
+        (one.tree.levels, one.batch, table.parts_total(one).value, seconds)
         for one, fitted, seconds in real
         if fitted
     ]
@@ -257,7 +255,7 @@ def shapes_of_target(model: Target, fingerprint: str = "") -> Shapes:
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,
         layers=config.num_layers,
-        parameters=sum(one.numel() for one in model.parameters()),
+        parameters=sum(one.numel() for _, one in model.named_parameters()),
         fingerprint=fingerprint,
     )
 

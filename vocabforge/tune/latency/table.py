@@ -23,9 +23,6 @@ from .records import AXES, MeasuredPart, Rest, Shapes, Time
 LATENCY = "latency.json"
 SCHEMA_VERSION = 1
 
-# Kind of head -> kinds that compute nearly the same, where it was not measured itself.
-_ALIKE = {"full": ("static", "scheduled"), "static": ("full", "scheduled"), "scheduled": ("static", "full")}
-
 
 class TimeSample(NamedTuple):
     """A measured time at some sizes by axis; ``weight`` is how many measurements it stands for."""
@@ -35,14 +32,7 @@ class TimeSample(NamedTuple):
     weight: int
 
 
-class Interpolated(NamedTuple):
-    """An answer, and the axes on which it is beyond what was measured."""
-
-    seconds: Seconds
-    beyond: frozenset[str]
-
-
-def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Interpolated:
+def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
     """The time at some sizes, from samples that need not fill a grid.
 
     Axis by axis: the samples of each measured size of the first axis answer for the others, then the line between
@@ -50,12 +40,6 @@ def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[
     Above the largest size the last line continues; below the smallest its time holds, which is too much rather than
     too little.
     """
-    ranges = {axis: [sample.at[axis] for sample in samples] for axis in axes}
-    beyond = {axis for axis, sizes in ranges.items() if not min(sizes) <= at[axis] <= max(sizes)}
-    return Interpolated(_between(samples, axes, at), frozenset(beyond))
-
-
-def _between(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
     if not axes:  # repeated measurements of the same sizes
         weight = sum(sample.weight for sample in samples)
         columns = (sum(one.seconds[place] * one.weight for one in samples) / weight for place in range(3))
@@ -65,7 +49,7 @@ def _between(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str
     for sample in samples:
         groups.setdefault(sample.at[axis], []).append(sample)
     sizes = sorted(groups)
-    found = [_between(groups[size], rest, at) for size in sizes]
+    found = [interpolate(groups[size], rest, at) for size in sizes]
     weights = [sum(sample.weight for sample in groups[size]) for size in sizes]
     rising = (isotonic([one[place] for one in found], weights) for place in range(3))
     return Seconds(*(_line_at(sizes, column, at[axis]) for column in rising))
@@ -111,54 +95,29 @@ class LatencyTable(StrictModel):
         Raises:
             MismatchError: a part of it was never measured.
         """
-        value, low, high = total(self.parts_of(setting).values())
+        value, low, high = self.parts_total(setting)
         return Seconds(value, max(0.0, low * (1 - self.error)), high * (1 + self.error))
 
-    def parts_of(self, setting: CycleSetting) -> dict[str, Seconds]:
-        """Mean seconds of a cycle by part: ``head``, ``layers``, ``tree``, ``verification``, ``commit``, ``rest``.
-
-        Raises:
-            MismatchError: a part of it was never measured.
-        """
-        return self._walk(setting)[0]
-
-    def warnings(self, setting: CycleSetting) -> list[str]:
-        """Why a prediction rests on more than what was measured: sizes beyond it, or another head's times."""
-        return self._walk(setting)[1]
-
-    def _walk(self, setting: CycleSetting) -> tuple[dict[str, Seconds], list[str]]:
-        tree, notes = setting.tree, list[str]()
-        sizes = setting.sizes
-
-        def of(name: str, family: str) -> Seconds:
-            found = self._at(name, family, sizes)
-            notes.extend(
-                f"{name}: {axis} {sizes[axis]:,} is beyond what was measured" for axis in sorted(found.beyond)
-            )
-            return found.seconds
-
-        heads, grown = [], [of("grow", f"{tree.kind} first")]
+    def parts_total(self, setting: CycleSetting) -> Seconds:
+        """The same before the error of predictions widens its bounds."""
+        tree, sizes, head = setting.tree, setting.sizes, setting.head
+        parts = [
+            self._at("start", "", sizes),
+            self._at("choose", tree.kind, sizes),
+            self._at("verify", tree.kind, sizes),
+            self._at("commit", tree.kind, sizes),
+        ]
         for step in range(tree.levels):
-            sizes["scored"] = setting.head.at(step)
-            heads.append(of("head", self._head_family(setting, step, notes)))
-            if step:
-                grown.append(of("grow", f"{tree.kind} {'last' if step == tree.depth else 'further'}"))
-        layers = [of("start", "")]
+            sizes["scored"] = head.at(step)
+            parts.append(self._at("head", head_family(head.family, first=step == 0), sizes))
+            place = "first" if step == 0 else "last" if step == tree.depth else "further"
+            parts.append(self._at("grow", f"{tree.kind} {place}", sizes))
         if tree.depth:
-            layers.append(of("layer", tree.kind).times(tree.depth))
-        fitted = self.rest.of(tree.levels, setting.batch)
-        rest = [Seconds(fitted, fitted, fitted)]
+            parts.append(self._at("layer", tree.kind, sizes).times(tree.depth))
         if ("rest", "") in self._by_name:  # of captured cycles all of it is fitted
-            rest.append(of("rest", ""))
-        parts = {
-            "head": total(heads),
-            "layers": total(layers),
-            "tree": total([*grown, of("choose", tree.kind)]),
-            "verification": of("verify", tree.kind),
-            "commit": of("commit", tree.kind),
-            "rest": total(rest),
-        }
-        return parts, list(dict.fromkeys(notes))
+            parts.append(self._at("rest", "", sizes))
+        fitted = self.rest.of(tree.levels, setting.batch)
+        return total([*parts, Seconds(fitted, fitted, fitted)])
 
     def plain(self, batch: int = 1, prefix: int = 1) -> Seconds:
         """Mean seconds of one step of plain decoding of all requests of a batch.
@@ -166,7 +125,7 @@ class LatencyTable(StrictModel):
         Raises:
             MismatchError: it was never measured.
         """
-        return self._at("plain", "", {"batch": batch, "prefix": prefix}).seconds
+        return self._at("plain", "", {"batch": batch, "prefix": prefix})
 
     def prefill(self, tokens: int, *, drafting: bool = True) -> Seconds:
         """Mean seconds of reading one prompt up to its first new token, with the drafter's part if it drafts.
@@ -175,7 +134,7 @@ class LatencyTable(StrictModel):
             MismatchError: it was never measured.
         """
         family = "drafting" if drafting else "plain"
-        return self._at("prefill", family, {"tokens": tokens}).seconds
+        return self._at("prefill", family, {"tokens": tokens})
 
     def check_shapes(self, target: Shapes, drafter: Shapes, *, source: object) -> None:
         """Refuse to predict for models of other sizes.
@@ -195,10 +154,10 @@ class LatencyTable(StrictModel):
                 )
 
     @cached_property
-    def _answers(self) -> dict[tuple[object, ...], Interpolated]:
+    def _answers(self) -> dict[tuple[object, ...], Seconds]:
         return {}
 
-    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Interpolated:
+    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Seconds:
         key = (name, family, *(sizes[axis] for axis in AXES[name]))
         if key not in self._answers:
             self._answers[key] = interpolate(self._samples(name, family), AXES[name], sizes)
@@ -225,19 +184,6 @@ class LatencyTable(StrictModel):
                 remedy="measure again with this kind of tree and draft head",
             )
         return samples
-
-    def _head_family(self, setting: CycleSetting, step: int, notes: list[str]) -> str:
-        """The family of a head's times, or of a head that computes nearly the same."""
-        head = setting.head
-        wanted = head_family(head.family, first=step == 0)
-        if ("head", wanted) in self._by_name:
-            return wanted
-        for kind in _ALIKE.get(head.kind, ()):
-            other = head_family((kind, *head.family[1:]), first=step == 0)
-            if ("head", other) in self._by_name:
-                notes.append(f"head: a {head.kind} head was not measured; read as a {kind} one")
-                return other
-        return wanted
 
 
 def head_family(family: Iterable[object], *, first: bool) -> str:

@@ -66,7 +66,7 @@ def digest(value: Any) -> str:
 
 
 class AcceptanceStore:
-    """A folder with one file a candidate, replaced whole: rows by the digest of their prompt."""
+    """A folder with one file a candidate: rows by the digest of their prompt."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,10 +82,8 @@ class AcceptanceStore:
             return {}
         try:
             body = read_json(path, "measured acceptance")
-            if body["key"] != key:
-                raise ValueError(f"it belongs to {body['key']}")
             return {name: PromptRow.model_validate(row) for name, row in body["rows"].items()}
-        except (DataError, ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (DataError, ValidationError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
                 "measured acceptance cannot be read",
                 got=error.got if isinstance(error, DataError) else error,

@@ -12,25 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...evaluate.results.intervals import estimate, ratio
 from ...evaluate.results.schema import Figure
+from ..latency.table import LatencyTable
 from ..types import CycleSetting, HeadSetting, Seconds, TreeSetting
 from .acceptance import PromptRow, accepted_length
 
 Array = NDArray[np.float64]
-
-
-class Latency(Protocol):
-    """What a latency table answers; see :class:`~vocabforge.tune.latency.table.LatencyTable`."""
-
-    def cycle(self, setting: CycleSetting) -> Seconds: ...
-    def plain(self, batch: int = 1, prefix: int = 1) -> Seconds: ...
-    def prefill(self, tokens: int, *, drafting: bool = True) -> Seconds: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,7 @@ def mean_prefix(rows: Sequence[PromptRow]) -> int:
 
 
 def predict(
-    rows: Sequence[PromptRow], head: HeadSetting, tree: TreeSetting, latency: Latency, *, batch: int = 1
+    rows: Sequence[PromptRow], head: HeadSetting, tree: TreeSetting, latency: LatencyTable, *, batch: int = 1
 ) -> Prediction:
     """Tokens a second of a draft head with a draft tree, all ``batch`` requests together."""
 
@@ -74,7 +66,7 @@ def predict(
     return _predict(rows, cycle, latency.prefill, batch)
 
 
-def predict_plain(rows: Sequence[PromptRow], latency: Latency, *, batch: int = 1) -> Prediction:
+def predict_plain(rows: Sequence[PromptRow], latency: LatencyTable, *, batch: int = 1) -> Prediction:
     """Tokens a second of plain decoding, from its own rows."""
     return _predict(
         rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
             prompts=len(entry.rows),
             identical=sum(one.identical for one in entry.rows),
             accepted=accepted_length(entry.rows) if entry.rows else None,
-            batches=_batch_rows(entry.by_batch, plain, lambda batch: joined.warnings(entry, batch)),
+            batches=_batch_rows(entry.by_batch, plain),
             method=_absolute(entry.candidate.recipe(settings.drafter)),
         )
 
@@ -71,25 +71,20 @@ def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResu
             "checking": len(loaded.halves.checking.questions),
             "left_out": loaded.halves.left_out,
         },
-        plain=_batch_rows(plain, plain, lambda batch: []),
+        plain=_batch_rows(plain, plain),
         candidates=rows,
         recommendations=[recommend(entries, plain, batch) for batch in settings.batch],
         remarks=_remarks(joined, rows, late),
     )
 
 
-def _batch_rows(
-    by_batch: Mapping[int, Prediction],
-    plain: Mapping[int, Prediction],
-    warnings: Callable[[int], list[str]],
-) -> list[BatchRow]:
+def _batch_rows(by_batch: Mapping[int, Prediction], plain: Mapping[int, Prediction]) -> list[BatchRow]:
     return [
         BatchRow(
             batch=batch,
             tokens_per_s=one.tokens_per_s,
             speedup=one.value / plain[batch].value if plain[batch].value else None,
             cycle=Figure(value=one.cycle.value, low=one.cycle.low, high=one.cycle.high),
-            warnings=warnings(batch),
         )
         for batch, one in by_batch.items()
     ]
@@ -130,10 +125,6 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
         found.append(
             f"The time for measuring acceptance was up: {done} of {len(rows)} ways are known on all prompts, "
             f"{unreached} on none. The same command with more --seconds continues."
-        )
-    if warned := [row.name for row in rows if any(one.warnings for one in row.batches)]:
-        found.append(
-            f"Seconds beyond what was measured: {len(warned)} ways, marked with ?, such as {warned[0]}."
         )
     if different := [row.name for row in rows if row.identical < row.prompts]:
         found.append(

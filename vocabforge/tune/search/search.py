@@ -5,27 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from .acceptance import PromptRow
 from .predict import Prediction
 from .space import TuneCandidate
 
+if TYPE_CHECKING:
+    from .session import Joined
+
 State = Literal["measured", "stopped", "not reached"]
 FIRST = 2  # prompts of the first round
 LEAST = 8  # candidates that a round leaves at least
-
-
-class Ways(Protocol):
-    """What a search asks of candidates."""
-
-    def measure(self, candidate: TuneCandidate, prompts: int) -> Sequence[PromptRow]:
-        """Acceptance on the first prompts."""
-        ...
-
-    def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> Mapping[int, Prediction]:
-        """By batch size."""
-        ...
 
 
 @dataclass
@@ -53,7 +44,7 @@ class Entry:
 
 def search(
     found: Sequence[TuneCandidate],
-    ways: Ways,
+    ways: Joined,
     prompts: int,
     *,
     least: int = LEAST,
@@ -63,6 +54,7 @@ def search(
     """Everything about every candidate, in the order given.
 
     Args:
+        ways: what measures and predicts candidates.
         prompts: in all.
         least: candidates that a round leaves at least.
         left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in

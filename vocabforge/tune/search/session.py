@@ -20,8 +20,7 @@ from ..questions import Halves, read_halves
 from ..settings import MethodSpace, TuneSettings
 from ..types import CycleSetting, HeadSetting, TreeSetting, setting_of
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
-from .predict import Prediction, mean_prefix, predict, predict_plain
-from .search import Entry
+from .predict import Prediction, predict, predict_plain
 from .space import FULL, HeadChoice, TuneCandidate, candidates, cut_vocabs, head_choices, trees_of
 
 OWN = "own"
@@ -52,10 +51,18 @@ class TuneSession:
     def __init__(self, output: Path, settings: TuneSettings, space: MethodSpace) -> None:
         self.output, self.settings = output, settings
         self.models = Models(
-            settings.target, settings.tokenizer, device=settings.device, dtype=settings.dtype
+            settings.target,
+            settings.tokenizer,
+            device=settings.device,
+            dtype=settings.dtype,
+            backend=settings.target_backend,
         )
         self.drafter = self.models.drafter(settings.drafter)[0]
-        self.trees = trees_of(space, self.drafter.max_steps)
+        self.trees = [
+            tree
+            for tree in trees_of(space, self.drafter.max_steps)
+            if tree.topk == 1 or not self.models.model.config.recurrent
+        ]
         most = max(tree.total for tree in self.trees)
         self.halves: Halves = read_halves(
             settings.prompts,
@@ -185,9 +192,3 @@ class Joined:
         """Plain decoding on all prompts."""
         rows = self.loaded.source.plain()
         return {batch: predict_plain(rows, self.latency, batch=batch) for batch in self.loaded.settings.batch}
-
-    def warnings(self, entry: Entry, batch: int) -> list[str]:
-        """Why its seconds rest on more than what was measured."""
-        head, tree = self.setting(entry.candidate), entry.candidate.tree
-        setting = CycleSetting(head=head, tree=tree, batch=batch, prefix=mean_prefix(entry.rows))
-        return self.latency.warnings(setting)

@@ -12,7 +12,7 @@ from ...decode.build.heads import parse_dynamic
 from ...decode.build.spec import MethodSpec
 from ...vocab.counts.table import load_counts
 from ...vocab.subset.forced import ForceOptions, forced_ids
-from ...vocab.subset.subset import VocabSubset, load_subset, make_subset, save_subset
+from ...vocab.subset.subset import load_subset, make_subset, save_subset
 from ..settings import MethodSpace
 from ..types import TreeSetting
 
@@ -48,11 +48,7 @@ class TuneCandidate:
 def head_choices(
     space: MethodSpace, own: str = FULL, cut: Sequence[tuple[str, Path]] = ()
 ) -> list[HeadChoice]:
-    """Every draft head of a search, the drafter's own first.
-
-    Args:
-        own: name of the drafter's own head.
-        cut: label and folder of further draft vocabularies.
+    """Every draft head of a search, the drafter's own (named ``own``) first; ``cut`` are further draft vocabularies.
 
     Raises:
         ArtifactError: a folder without a draft head.
@@ -152,53 +148,33 @@ def cut_vocabs(ranking: Path, sizes: Iterable[int], target: Path, folder: Path) 
     """Subset artefacts ``folder/rSIZE``, made if they are not there yet; label and folder of each, by size.
 
     Args:
-        ranking: a frequency table (the target's end tokens and control tokens are forced), or a subset artefact,
-            whose first ids in rank order are taken.
+        ranking: a frequency table; the target's end tokens and control tokens are forced.
 
     Raises:
-        ArtifactError: neither of the two.
-        UsageError: a size below the forced ids, or beyond the ranking.
+        ArtifactError: no frequency table.
+        DataError: a size below the forced ids, or beyond what was counted.
     """
     found = open_artifact(ranking)
-    if found.kind not in ("counts", "subset"):
+    if found.kind != "counts":
         raise ArtifactError(
-            "this is no ranking", got=found.kind, expected="counts or a subset", source=ranking
+            "this is no ranking",
+            got=found.kind,
+            expected="a frequency table of count-freq",
+            source=ranking,
+            remedy="make subsets with select-vocab and pass them with --vocab",
         )
-    made = []
+    table = load_counts(ranking)
+    forced, made = forced_ids(table, ForceOptions(target=target)), []
     for size in sorted(set(sizes)):
-        subset = _from_counts(ranking, size, target) if found.kind == "counts" else _first(ranking, size)
+        try:
+            subset = make_subset(table.counts, size, forced, fingerprint=table.fingerprint)
+        except DataError as error:  # its remedy is select-vocab's
+            remedy = "leave this size out, count more text, or give vocabularies of select-vocab with --vocab"
+            raise DataError(
+                error.message, got=error.got, expected=error.expected, source=ranking, remedy=remedy
+            ) from error
         path = folder / f"r{size}"
         if not (path / MANIFEST).is_file() or load_subset(path).digest() != subset.digest():
             save_subset(subset, path, parents={"ranking": found.content_hash}, overwrite=True)
         made.append((path.name, path))
     return made
-
-
-def _from_counts(ranking: Path, size: int, target: Path) -> VocabSubset:
-    table = load_counts(ranking)
-    forced = forced_ids(table, ForceOptions(target=target))
-    try:
-        return make_subset(table.counts, size, forced, fingerprint=table.fingerprint)
-    except DataError as error:  # its remedy is select-vocab's
-        remedy = "leave this size out, count more text, or give vocabularies of select-vocab with --vocab"
-        raise DataError(
-            error.message, got=error.got, expected=error.expected, source=ranking, remedy=remedy
-        ) from error
-
-
-def _first(ranking: Path, size: int) -> VocabSubset:
-    whole = load_subset(ranking)
-    least = max(len(whole.forced), 1)
-    if not least <= size <= len(whole):
-        raise UsageError(
-            "the ranking does not have this size",
-            got=f"{size:,}",
-            expected=f"{least:,} (its forced ids) to {len(whole):,}",
-            source=ranking,
-        )
-    forced, ids = set(whole.forced), whole.ranked.tolist()
-    chosen = {*forced, *[token for token in ids if token not in forced][: size - len(forced)]}
-    ranked = whole.ranked[[place for place, token in enumerate(ids) if token in chosen]]
-    return VocabSubset.from_ranked(
-        ranked, vocab_size=whole.vocab_size, fingerprint=whole.fingerprint, forced=whole.forced
-    )

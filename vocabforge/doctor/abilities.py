@@ -1,0 +1,91 @@
+"""What can be done with a target: the last table of ``vocabforge doctor --target``."""
+
+from __future__ import annotations
+
+import torch
+
+from ..decode.build.spec import MethodSpec
+from ..decode.proposers.registry import ProposerParts, make_proposer
+from ..export.registry import FORMATS
+from ..export.servers.vllm import knows_target
+from ..models.drafters.registry import DRAFTERS, drafter_class, drafter_sizes
+from ..models.lean.model import LeanModel
+from ..models.target.hf import HFTarget, read_target_config
+from .checks import Finding, Report
+from .drafter import compare_output
+from .machine import free_memory
+from .target import TargetFacts, probe_ids
+
+GROUP = "what it can do"
+_TOLERANCE = 1e-4
+
+
+def check_abilities(report: Report, target: TargetFacts | None) -> None:
+    """Add a row each for training, decoding, evaluating, exporting and memory."""
+    report.run(GROUP, "trains", check_trains, target, target and target.trained)
+    report.run(GROUP, "decodes", check_decodes, target)
+    report.run(GROUP, "evaluates", check_evaluates, target)
+    report.run(GROUP, "exports to", check_exports, target)
+    report.run(GROUP, "memory", check_memory, target)
+
+
+@torch.inference_mode()
+def check_trains(target: TargetFacts, trained: HFTarget) -> Finding[None]:
+    """Two documents packed into a row give the states of each alone, and sizes of every kind of drafter follow."""
+    ids = torch.tensor([probe_ids(target.model, target.tokenizer)])
+    length = ids.shape[1]
+    packed = torch.cat([ids, ids], 1)
+    position = torch.arange(length).repeat(2)[None]
+    document = torch.tensor([[1] * length + [2] * length])
+    logits = trained.logits(trained.capture(packed, position, document).hidden)[0]
+    expected = trained.model(input_ids=ids, use_cache=False).logits[0].float().repeat(2, 1)
+    if not (difference := float((logits - expected).abs().max())) <= _TOLERANCE * max(
+        1.0, float(expected.abs().max())
+    ):
+        return Finding(
+            f"packed documents change logits by {difference:.1e}",
+            "failed",
+            "report the config.json of this target",
+        )
+    config = read_target_config(target.path)
+    for kind in DRAFTERS:
+        drafter_sizes(kind, config)
+    kinds = ", ".join(drafter_class(kind).label for kind in DRAFTERS)
+    return Finding(f"{kinds}; EAGLE-3 over layers {', '.join(map(str, trained.aux_layers))}")
+
+
+def check_decodes(target: TargetFacts) -> Finding[None]:
+    """By which code, and what drafts may look like."""
+    by = "the lean decoder" if isinstance(target.model, LeanModel) else "Transformers' own code"
+    drafts = "chains only: it has recurrent layers" if target.model.config.recurrent else "trees and chains"
+    return Finding(f"by {by}; drafts {drafts}")
+
+
+def check_evaluates(target: TargetFacts) -> Finding[None]:
+    """A few tokens drafted from the text itself, and by plain decoding."""
+    return compare_output(
+        target, make_proposer("n-gram", ProposerParts(target.model, options=MethodSpec(tree="chain")))
+    )
+
+
+def check_exports(target: TargetFacts) -> Finding[None]:
+    """The layouts, and whether vLLM takes EAGLE-3 drafters for this target."""
+    layouts = ", ".join(name for name in FORMATS if name != "native")
+    kind = str(read_target_config(target.path).get("model_type"))
+    if not knows_target(kind):
+        return Finding(
+            f"{layouts}; vLLM's list of targets for EAGLE-3 does not name {kind}",
+            "warning",
+            "look whether your version of vLLM has it; the drafter works here",
+        )
+    return Finding(f"{layouts}; vLLM's list of targets for EAGLE-3 has {kind}")
+
+
+def check_memory(target: TargetFacts) -> Finding[None]:
+    """Of the weights."""
+    count = sum(tensor.numel() for _, tensor in target.model.named_parameters())
+    free = free_memory()
+    told = "" if free is None else f"; {free / 2**30:.1f} GiB are free here"
+    return Finding(
+        f"{4 * count / 2**30:.2f} GiB of weights in fp32, {2 * count / 2**30:.2f} GiB in bf16{told}"
+    )

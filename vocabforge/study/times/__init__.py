@@ -1,1 +1,0 @@
-"""Times of draft heads at several shapes, and their byte roofline."""
