@@ -229,10 +229,10 @@ def test_placements_that_do_not_suit_the_launch(folder: Path, monkeypatch: pytes
 
 
 def test_rows_longer_than_the_context() -> None:
-    check_row_length({"max_position_embeddings": 64}, 64, source="c")
+    check_row_length({"model_type": "mistral", "max_position_embeddings": 64}, 64, source="c")
     with pytest.raises(UsageError, match="longer than the target's context"):
-        check_row_length({"max_position_embeddings": 63}, 64, source="c")
-    check_row_length({"max_position_embeddings": 256, "sliding_window": 32}, 64, source="c")
+        check_row_length({"model_type": "mistral", "max_position_embeddings": 63}, 64, source="c")
+    check_row_length({"model_type": "mistral", "max_position_embeddings": 256, "sliding_window": 32}, 64, source="c")
 
 
 PARALLEL = """
