@@ -232,7 +232,9 @@ def test_rows_longer_than_the_context() -> None:
     check_row_length({"model_type": "mistral", "max_position_embeddings": 64}, 64, source="c")
     with pytest.raises(UsageError, match="longer than the target's context"):
         check_row_length({"model_type": "mistral", "max_position_embeddings": 63}, 64, source="c")
-    check_row_length({"model_type": "mistral", "max_position_embeddings": 256, "sliding_window": 32}, 64, source="c")
+    check_row_length(
+        {"model_type": "mistral", "max_position_embeddings": 256, "sliding_window": 32}, 64, source="c"
+    )
 
 
 PARALLEL = """

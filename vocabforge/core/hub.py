@@ -15,7 +15,7 @@ from .errors import DataError, VocabForgeError
 
 # As huggingface_hub allows them.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
-_SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})")
+_SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})$")
 _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt"]
 _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
 
