@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators check format docs docs-serve targets clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers check format docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make test-docs  executes the commands of README and docs, made small"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
+	@echo "make test-transformers  targets under the oldest transformers that is supported, installed beside the environment"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
@@ -154,6 +155,14 @@ test-speculators: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/speculators speculators==0.9.0 hs-connectors==0.9.0 \
 	  loguru pydantic-settings openai aiohttp sniffio
 	PYTHONPATH=$(VENV)/speculators $(BIN)/python -m pytest tests/export/test_real_speculators.py
+
+# The lower end of the range in pyproject.toml, beside the environment, not in it.
+TRANSFORMERS := $(VENV)/transformers
+test-transformers: $(STAMP)
+	$(BIN)/python -m pip install --quiet --target $(TRANSFORMERS) "huggingface_hub<2"
+	$(BIN)/python -m pip install --quiet --no-deps --target $(TRANSFORMERS) transformers==5.16.0
+	PYTHONPATH=$(TRANSFORMERS) $(BIN)/python -m pytest -n $(TEST_WORKERS) tests/decode/test_architectures.py \
+	  tests/models/test_target.py tests/models/test_target_loading.py
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

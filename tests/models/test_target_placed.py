@@ -218,6 +218,9 @@ def test_the_head_alone_gives_the_targets_logits(folder: Path, tmp_path: Path) -
 def test_placements_that_do_not_suit_the_launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="one process for each GPU"):
         HFTarget.load(folder, tp_plan="auto")
+    with pytest.raises(UsageError, match="no JSON"):
+        HFTarget.load(folder, device_map="{model: 0}")
+    assert HFTarget.load(folder, device_map='{"": "cpu"}').spread
     with pytest.raises(UsageError, match="not by both"):
         HFTarget.load(folder, tp_plan="auto", device_map="auto")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -226,10 +229,12 @@ def test_placements_that_do_not_suit_the_launch(folder: Path, monkeypatch: pytes
 
 
 def test_rows_longer_than_the_context() -> None:
-    check_row_length({"max_position_embeddings": 64}, 64, source="c")
+    check_row_length({"model_type": "mistral", "max_position_embeddings": 64}, 64, source="c")
     with pytest.raises(UsageError, match="longer than the target's context"):
-        check_row_length({"max_position_embeddings": 63}, 64, source="c")
-    check_row_length({"max_position_embeddings": 256, "sliding_window": 32}, 64, source="c")
+        check_row_length({"model_type": "mistral", "max_position_embeddings": 63}, 64, source="c")
+    check_row_length(
+        {"model_type": "mistral", "max_position_embeddings": 256, "sliding_window": 32}, 64, source="c"
+    )
 
 
 PARALLEL = """

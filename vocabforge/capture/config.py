@@ -18,14 +18,15 @@ class CaptureConfig(StrictModel):
             only the target's embedding and LM head are loaded.
         dtype: the target computes in it, whatever run.mixed_precision says; ``auto`` is the checkpoint's own on
             CUDA and fp32 on a CPU, and with a cache the dtype that it was made in.
-        device_map: Hugging Face placement of a target that does not fit on one device (``auto``), in one process.
+        device_map: Hugging Face placement of a target that does not fit on one device (``auto``, or modules to
+            devices), in one process.
         tp_plan: Hugging Face tensor parallelism over all processes (``auto``), one a GPU.
         memory_gb: host memory for target states that are kept between epochs, in GiB a process.
     """
 
     cache: Path | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device_map: str | None = None
+    device_map: str | dict[str, int | str] | None = None
     tp_plan: Literal["auto"] | None = None
     memory_gb: Annotated[float, Field(ge=0.0)] = 2.0
 

@@ -15,7 +15,7 @@ from .errors import DataError, VocabForgeError
 
 # As huggingface_hub allows them.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
-_SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})")
+_SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})$")
 _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt"]
 _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
 
@@ -37,7 +37,7 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     if found is None:
         return path
     import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
     from huggingface_hub.utils import disable_progress_bars
 
     def snapshot(**where: Any) -> Path:
@@ -57,8 +57,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
         disable_progress_bars()
     try:
         return snapshot()
-    except (HfHubHTTPError, OSError) as error:
-        if cached is not None and isinstance(error, LocalEntryNotFoundError):
+    except Exception as error:  # also those of its HTTP library
+        if cached is not None and isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
             return cached  # what is missing in it is named by who reads it
         raise _refusal(path, found[1], error) from error
 
@@ -82,6 +82,7 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -108,7 +109,7 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
             expected="NAME@REVISION with a branch, a tag or a commit",
             source=f"{hub}/{repository}/commits",
         )
-    if isinstance(error, LocalEntryNotFoundError):
+    if isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
         offline = constants.HF_HUB_OFFLINE
         return VocabForgeError(
             "the model is neither here nor in the cache, and the Hub cannot be asked",

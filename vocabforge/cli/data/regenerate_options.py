@@ -20,7 +20,7 @@ class RegenerateOptions(StrictModel):
     )
     output: Path = option(..., "Artefact; its rows are in `responses.jsonl`.", "DIR")
     target: ModelPath | None = option(
-        None, "Target that answers in this process: a Hugging Face folder.", "DIR"
+        None, "Target that answers in this process: a folder, or a name of the Hub.", "DIR"
     )
     server: tuple[str, ...] = option(
         (),
@@ -57,7 +57,9 @@ class RegenerateOptions(StrictModel):
     batch_size: Positive = option(16, "With --target: conversations a batch.", "N")
     dtype: str = option("auto", "With --target: `auto`, `float32`, `bfloat16` or `float16`.", "NAME")
     device: str = option("auto", "With --target: `auto`, `cpu`, `cuda`, `cuda:1`.", "NAME")
-    device_map: str | None = option(None, "With --target: `auto` spreads it over the GPUs.", "PLAN")
+    device_map: str | None = option(
+        None, "With --target: `auto` (over the GPUs), or JSON of modules and devices.", "PLAN"
+    )
     tokenizer: TokenizerPath | None = option(
         None, "With --target: its tokenizer, if not in its folder.", "PATH"
     )

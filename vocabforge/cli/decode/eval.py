@@ -36,7 +36,7 @@ _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.mo
 class MethodOptions(StrictModel):
     """Where the methods come from: the command line, or a recipe."""
 
-    target: ModelPath | None = option(None, "Folder of the target model (safetensors).")
+    target: ModelPath | None = option(None, "Target: a folder, or a name of the Hub (safetensors).")
     recipe: Path | None = option(
         None,
         "Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",

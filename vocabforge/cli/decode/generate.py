@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class GenerateRequest(StrictModel):
     """The prompt, how it is read, where the output ends, and where the draws begin."""
 
-    target: ModelPath = option(..., "Folder of the target model (safetensors).")
+    target: ModelPath = option(..., "Target: a folder, or a name of the Hub (safetensors).")
     prompt: str = option(..., "Text to continue or to answer.")
     max_new_tokens: Positive = option(256, "Most tokens of the output.")
     stop: tuple[str, ...] = option((), "End the output before this text.", many=True)

@@ -18,7 +18,9 @@ class RevocabRequest(StrictModel):
     drafter: ModelPath = option(..., "Trained drafter, in any layout; it may come from elsewhere.")
     vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
     output: Path = option(..., "Folder to make.")
-    target: ModelPath | None = option(None, "Folder of the target [default: the one it was trained with].")
+    target: ModelPath | None = option(
+        None, "Target, a folder or a name of the Hub [default: that of its training]."
+    )
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     format: str = option("native", "Layout to write, as in export.")
     dtype: str | None = option(None, "float32, bfloat16 or float16 [default: as the drafter is stored].")

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class ClusterRequest(StrictModel):
     """How the rows of the LM head are clustered."""
 
-    target: ModelPath = option(..., "Target model folder (config.json, *.safetensors).", "DIR")
+    target: ModelPath = option(
+        ..., "Target: a folder (config.json, *.safetensors), or a name of the Hub.", "DIR"
+    )
     output: Path = option(..., "Folder of the clusters to write.", "DIR")
     clusters: Size | None = option(
         None, "Number of clusters [default: 1024; V / 128 below V = 100,000].", "M"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin
 
 from ...core.errors import DataError
 from .replay import Replay
@@ -219,7 +219,7 @@ class SlotCache(Cache):
             return StateAndSlotLayer(self.place, layer.number_of_states)
         if recurrent:
             return StateLayer(self.place, layer.number_of_states)
-        if isinstance(layer, DummyLayer):
+        if not isinstance(layer, CacheLayerMixin):  # of a layer without states of its own
             return layer
         if hasattr(layer, "update_indexer"):
             raise DataError(

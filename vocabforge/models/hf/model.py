@@ -288,6 +288,9 @@ def _mask_keys(model: Any, text: Any) -> list[str] | None:
     """Layer types that the model's forward takes masks of; None: it takes one mask."""
     from transformers.masking_utils import create_masks_for_generate
 
+    types = set(getattr(text, "layer_types", None) or ())
+    if "chunked_attention" in types:  # Transformers before 5.20 cannot be asked for these
+        return sorted(types)
     make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
     weight = model.get_input_embeddings().weight
     embeds = torch.zeros(1, 2, text.hidden_size, dtype=weight.dtype)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ class Placement:
 
     Attributes:
         device: of a target that fits on one; with the others, where the trainer wants its tensors.
-        device_map: Hugging Face's placement of layers over the devices of one process (``auto``, or a mapping).
+        device_map: Hugging Face's placement of layers over the devices of one process: ``auto``, or a mapping of
+            modules to devices, also as JSON.
         tp_plan: ``auto``: Hugging Face's tensor parallelism over all launched processes, one a GPU.
     """
 
@@ -104,6 +106,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
             got=f"{type(error).__name__}: {error}",
             expected="a causal language model of Transformers, in safetensors, without code of its own",
             source=path,
+            remedy="a newer transformers may read it",
         ) from error
     missing = [key for key in info["missing_keys"] if "rotary" not in key]
     if missing:
@@ -250,17 +253,24 @@ def _check_launch(placement: Placement) -> None:
 
 
 def _placing(placement: Placement) -> dict[str, Any]:
-    """The arguments of ``from_pretrained``; transformers before 5.18 takes the plan itself."""
+    """The arguments of ``from_pretrained``."""
     if placement.device_map is not None:
         named = placement.device_map
+        if isinstance(named, str) and named.startswith("{"):
+            try:
+                named = json.loads(named)
+            except ValueError as error:
+                raise UsageError(
+                    "the device map is no JSON",
+                    got=named,
+                    expected='auto, or {"model.embed_tokens": 0, "model.layers.0": 1, …}',
+                ) from error
         return {"device_map": named if isinstance(named, str) else dict(named)}
     if placement.tp_plan is None:
         return {}
     from transformers.distributed import DistributedConfig
 
-    if "tp_plan" in {field.name for field in fields(DistributedConfig)}:
-        return {"distributed_config": DistributedConfig(tp_plan=placement.tp_plan)}
-    return {"tp_plan": placement.tp_plan}
+    return {"distributed_config": DistributedConfig(tp_size=world_size(), tp_plan=placement.tp_plan)}
 
 
 def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
