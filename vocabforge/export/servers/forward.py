@@ -136,12 +136,10 @@ def rotation(rope: Mapping[str, Any], size: int, positions: Tensor) -> tuple[Ten
         keep = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it is, 0: slowed down by the whole factor
         speeds = keep * speeds + (1 - keep) * speeds / float(rope["factor"])
     scale = 1.0
-    if (
-        kind == "yarn"
-    ):  # Peng et al. 2023; servers take the usual factor of cosines and sines times attn_factor
+    if kind == "yarn":  # Peng et al. 2023; servers multiply the usual factor by attn_factor
         factor, first = float(rope["factor"]), float(rope["original_max_position_embeddings"])
-        turns = (float(rope.get("beta_fast") or 32), float(rope.get("beta_slow") or 1))
-        begin, end = (size * math.log(first / (2 * math.pi * n)) / (2 * math.log(base)) for n in turns)
+        rates = (float(rope.get("beta_fast") or 32), float(rope.get("beta_slow") or 1))
+        begin, end = (size * math.log(first / (2 * math.pi * n)) / (2 * math.log(base)) for n in rates)
         if rope.get("truncate", True):
             begin, end = math.floor(begin), math.ceil(end)
         begin, end = max(begin, 0), min(end, size - 1)
