@@ -1,9 +1,11 @@
-"""Every architecture of the documentation decodes through Transformers' own code as its ``generate`` does."""
+"""Every architecture of the documentation decodes as its ``generate`` does, through Transformers' own code and, if the
+lean decoder knows it, through that."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Commit, Plan, shallower_plans
 from vocabforge.decode.request import Request
 from vocabforge.decode.tree import DraftTree, build_tree
+from vocabforge.models.backends import lean_problem
 from vocabforge.models.hf.model import TransformersModel
+from vocabforge.models.lean.model import load_target
 
 NODES, LEVELS, NEW = 8, 4, 24
 TREES = [name for name, row in ARCHITECTURES.items() if row.drafts == "trees"]
@@ -86,12 +90,42 @@ def generated(model: Any, prompt: list[int]) -> list[int]:
     return [int(token) for token in made[0, len(prompt) :]]
 
 
+LEAN = [
+    "llama",
+    "llama-3 rope",
+    "qwen3",
+    "qwen3-moe",
+    "mixtral",
+    "mistral",
+    "smollm3",
+    "gpt-oss",
+    "gemma-3",
+    "olmo-3",
+    "glm-4",
+    "granite",
+]
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_decoding_equals_generate(name: str) -> None:
+def test_the_lean_decoder_takes_what_it_knows(name: str, tmp_path: Path) -> None:
+    make_architecture(name).save_pretrained(tmp_path)
+    problem = lean_problem(tmp_path)
+    assert (problem is None) == (name in LEAN)
+    assert problem is None or problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [*((name, "transformers") for name in ARCHITECTURES), *((name, "lean") for name in LEAN)],
+)
+def test_decoding_equals_generate(name: str, backend: str, tmp_path: Path) -> None:
     row, model = ARCHITECTURES[name], make_architecture(name)
     asked = prompts(row.rows)
     expected = [generated(model, prompt) for prompt in asked]
-    target = TransformersModel(model)
+    target: Any = TransformersModel(model)
+    if backend == "lean":
+        model.save_pretrained(tmp_path)
+        target = load_target(tmp_path)
     drafts: Any = KnowingDrafts(
         {tuple(prompt): text for prompt, text in zip(asked, expected)}, chain=row.drafts == "chains"
     )

@@ -23,10 +23,12 @@ from tests.export.readers_support import (
     vllm_captures,
     write,
 )
+from vocabforge.export.layouts.fields import rope_spellings
 from vocabforge.export.layouts.layer_ids import LAYER_IDS
 from vocabforge.export.servers.forward import Past, ServedDrafter, rotate, rotation
 from vocabforge.export.servers.registry import READERS, open_folder, reader_of
 from vocabforge.export.servers.types import KeyUse, Served
+from vocabforge.models.rope import RopeSettings
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +172,12 @@ def test_who_knows_which_folder(tiny: Tiny, tmp_path: Path, name: str, layout: s
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64,
         },
+        rope_spellings(RopeSettings(1.5e5, "yarn", 8.0, original_positions=64, truncate=False))[
+            "rope_parameters"
+        ],
+        rope_spellings(RopeSettings(1e4, "yarn", 40.0, original_positions=64, attention_factor=0.9))[
+            "rope_parameters"
+        ],
     ],
 )
 def test_rotation_is_that_of_transformers(rope: dict[str, Any]) -> None:

@@ -40,7 +40,70 @@ SIZES = {
     "pad_token_id": None,
 }
 WINDOWED = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+YARN = {"rope_type": "yarn", "rope_theta": 9_000.0, "factor": 8.0, "original_max_position_embeddings": 16}
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "hidden_size": 32}
+MOE = {**EXPERTS, "num_experts": 5, "moe_intermediate_size": 12, "head_dim": 12}
+BY_TYPE = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+TWO_ROPES = {
+    "rope_parameters": {
+        "full_attention": {**LINEAR},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    }
+}
+GRANITE = {
+    "embedding_multiplier": 6.5,
+    "attention_multiplier": 0.4,
+    "residual_multiplier": 0.3,
+    "logits_scaling": 0.7,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-yarn": ("llama", {"rope_parameters": YARN}),
+    "qwen3-moe": ("qwen3_moe", {**MOE, "norm_topk_prob": True}),
+    "qwen3-moe-all-probabilities": (
+        "qwen3_moe",
+        {**MOE, "norm_topk_prob": False, "tie_word_embeddings": True},
+    ),
+    "qwen3-moe-some-layers": ("qwen3_moe", {**MOE, "mlp_only_layers": [1], "rope_parameters": YARN}),
+    "qwen3-moe-every-second": ("qwen3_moe", {**MOE, "decoder_sparse_step": 2, "attention_bias": True}),
+    "qwen3-moe-window": ("qwen3_moe", {**MOE, "use_sliding_window": True, "sliding_window": 5}),
+    "mixtral": ("mixtral", {**EXPERTS, "num_local_experts": 3}),
+    "mixtral-window": ("mixtral", {**EXPERTS, "num_local_experts": 4, "sliding_window": 6}),
+    "gpt-oss": (
+        "gpt_oss",
+        {**EXPERTS, **BY_TYPE, "num_local_experts": 4, "head_dim": 8, "rope_parameters": YARN},
+    ),
+    "gpt-oss-default": (
+        "gpt_oss",
+        {**EXPERTS, "sliding_window": 4, "num_local_experts": 3, "head_dim": 16, "swiglu_limit": 0.5},
+    ),
+    "gemma-3": ("gemma3_text", {**BY_TYPE, **TWO_ROPES, "head_dim": 12, "query_pre_attn_scalar": 5}),
+    "gemma-3-tied": (
+        "gemma3_text",
+        {**BY_TYPE, "head_dim": 8, "tie_word_embeddings": True, "final_logit_softcapping": 2.0},
+    ),
+    "glm-4": ("glm4", {"head_dim": 12, "attention_bias": True}),
+    "glm-4-quarter": (
+        "glm4",
+        {"head_dim": 16, "attention_bias": False, "rope_parameters": {**YARN, "partial_rotary_factor": 0.25}},
+    ),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1]}),
+    "smollm3-default": ("smollm3", {"num_hidden_layers": 5, "tie_word_embeddings": True, "mlp_bias": True}),
+    "smollm3-window": (
+        "smollm3",
+        {
+            "no_rope_layers": [1, 0, 1],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "attention_bias": True,
+        },
+    ),
+    "granite": ("granite", {**GRANITE}),
+    "granite-bias": (
+        "granite",
+        {**GRANITE, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "olmo3": ("olmo3", {**BY_TYPE, **TWO_ROPES}),
+    "olmo3-bias": ("olmo3", {**BY_TYPE, "attention_bias": True, "tie_word_embeddings": True}),
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
     "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -93,6 +156,33 @@ def random_case(model_type: str, seed: int) -> tuple[str, dict[str, Any]]:
         # BitNet's norm before o_proj has hidden_size entries, so its heads must fill the hidden size.
         "head_dim": hidden // heads if model_type == "bitnet" else draw.choice([4, 6, 8, 14]),
     }
+    family = next(one for one in FAMILIES.values() if one.model_type == model_type)
+    if family.rope == "types":
+        kinds = ("full_attention", "sliding_attention")
+        values["rope_parameters"] = {
+            kind: dict(draw.choice([LLAMA3, LINEAR, {"rope_type": "default", "rope_theta": 700.0}]))
+            for kind in kinds
+        }
+    if family.rope == "neighbours":
+        values["rope_parameters"] = {
+            **values["rope_parameters"],
+            "partial_rotary_factor": draw.choice([0.5, 1.0]),
+        }
+        values["head_dim"] = draw.choice([4, 8, 12])
+    if family.windows == "types":
+        drawn = draw.choices(["full_attention", "sliding_attention"], k=values["num_hidden_layers"])
+        values["layer_types"] = drawn
+    if family.scales == "granite":
+        values |= {key: draw.uniform(0.3, 3.0) for key in GRANITE}
+    if family.experts is not None:  # grouped products want vectors of 16 bytes
+        count = draw.randint(2, 6)
+        values |= {"hidden_size": 4 * draw.randint(2, 10), "intermediate_size": 4 * draw.randint(1, 10)}
+        values |= {
+            "num_experts": count,
+            "num_local_experts": count,
+            "num_experts_per_tok": draw.randint(1, count),
+        }
+        values |= {"moe_intermediate_size": 4 * draw.randint(1, 10), "norm_topk_prob": draw.random() < 0.5}
     return model_type, values
 
 
@@ -117,6 +207,8 @@ def build_from_config(config: Any, folder: Path, **save: Any) -> torch.nn.Module
         for name, parameter in model.named_parameters():
             if parameter.dim() == 2:
                 parameter.normal_(std=parameter.shape[1] ** -0.5)
+            elif parameter.dim() == 3:  # experts
+                parameter.normal_(std=max(parameter.shape[1:]) ** -0.5)
             else:
                 # Norm scales around 1 and biases around 0, all different, so that none can be forgotten.
                 parameter.normal_(mean=0.0 if name.endswith("bias") else 1.0, std=0.3)

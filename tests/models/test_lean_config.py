@@ -9,6 +9,7 @@ import pytest
 
 from vocabforge.core.errors import DataError
 from vocabforge.models.lean.config import FAMILIES, LeanConfig
+from vocabforge.models.target.logits import LogitTransform
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -71,9 +72,18 @@ def test_other_architectures_are_refused_with_the_list(change: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "dynamic"),
         ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
+        (
+            {
+                "rope_scaling": {
+                    "rope_type": "longrope",
+                    "short_factor": [1.0, 2.0],
+                    "long_factor": [2.0, 3.0],
+                }
+            },
+            "longrope",
+        ),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "factor"),
         (
             {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}},
@@ -98,6 +108,37 @@ def test_other_architectures_are_refused_with_the_list(change: dict[str, Any]) -
 def test_what_is_not_computed_is_refused(change: dict[str, Any], word: str) -> None:
     LeanConfig.from_hf_config({**LLAMA, "num_key_value_heads": 2})
     _refused({**LLAMA, "num_key_value_heads": 2, **change}, word)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "word"),
+    [
+        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ("GraniteForCausalLM", {"residual_multiplier": -1.0}, "residual_multiplier"),
+        ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0, 1]}, "no_rope_layers"),
+        ("GptOssForCausalLM", {"num_local_experts": 0}, "num_local_experts"),
+        ("Qwen3MoeForCausalLM", {"moe_intermediate_size": 0}, "moe_intermediate_size"),
+        ("Glm4ForCausalLM", {"hidden_size": "wide"}, "hidden_size"),
+    ],
+)
+def test_what_a_family_does_not_compute_is_refused(
+    architecture: str, change: dict[str, Any], word: str
+) -> None:
+    values = {**LLAMA, "architectures": [architecture], "num_key_value_heads": 2}
+    LeanConfig.from_hf_config(values)
+    _refused({**values, **change}, word)
+
+
+def test_logits_of_gemma_are_capped_and_those_of_granite_scaled() -> None:
+    def transform(name: str, **keys: Any) -> LogitTransform:
+        values = {**LLAMA, "architectures": [name], "num_key_value_heads": 2, **keys}
+        return LeanConfig.from_hf_config(values).transform
+
+    assert transform("Gemma3ForCausalLM", final_logit_softcapping=30.0) == LogitTransform(softcap=30.0)
+    assert transform("GraniteForCausalLM", logits_scaling=8.0) == LogitTransform(0.125)
+    assert transform("LlamaForCausalLM", logits_scaling=8.0) == LogitTransform()  # as Transformers' class
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,17 @@ from tests.models.lean_support import (
     LLAMA3,
     SIZES,
     WINDOWED,
+    YARN,
     build,
     build_from_config,
     rewrite_config,
     run_chunks,
     run_full,
 )
-from vocabforge.models.kv_cache import causal_mask
+from vocabforge.models.kv_cache import causal_mask, line_sight
 from vocabforge.models.lean.config import LeanConfig
-from vocabforge.models.lean.model import load_target
+from vocabforge.models.lean.model import load_target, share_target
+from vocabforge.models.target.hf import HFTarget
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,7 +61,36 @@ def test_logits_and_layer_outputs_equal_hugging_face(case: str, tmp_path: Path) 
     torch.testing.assert_close(aux, outputs[0], rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("rope", [LLAMA3, LINEAR], ids=["llama3", "linear"])
+SHARED = [
+    "llama-tied",
+    "qwen3",
+    "olmo3",
+    "qwen3-moe",
+    "mixtral",
+    "gpt-oss",
+    "gemma-3-tied",
+    "glm-4",
+    "granite",
+]
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_a_loaded_targets_weights_are_shared(case: str, tmp_path: Path) -> None:
+    model = build(case, tmp_path)
+    ids = _ids(67)
+    with torch.no_grad():
+        expected = model(ids).logits
+    lean = share_target(HFTarget(model, (0,), tmp_path))
+    logits, _ = run_full(lean, ids)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, expected)
+    where = {tensor.untyped_storage().data_ptr() for tensor in lean.parameters()}
+    apart = {name for name, one in model.named_parameters() if one.untyped_storage().data_ptr() not in where}
+    assert all(name.endswith(("q_norm.weight", "k_norm.weight")) for name in apart)
+
+
+@pytest.mark.parametrize("rope", [LLAMA3, LINEAR, YARN], ids=["llama3", "linear", "yarn"])
 @pytest.mark.parametrize("key", ["rope_type", "type"])
 def test_both_spellings_of_rope_agree(rope: dict[str, object], key: str, tmp_path: Path) -> None:
     changes = {**SIZES, "rope_parameters": dict(rope)}
@@ -81,11 +112,52 @@ def test_both_spellings_of_rope_agree(rope: dict[str, object], key: str, tmp_pat
         torch.testing.assert_close(reference(_ids(67)).logits, expected, rtol=0, atol=1e-4)
 
 
+def test_gemma_3_is_read_as_the_hub_has_it(tmp_path: Path) -> None:
+    changes = {**SIZES, "num_hidden_layers": 7, "head_dim": 8, "sliding_window": 4}
+    build_from_config(AutoConfig.for_model("gemma3_text", **changes), tmp_path)
+
+    def older(values: dict[str, object]) -> None:
+        for key in ("rope_parameters", "layer_types", "_sliding_window_pattern"):
+            values.pop(key)
+        values["rope_theta"], values["rope_local_base_freq"] = 2_000.0, 300.0
+        values["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+        values["sliding_window_pattern"] = 3
+
+    rewrite_config(tmp_path, older)
+    lean = load_target(tmp_path)
+    assert lean.config.sliding_layers == (True, True, False) * 2 + (True,)
+    assert (lean.config.rope.kind, lean.config.rope.theta, lean.config.near_rope.theta) == (
+        "linear",
+        2e3,
+        300.0,
+    )
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path)
+    logits, _ = run_full(lean, _ids(67))
+    with torch.no_grad():
+        torch.testing.assert_close(logits, reference(_ids(67)).logits, rtol=0, atol=1e-4)
+
+
 TREE_PARENTS = [-1, 0, 0, 0, 1, 1, 2, 4, 4, 7, 5, 9]
 
 
 @pytest.mark.parametrize(
-    "case", ["llama", "mistral-window", "qwen2-window", "qwen3", "olmo2", "bitnet", "qwen3-random1"]
+    "case",
+    [
+        "llama",
+        "mistral-window",
+        "qwen2-window",
+        "qwen3",
+        "olmo2",
+        "bitnet",
+        "qwen3-random1",
+        "qwen3-moe-window",
+        "gpt-oss",
+        "gemma-3",
+        "glm-4",
+        "smollm3-window",
+        "granite",
+        "olmo3",
+    ],
 )
 def test_tree_nodes_see_their_path_only(case: str, tmp_path: Path) -> None:
     build(case, tmp_path)
@@ -124,6 +196,22 @@ def test_tree_nodes_see_their_path_only(case: str, tmp_path: Path) -> None:
     for node, path in enumerate(paths):
         alone, _ = run_full(lean, torch.cat((ids[:, :prefix], ids[:, prefix:][:, path]), 1))
         torch.testing.assert_close(tree[node], alone[0, -1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", [*SHARED, "llama-yarn", "mistral-window", "gemma-3", "smollm3-window"])
+def test_lengths_and_bits_say_what_masks_say(case: str, tmp_path: Path) -> None:
+    """As captured passes see it: the whole cache, and a length."""
+    build(case, tmp_path)
+    lean, steps = load_target(tmp_path), 3  # fewer than any window
+    ids = _ids(67)
+    expected, _ = run_full(lean, ids)
+    cache = lean.new_cache(LENGTH + 5, batch=2)
+    for start in range(0, LENGTH, steps):
+        slots = torch.arange(start, start + steps).expand(2, -1)
+        with torch.inference_mode():
+            out = lean(ids[:, start : start + steps], slots, cache=cache, slots=slots, mask=line_sight(slots))
+            logits = lean.logits(out.hidden)
+        torch.testing.assert_close(logits, expected[:, start : start + steps], rtol=0, atol=1e-4)
 
 
 def test_a_row_that_sees_nothing_is_finite_and_harmless(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..ops.compact_kv import compact_kv
-from ..ops.tree_attention import tree_attention
+from ..ops.tree_attention import tree_attention, visible_slots
 from ..ops.trees import bits_of
 
 
@@ -138,17 +138,36 @@ class Sight(NamedTuple):
     reach: int | None = None
 
 
-def sight_attention(q: Tensor, keys: Tensor, values: Tensor, sight: Sight, own: int | None = None) -> Tensor:
+def _narrowest(own: int | None, sight: Sight) -> int | None:
+    return min((one for one in (own, sight.reach) if one is not None), default=None)
+
+
+def sight_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sight: Sight,
+    own: int | None = None,
+    scale: float | None = None,
+) -> Tensor:
     """Attention of one layer against its cache: (B, T, h, D).
 
     Args:
         q: (B, T, h, D).
         keys, values: (B, kv, S, D), with those of the queries' own tokens.
         own: the layer's window, in positions, or None.
+        scale: of scores; None is D ** -0.5.
     """
-    window = min((one for one in (own, sight.reach) if one is not None), default=None)
-    lengths, words, positions, _ = sight
-    return tree_attention(q, keys, values, lengths, words, positions=positions, window=window)
+    window, (lengths, words, positions, _) = _narrowest(own, sight), sight
+    return tree_attention(q, keys, values, lengths, words, positions=positions, window=window, scale=scale)
+
+
+def sight_bias(sight: Sight, capacity: int, own: int | None, dtype: torch.dtype) -> Tensor:
+    """What a ``Sight`` says as an additive mask (B, 1, T, S), for an attention that no operation computes."""
+    window = _narrowest(own, sight) or 0
+    seen = visible_slots(sight.lengths, sight.words, capacity, sight.positions, window)
+    bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return bias.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 
 def line_sight(slots: Tensor, reach: int | None = None) -> Sight:

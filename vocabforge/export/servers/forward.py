@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-ROPE_TYPES = ("default", "linear", "llama3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,19 @@ def rotation(rope: Mapping[str, Any], size: int, positions: Tensor) -> tuple[Ten
         turns = float(rope["original_max_position_embeddings"]) * speeds / (2 * math.pi)
         keep = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it is, 0: slowed down by the whole factor
         speeds = keep * speeds + (1 - keep) * speeds / float(rope["factor"])
+    scale = 1.0
+    if kind == "yarn":  # Peng et al. 2023; servers multiply the usual factor by attn_factor
+        factor, first = float(rope["factor"]), float(rope["original_max_position_embeddings"])
+        rates = (float(rope.get("beta_fast") or 32), float(rope.get("beta_slow") or 1))
+        begin, end = (size * math.log(first / (2 * math.pi * n)) / (2 * math.log(base)) for n in rates)
+        if rope.get("truncate", True):
+            begin, end = math.floor(begin), math.ceil(end)
+        begin, end = max(begin, 0), min(end, size - 1)
+        slow = ((torch.arange(size // 2) - begin) / (end - begin or 0.001)).clamp(0, 1)
+        speeds = (1 - slow) * speeds + slow * speeds / factor
+        scale = (0.1 * math.log(max(factor, 1)) + 1) * float(rope.get("attn_factor", 1))
     angles = positions.double()[:, None, None] * speeds
-    return angles.cos().float(), angles.sin().float()
+    return (angles.cos() * scale).float(), (angles.sin() * scale).float()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -217,6 +217,7 @@ def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget) -> No
 
 def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     nested = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    nested = nested.get("sliding_attention") or nested.get("full_attention") or nested
     rope = {name: value for name, value in nested.items() if not isinstance(value, Mapping)}
     rope.setdefault("rope_type", rope.pop("type", "default"))
     if rope.get("rope_theta") is None:

@@ -5,16 +5,47 @@ A decoder family that differs only in the traits of ``FAMILIES`` is one row ther
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from ...core.errors import DataError, UnsupportedError
 from ...core.files import read_json
-from ..rope import RopeSettings, parse_rope
+from ..rope import RopeSettings, layer_ropes, parse_rope
+from ..target.logits import LogitTransform
+from ..target.text_config import text_config
 
 Switch = Literal["never", "always", "config"]
+
+
+# Norms before and after attention, before and after the MLP, by their names in the checkpoint.
+Norms = tuple[str | None, str | None, str | None, str | None]
+BEFORE: Norms = ("input_layernorm", None, "post_attention_layernorm", None)
+AFTER: Norms = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+
+
+@dataclass(frozen=True)
+class ExpertTraits:
+    """A mixture of experts in place of the MLP: a token passes the experts of its highest router logits.
+
+    ``router``: its module in Transformers; ``stored_router``: in the checkpoint, if another.
+    ``stored``: folder of the experts in the checkpoint and names of the gate, up and down projections; None: all
+    experts in one tensor, as Transformers has them once loaded.
+    ``size``: the key of their width. ``normed``: a token's experts share a weight of 1;
+    ``config`` reads ``norm_topk_prob``.
+    ``clamped``: gpt-oss: biases, gate and up in turn, inputs before outputs, ``(up + 1) * gate * sigmoid(a * gate)``
+    with both clamped.
+    """
+
+    router: str = "mlp.gate"
+    stored_router: str | None = None
+    stored: tuple[str, str, str, str] | None = ("mlp.experts", "gate_proj", "up_proj", "down_proj")
+    size: str = "intermediate_size"
+    normed: Switch = "always"
+    clamped: bool = False
 
 
 @dataclass(frozen=True)
@@ -22,10 +53,19 @@ class FamilyTraits:
     """What distinguishes one decoder family from plain Llama, and its configuration defaults.
 
     ``*_bias``: whether a projection has a bias; ``config`` reads ``attention_bias`` or ``mlp_bias``.
-    ``norm_placement``: ``pre`` normalises a block's input, ``post`` its output (before the residual sum).
+    ``norms``: RMSNorm of a block's input, or of its output before the residual sum, by name; None: there is none.
+    ``one_plus``: norms multiply by 1 + weight (Gemma).
     ``qk_norm``: RMSNorm of queries and keys, over each head or over all heads together.
     ``sub_norms``: RMSNorm before the output projections of attention and MLP (BitNet).
-    ``windows``: which layers use ``sliding_window``; ``layer_types`` needs ``use_sliding_window``.
+    ``windows``: which layers use ``sliding_window``; ``switch`` reads ``layer_types`` if ``use_sliding_window``.
+    ``rope``: ``neighbours`` rotates pairs of neighbours, in a part of each head if the configuration says so (GLM-4);
+    ``some`` leaves layers out where ``no_rope_layers`` is 0 (SmolLM3); ``types`` has settings for each layer type.
+    ``sinks``: a logit of each head that takes attention and gives nothing (gpt-oss).
+    ``scales``: ``gemma``: embeddings times sqrt(H), scores times ``query_pre_attn_scalar ** -0.5``; ``granite``: the
+    multipliers of the configuration; both: its transform of the logits.
+    ``fused_gate_up``: the checkpoint has gate and up in one tensor.
+    ``experts``: None: an MLP.
+    ``completed``: Transformers' class fills in what the configuration leaves out, and old spellings.
     ``num_kv_heads``, ``head_dim``, ``sliding_window``: what an absent configuration key means.
     """
 
@@ -33,10 +73,17 @@ class FamilyTraits:
     qkv_bias: Switch = "config"
     o_bias: Switch = "config"
     mlp_bias: Switch = "never"
-    norm_placement: Literal["pre", "post"] = "pre"
+    norms: Norms = BEFORE
+    one_plus: bool = False
     qk_norm: Literal["head", "all"] | None = None
     sub_norms: bool = False
-    windows: Literal["none", "all", "layer_types"] = "none"
+    windows: Literal["none", "all", "types", "switch"] = "none"
+    rope: Literal["halves", "neighbours", "some", "types"] = "halves"
+    sinks: bool = False
+    scales: Literal["none", "gemma", "granite"] = "none"
+    fused_gate_up: bool = False
+    experts: ExpertTraits | None = None
+    completed: bool = False
     rms_norm_eps: float = 1e-6
     hidden_act: str = "silu"
     rope_theta: float = 10_000.0
@@ -51,17 +98,71 @@ FAMILIES: dict[str, FamilyTraits] = {
         "mistral", qkv_bias="never", o_bias="never", windows="all", num_kv_heads=8, sliding_window=4096
     ),
     "Qwen2ForCausalLM": FamilyTraits(
-        "qwen2",
-        qkv_bias="always",
-        o_bias="never",
-        windows="layer_types",
-        num_kv_heads=32,
-        sliding_window=4096,
+        "qwen2", qkv_bias="always", o_bias="never", windows="switch", num_kv_heads=32, sliding_window=4096
     ),
     "Qwen3ForCausalLM": FamilyTraits(
-        "qwen3", qk_norm="head", windows="layer_types", num_kv_heads=32, head_dim=128, sliding_window=4096
+        "qwen3", qk_norm="head", windows="switch", num_kv_heads=32, head_dim=128, sliding_window=4096
     ),
-    "Olmo2ForCausalLM": FamilyTraits("olmo2", norm_placement="post", qk_norm="all", rms_norm_eps=1e-5),
+    "Qwen3MoeForCausalLM": FamilyTraits(
+        "qwen3_moe",
+        qk_norm="head",
+        windows="all",
+        experts=ExpertTraits(size="moe_intermediate_size", normed="config"),
+        completed=True,
+    ),
+    "MixtralForCausalLM": FamilyTraits(
+        "mixtral",
+        qkv_bias="never",
+        o_bias="never",
+        windows="all",
+        experts=ExpertTraits(
+            stored_router="block_sparse_moe.gate", stored=("block_sparse_moe.experts", "w1", "w3", "w2")
+        ),
+        completed=True,
+    ),
+    "GptOssForCausalLM": FamilyTraits(
+        "gpt_oss",
+        windows="types",
+        sinks=True,
+        experts=ExpertTraits(router="mlp.router", stored=None, clamped=True),
+        completed=True,
+    ),
+    "Gemma3ForCausalLM": FamilyTraits(
+        "gemma3_text",
+        norms=(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ),
+        one_plus=True,
+        qk_norm="head",
+        windows="types",
+        rope="types",
+        scales="gemma",
+        completed=True,
+    ),
+    "Glm4ForCausalLM": FamilyTraits(
+        "glm4",
+        o_bias="never",
+        norms=(
+            "input_layernorm",
+            "post_self_attn_layernorm",
+            "post_attention_layernorm",
+            "post_mlp_layernorm",
+        ),
+        rope="neighbours",
+        fused_gate_up=True,
+        completed=True,
+    ),
+    "SmolLM3ForCausalLM": FamilyTraits(
+        "smollm3", mlp_bias="config", windows="switch", rope="some", completed=True
+    ),
+    "GraniteForCausalLM": FamilyTraits("granite", mlp_bias="config", scales="granite", completed=True),
+    "Olmo2ForCausalLM": FamilyTraits("olmo2", norms=AFTER, qk_norm="all", rms_norm_eps=1e-5),
+    "Olmo3ForCausalLM": FamilyTraits(
+        "olmo3", norms=AFTER, qk_norm="all", windows="types", rope="types", completed=True
+    ),
     "BitNetForCausalLM": FamilyTraits(
         "bitnet", sub_norms=True, rms_norm_eps=1e-5, hidden_act="relu2", rope_theta=500_000.0
     ),
@@ -100,9 +201,8 @@ def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, 
     )
 
 
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu2": "relu2"}
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu2": "relu2", "gelu_pytorch_tanh": "gelu_tanh"}
 _MOST, _MOST_LAYERS = 1 << 28, 1 << 12  # beyond them sizes overflow, or making the model never ends
-_SOFTCAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 
 
 @dataclass(frozen=True)
@@ -111,6 +211,12 @@ class LeanConfig:
 
     ``sliding_layers`` has one entry a layer; those layers see the last ``sliding_window`` positions, the token itself
     included. A checkpoint that carries its own LM head keeps it whatever ``tie_word_embeddings`` says.
+    ``near_rope``: of the sliding layers, if theirs is another; ``rotated_layers``: False leaves positions out.
+    ``attention_scale``: of scores; None is head_dim ** -0.5. ``embedding_scale``, ``residual_scale``: of embeddings,
+    and of what a block adds.
+    ``expert_layers``: which layers have ``num_experts`` of ``expert_size`` in place of the MLP; of each token
+    ``experts_per_token``, weighted by the softmax over these alone if ``normed_experts``, else over all.
+    ``swiglu_alpha``, ``swiglu_limit``: of gpt-oss's experts.
     """
 
     architecture: str
@@ -132,6 +238,19 @@ class LeanConfig:
     mlp_bias: bool
     sliding_window: int | None
     sliding_layers: tuple[bool, ...]
+    near_rope: RopeSettings | None
+    rotated_layers: tuple[bool, ...]
+    attention_scale: float | None
+    embedding_scale: float
+    residual_scale: float
+    transform: LogitTransform
+    expert_layers: tuple[bool, ...]
+    num_experts: int
+    experts_per_token: int
+    expert_size: int
+    normed_experts: bool
+    swiglu_alpha: float
+    swiglu_limit: float
     chunk: ClassVar[int | None] = None  # no family of the lean decoder attends in chunks
     recurrent: ClassVar[bool] = False
 
@@ -154,8 +273,12 @@ class LeanConfig:
                 source=source,
             )
         name, family = find_family(config, source)
-        _refuse_unsupported(config, source)
-        return _build(_ConfigReader(config, source), name, family)
+        _refuse_unsupported(config, family, source)
+        values: Mapping[str, Any] = config
+        if family.completed:
+            known = text_config({**config, "model_type": family.model_type}, source or "config.json")
+            values = known.to_dict()
+        return _build(_ConfigReader(values, source), name, family)
 
 
 @dataclass(frozen=True)
@@ -177,13 +300,19 @@ class _ConfigReader:
             )
         return value
 
+    def number(self, key: str) -> float:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise self.error(f"the model configuration's {key} is not a positive number", repr(value))
+        return float(value)
+
     def error(self, message: str, got: object, expected: object = None) -> DataError:
         return DataError(
             message, got=got, expected=expected, source=self.source, remedy="correct config.json"
         )
 
 
-def _refuse_unsupported(config: Mapping[str, Any], source: Path | None) -> None:
+def _refuse_unsupported(config: Mapping[str, Any], family: FamilyTraits, source: Path | None) -> None:
     """Fail on what a configuration asks for and the lean decoder would leave out in silence."""
     quantised = config.get("quantization_config")
     if quantised:
@@ -196,10 +325,13 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | None) -> None:
             remedy="dequantise the checkpoint (for BitNet: unpack the weights to floating point), save it, "
             "and remove quantization_config",
         )
-    for key in _SOFTCAPS:
-        if config.get(key) is not None:
+    refused = ["attn_logit_softcapping", "use_bidirectional_attention"]
+    if family.scales != "gemma":
+        refused.append("final_logit_softcapping")
+    for key in refused:
+        if config.get(key):
             raise UnsupportedError(
-                "the lean decoder does not compute logit soft-capping",
+                f"the lean decoder does not compute {key}",
                 got=f"{key} {config[key]}",
                 expected=f"{key} null or absent",
                 source=source,
@@ -220,7 +352,7 @@ def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
     if head_dim % 2:
         raise read.error("the rotary embedding needs an even head_dim", head_dim)
     layers = read.size("num_hidden_layers")
-    activation = values.get("hidden_act") or family.hidden_act
+    activation = values.get("hidden_act") or values.get("hidden_activation") or family.hidden_act
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UnsupportedError(
             "the lean decoder does not compute this activation",
@@ -245,28 +377,85 @@ def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
         hidden_act=ACTIVATIONS[activation],
         rms_norm_eps=float(eps),
         max_positions=read.size("max_position_embeddings", 2048),
-        rope=_rope(read, family),
+        rope=_rope(read, family, "full_attention"),
         tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
         qkv_bias=_switch(family.qkv_bias, values.get("attention_bias")),
         o_bias=_switch(family.o_bias, values.get("attention_bias")),
         mlp_bias=_switch(family.mlp_bias, values.get("mlp_bias")),
         sliding_window=window,
         sliding_layers=sliding,
+        near_rope=_rope(read, family, "sliding_attention") if family.rope == "types" else None,
+        rotated_layers=_rotated(read, family, layers),
+        **_scales(read, family, hidden),
+        **_experts(read, family, layers),
     )
+
+
+def _rotated(read: _ConfigReader, family: FamilyTraits, layers: int) -> tuple[bool, ...]:
+    rotated = read.values.get("no_rope_layers") if family.rope == "some" else None
+    rotated = (True,) * layers if rotated is None else tuple(bool(one) for one in rotated)
+    if len(rotated) != layers:
+        raise read.error(
+            "the model configuration's no_rope_layers is not of its layers", len(rotated), layers
+        )
+    return rotated
+
+
+def _scales(read: _ConfigReader, family: FamilyTraits, hidden: int) -> dict[str, Any]:
+    made = {
+        "attention_scale": None,
+        "embedding_scale": 1.0,
+        "residual_scale": 1.0,
+        "transform": LogitTransform(),
+    }
+    if family.scales == "none":
+        return made
+    made["transform"] = LogitTransform.of(SimpleNamespace(**read.values))
+    if family.scales == "gemma":
+        return made | {
+            "attention_scale": read.number("query_pre_attn_scalar") ** -0.5,
+            "embedding_scale": hidden**0.5,
+        }
+    names = ("attention", "embedding", "residual")
+    return made | {f"{name}_scale": read.number(f"{name}_multiplier") for name in names}
+
+
+def _experts(read: _ConfigReader, family: FamilyTraits, layers: int) -> dict[str, Any]:
+    values = read.values
+    if family.experts is None:
+        names = ("num_experts", "experts_per_token", "expert_size", "swiglu_alpha", "swiglu_limit")
+        return {"expert_layers": (False,) * layers, "normed_experts": False, **dict.fromkeys(names, 0)}
+    count = read.size("num_local_experts" if "num_local_experts" in values else "num_experts")
+    every, without = values.get("decoder_sparse_step", 1), values.get("mlp_only_layers") or ()
+    return {
+        "expert_layers": tuple(i not in without and (i + 1) % every == 0 for i in range(layers)),
+        "num_experts": count,
+        "experts_per_token": min(read.size("num_experts_per_tok"), count),
+        "expert_size": read.size(family.experts.size),
+        "normed_experts": _switch(family.experts.normed, values.get("norm_topk_prob")),
+        "swiglu_alpha": values.get("swiglu_alpha", 0.0),
+        "swiglu_limit": values.get("swiglu_limit", 0.0),
+    }
 
 
 def _switch(switch: Switch, configured: object) -> bool:
     return switch == "always" or (switch == "config" and bool(configured))
 
 
-def _rope(read: _ConfigReader, family: FamilyTraits) -> RopeSettings:
-    rope = parse_rope(read.values, family.rope_theta, read.source)
-    if rope.kind not in ("default", "linear", "llama3") or rope.partial is not None:
+def _rope(read: _ConfigReader, family: FamilyTraits, layer_type: str) -> RopeSettings:
+    """RoPE of a layer type. Raises: UnsupportedError: a kind that is not computed."""
+    values: Mapping[str, Any] = read.values
+    if family.rope == "types" and layer_ropes(values):
+        values = {**values, "rope_parameters": layer_ropes(values).get(layer_type, {})}
+    rope = parse_rope(values, family.rope_theta, read.source)
+    problem = None
+    if rope.kind == "longrope":  # its frequencies follow the longest text of the pass
+        problem = "rope type longrope"
+    if rope.partial is not None and family.rope != "neighbours":
+        problem = f"partial_rotary_factor {rope.partial}"
+    if problem is not None:
         raise UnsupportedError(
-            "the lean decoder does not compute this RoPE",
-            got=f"rope type {rope.kind}, partial_rotary_factor {rope.partial or 1.0}",
-            expected="default, linear or llama3 over whole heads",
-            source=read.source,
+            "the lean decoder does not compute this RoPE of this family", got=problem, source=read.source
         )
     return rope
 
@@ -274,8 +463,9 @@ def _rope(read: _ConfigReader, family: FamilyTraits) -> RopeSettings:
 def _windows(read: _ConfigReader, family: FamilyTraits, layers: int) -> tuple[int | None, tuple[bool, ...]]:
     values = read.values
     window = values.get("sliding_window", family.sliding_window)
-    by_layer = family.windows == "layer_types"
-    if family.windows == "none" or window is None or (by_layer and not values.get("use_sliding_window")):
+    by_layer = family.windows in ("types", "switch")
+    off = family.windows == "switch" and not values.get("use_sliding_window")
+    if family.windows == "none" or window is None or off:
         window = None
     elif isinstance(window, bool) or not isinstance(window, int) or window <= 0:
         raise read.error("the model configuration's sliding_window is not a positive integer", repr(window))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ...ops.add_rms_norm import add_rms_norm
 from ...ops.rope_store import rope_store
 from ...ops.silu_mul import silu_mul
-from ..kv_cache import KVCache, Sight, sight_attention
+from ..kv_cache import KVCache, Sight, sight_attention, sight_bias
 from ..rope import apply_rope
-from .config import LeanConfig
+from .config import BEFORE, ExpertTraits, LeanConfig
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
@@ -27,21 +27,34 @@ def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
     return (wide * scale).to(x.dtype).mul_(weight)
 
 
+def one_plus_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
+    """:func:`rms_norm` times 1 + weight, which Gemma rounds last."""
+    wide = x.float()
+    wide = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt_()
+    return torch.addcmul(wide, wide, weight.float()).to(x.dtype)
+
+
 def activation(name: str, x: Tensor) -> Tensor:
-    """``silu``, or ``relu2``: the square of ReLU (So et al., 2021)."""
-    return F.silu(x) if name == "silu" else F.relu(x).square_()
+    """``silu``; ``relu2``: the square of ReLU (So et al., 2021); ``gelu_tanh``."""
+    if name == "silu":
+        return F.silu(x)
+    return F.gelu(x, approximate="tanh") if name == "gelu_tanh" else F.relu(x).square_()
 
 
 class StepInputs(NamedTuple):
     """What all layers of one forward pass share.
 
-    ``eps`` 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D); ``slots`` (T,) or (B, T) that this pass writes; ``bias`` and
+    ``eps`` 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D), ``near_cos`` and ``near_sin`` those of sliding layers;
+    ``partners`` (D,) of other pairs than rotate-half's; ``slots`` (T,) or (B, T) that this pass writes; ``bias`` and
     ``window_bias`` (T, view) or (B, 1, T, view): 0 if visible, else the lowest finite number; or a ``Sight``.
     """
 
     eps: Tensor
     cos: Tensor
     sin: Tensor
+    near_cos: Tensor
+    near_sin: Tensor
+    partners: Tensor | None
     cache: KVCache
     slots: Tensor
     bias: Tensor | Sight
@@ -54,10 +67,13 @@ def sum_and_norm(change: Tensor | None, x: Tensor, weight: Tensor, eps: float) -
 
 
 def fits_ops(config: LeanConfig) -> bool:
-    """Whether :meth:`LeanLayer.on_ops` computes this family: norms before the blocks, SwiGLU, no norms within."""
+    """Whether :meth:`LeanLayer.on_ops` computes this family: norms before the blocks, SwiGLU or experts, no norms
+    within, one RoPE of rotate-half in all layers, no sinks, nothing scaled on its way to the residual sum."""
     family = config.family
-    pre = family.norm_placement == "pre" and family.qk_norm in (None, "head")
-    return pre and not family.sub_norms and config.hidden_act == "silu"
+    norms = family.norms == BEFORE and family.qk_norm in (None, "head") and not family.sub_norms
+    rope = all(config.rotated_layers) and family.rope in ("halves", "some")
+    plain = not family.one_plus and not family.sinks and config.residual_scale == 1.0
+    return norms and rope and plain and config.hidden_act == "silu"
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
@@ -71,28 +87,36 @@ class LeanLayer(nn.Module):
     Which parameters exist follows the family's traits. ``checkpoint_views`` fills them.
     """
 
-    def __init__(self, config: LeanConfig, sliding: bool, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, config: LeanConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         self.config = config
-        self.sliding = sliding
+        self.sliding = config.sliding_layers[index]
+        self.rotated = config.rotated_layers[index]
+        self.experts = config.family.experts if config.expert_layers[index] else None
         hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
         self.q_width, self.kv_width = config.num_heads * head, config.num_kv_heads * head
         self.qkv_widths = (self.q_width, self.kv_width, self.kv_width)
-        self._window = config.sliding_window if sliding else None
+        self._window = config.sliding_window if self.sliding else None
+        self._norm = one_plus_norm if config.family.one_plus else rms_norm
+        self._sinks = config.family.sinks
+        self._plain = config.family.norms == BEFORE and config.residual_scale == 1.0
         shapes: dict[str, tuple[int, ...]] = {
             "qkv": (sum(self.qkv_widths), hidden),
             "o": (hidden, self.q_width),
-            "gate_up": (2 * inner, hidden),
-            "down": (hidden, inner),
-            "attention_norm": (hidden,),
-            "mlp_norm": (hidden,),
         }
+        if self.experts is None:
+            shapes |= {"gate_up": (2 * inner, hidden), "down": (hidden, inner)}
+        else:
+            shapes |= self._expert_shapes(self.experts.clamped)
+        shapes |= {name: (hidden,) for name, target in self._block_norms().items() if target is not None}
         if config.qkv_bias:
             shapes["qkv_bias"] = (sum(self.qkv_widths),)
         if config.o_bias:
             shapes["o_bias"] = (hidden,)
         if config.mlp_bias:
             shapes |= {"gate_up_bias": (2 * inner,), "down_bias": (hidden,)}
+        if config.family.sinks:
+            shapes["sinks"] = (config.num_heads,)
         if config.family.qk_norm == "head":
             shapes["qk_norm"] = (config.num_heads + config.num_kv_heads, head)
         if config.family.qk_norm == "all":
@@ -102,13 +126,37 @@ class LeanLayer(nn.Module):
         for name, shape in shapes.items():
             self.register_parameter(name, frozen(torch.empty(shape, dtype=dtype, device=device)))
 
-    def checkpoint_views(self) -> dict[str, tuple[Tensor, ...]]:
-        """Hugging Face tensor name (below ``model.layers.i.``) -> the parts of a parameter that it fills."""
+    def _block_norms(self) -> dict[str, str | None]:
+        names = ("attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")
+        return dict(zip(names, self.config.family.norms))
+
+    def _expert_shapes(self, clamped: bool) -> dict[str, tuple[int, ...]]:
+        c = self.config
+        count, hidden, inner = c.num_experts, c.hidden_size, c.expert_size
+        shapes: dict[str, tuple[int, ...]] = {"router": (count, hidden)}
+        if not clamped:
+            return shapes | {"experts_in": (count, 2 * inner, hidden), "experts_out": (count, hidden, inner)}
+        shapes |= {"router_bias": (count,), "experts_in": (count, hidden, 2 * inner)}
+        shapes |= {"experts_in_bias": (count, 2 * inner), "experts_out": (count, inner, hidden)}
+        return shapes | {"experts_out_bias": (count, hidden)}
+
+    def checkpoint_views(self, loaded: bool = False) -> dict[str, tuple[Tensor, ...]]:
+        """Hugging Face tensor name (below ``model.layers.i.``) -> the parts of a parameter that it fills.
+
+        Args:
+            loaded: as Transformers has them once loaded; it joins experts that the checkpoint has one by one.
+        """
         own = {name: parameter.data for name, parameter in self.named_parameters()}
         views: dict[str, tuple[Tensor, ...]] = {}
-        fused = {
+        gate_up: tuple[tuple[str, ...], tuple[int, ...]] = (
+            ("mlp.gate_proj", "mlp.up_proj"),
+            (self.config.intermediate_size,) * 2,
+        )
+        if self.config.family.fused_gate_up:
+            gate_up = (("mlp.gate_up_proj",), (2 * self.config.intermediate_size,))
+        fused: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
             "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), self.qkv_widths),
-            "gate_up": (("mlp.gate_proj", "mlp.up_proj"), (self.config.intermediate_size,) * 2),
+            "gate_up": gate_up,
             "o": (("self_attn.o_proj",), (self.config.hidden_size,)),
             "down": (("mlp.down_proj",), (self.config.hidden_size,)),
         }
@@ -117,10 +165,7 @@ class LeanLayer(nn.Module):
                 if name + end in own:
                     parts = own[name + end].split(widths)
                     views |= {f"{target}.{suffix}": (part,) for target, part in zip(targets, parts)}
-        post = self.config.family.norm_placement == "post"
-        norms = {
-            "attention_norm": "post_attention_layernorm" if post else "input_layernorm",
-            "mlp_norm": "post_feedforward_layernorm" if post else "post_attention_layernorm",
+        norms = self._block_norms() | {
             "q_norm": "self_attn.q_norm",
             "k_norm": "self_attn.k_norm",
             "attention_sub_norm": "self_attn.attn_sub_norm",
@@ -132,6 +177,27 @@ class LeanLayer(nn.Module):
             rows = own["qk_norm"].unbind(0)
             views["self_attn.q_norm.weight"] = rows[: self.config.num_heads]
             views["self_attn.k_norm.weight"] = rows[self.config.num_heads :]
+        if "sinks" in own:
+            views["self_attn.sinks"] = (own["sinks"],)
+        if self.experts is not None:
+            views |= self._expert_views(self.experts, own, loaded)
+        return views
+
+    def _expert_views(
+        self, experts: ExpertTraits, own: dict[str, Tensor], loaded: bool
+    ) -> dict[str, tuple[Tensor, ...]]:
+        router = experts.router if loaded else experts.stored_router or experts.router
+        views: dict[str, tuple[Tensor, ...]] = {f"{router}.weight": (own["router"],)}
+        if "router_bias" in own:
+            views[f"{router}.bias"] = (own["router_bias"],)
+        if loaded or experts.stored is None:
+            names = {"experts_in": "gate_up_proj", "experts_out": "down_proj"}
+            names |= {f"{name}_bias": f"{target}_bias" for name, target in names.items()}
+            return views | {f"mlp.experts.{names[name]}": (own[name],) for name in names if name in own}
+        folder, gate, up, down = experts.stored
+        for index, (wide, narrow) in enumerate(zip(own["experts_in"], own["experts_out"])):
+            parts = dict(zip((gate, up), wide.chunk(2))) | {down: narrow}
+            views |= {f"{folder}.{index}.{name}.weight": (part,) for name, part in parts.items()}
         return views
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -140,12 +206,19 @@ class LeanLayer(nn.Module):
 
     def forward(self, x: Tensor, index: int, step: StepInputs) -> Tensor:
         """(B * T, H) residual stream in -> out; writes layer ``index`` of the cache."""
-        w, eps = self._tensors(), step.eps
-        if self.config.family.norm_placement == "pre":
-            x = x + self._attend(rms_norm(x, w["attention_norm"], eps), index, step)
-            return x + self._mlp(rms_norm(x, w["mlp_norm"], eps), eps)
-        x = x + rms_norm(self._attend(x, index, step), w["attention_norm"], eps)
-        return x + rms_norm(self._mlp(x, eps), w["mlp_norm"], eps)
+        w, eps, norm = self._tensors(), step.eps, self._norm
+        if self._plain:
+            x = x + self._attend(norm(x, w["attention_norm"], eps), index, step)
+            return x + self._mlp(norm(x, w["mlp_norm"], eps), eps)
+        scale = self.config.residual_scale
+        for block in ("attention", "mlp"):
+            before, after = w.get(f"{block}_norm"), w.get(f"{block}_out_norm")
+            y = x if before is None else norm(x, before, eps)
+            y = self._attend(y, index, step) if block == "attention" else self._mlp(y, eps)
+            if after is not None:
+                y = norm(y, after, eps)
+            x = x + (y if scale == 1.0 else y * scale)
+        return x
 
     def on_ops(
         self, change: Tensor | None, x: Tensor, index: int, step: StepInputs, sight: Sight
@@ -164,9 +237,12 @@ class LeanLayer(nn.Module):
         keys, values = cache.k_layers[index], cache.v_layers[index]
         cos, sin, norm = step.cos.squeeze(2), step.sin.squeeze(2), w.get("qk_norm")  # (B, T, D)
         q = rope_store(qkv, cos, sin, keys, values, step.slots, heads=config.num_heads, qk_norm=norm, eps=eps)
-        attended = sight_attention(q, keys, values, sight, self._window).flatten(0, 1).flatten(1)
+        attended = sight_attention(q, keys, values, sight, self._window, config.attention_scale)
+        attended = attended.flatten(0, 1).flatten(1)
         attended = F.linear(attended, w["o"], w.get("o_bias"))
         normed, x = add_rms_norm(attended, x, w["mlp_norm"], eps)
+        if self.experts is not None:
+            return self._pass_experts(normed, self.experts.clamped), x
         inner = silu_mul(F.linear(normed, w["gate_up"], w.get("gate_up_bias")))
         return F.linear(inner, w["down"], w.get("down_bias")), x
 
@@ -178,20 +254,30 @@ class LeanLayer(nn.Module):
         qk, v = qkv.split((self.q_width + self.kv_width, self.kv_width), -1)
         if config.family.qk_norm == "all":
             q, k = qk.split((self.q_width, self.kv_width), -1)
-            qk = torch.cat((rms_norm(q, w["q_norm"], eps), rms_norm(k, w["k_norm"], eps)), -1)
+            qk = torch.cat((self._norm(q, w["q_norm"], eps), self._norm(k, w["k_norm"], eps)), -1)
         qk = qk.view(batch, length, heads + kv_heads, head_dim)
         if config.family.qk_norm == "head":
-            qk = rms_norm(qk, w["qk_norm"], eps)
-        q, k = apply_rope(qk, step.cos, step.sin).transpose(1, 2).split((heads, kv_heads), 1)
+            qk = self._norm(qk, w["qk_norm"], eps)
+        if self.rotated:
+            cos, sin = (step.near_cos, step.near_sin) if self.sliding else (step.cos, step.sin)
+            qk = apply_rope(qk, cos, sin, step.partners)
+        q, k = qk.transpose(1, 2).split((heads, kv_heads), 1)
         v = v.view(batch, length, kv_heads, head_dim).transpose(1, 2)
         keys, values = step.cache.write(index, k, v, step.slots)
-        bias = step.window_bias if self.sliding else step.bias
-        if isinstance(bias, Sight):
-            out = sight_attention(q.transpose(1, 2), keys, values, bias, self._window)
+        bias, scale = step.window_bias if self.sliding else step.bias, config.attention_scale
+        if self._sinks:
+            out = sink_attention(q, keys, values, bias, w["sinks"], self._window, scale)
+        elif isinstance(bias, Sight):
+            out = sight_attention(q.transpose(1, 2), keys, values, bias, self._window, scale)
         else:
             view = bias.shape[-1]
             out = F.scaled_dot_product_attention(
-                q, keys[:, :, :view], values[:, :, :view], attn_mask=bias, enable_gqa=heads != kv_heads
+                q,
+                keys[:, :, :view],
+                values[:, :, :view],
+                attn_mask=bias,
+                scale=scale,
+                enable_gqa=heads != kv_heads,
             ).transpose(1, 2)
         out = out.reshape(batch * length, self.q_width)
         if config.family.sub_norms:
@@ -199,9 +285,70 @@ class LeanLayer(nn.Module):
         return F.linear(out, w["o"], w.get("o_bias"))
 
     def _mlp(self, x: Tensor, eps: Tensor) -> Tensor:
+        if self.experts is not None:
+            return self._pass_experts(x, self.experts.clamped)
         config, w = self.config, self._tensors()
         gate, up = F.linear(x, w["gate_up"], w.get("gate_up_bias")).chunk(2, -1)
         inner = activation(config.hidden_act, gate).mul_(up)
         if config.family.sub_norms:
             inner = rms_norm(inner, w["mlp_sub_norm"], eps)
         return F.linear(inner, w["down"], w.get("down_bias"))
+
+    def _pass_experts(self, x: Tensor, clamped: bool) -> Tensor:
+        """Each token's experts, weighted: (R, H) -> (R, H), rows sorted by expert and no shape that depends on them.
+
+        Source: Switch Transformers (Fedus et al., 2021), equations 1 and 2, with the experts of the k highest logits.
+        """
+        config, w, count = self.config, self._tensors(), self.config.experts_per_token
+        scores = F.linear(x, w["router"], w.get("router_bias")).float()
+        if not config.normed_experts:
+            scores = scores.softmax(-1)
+        weights, chosen = scores.topk(count, -1)  # (R, k)
+        weights = (weights.softmax(-1) if config.normed_experts else weights).to(x.dtype)
+        experts, order = chosen.flatten().sort()
+        ends = torch.searchsorted(
+            experts, torch.arange(config.num_experts, device=x.device), right=True, out_int32=True
+        )
+        rows, wide, narrow = x[order // count], w["experts_in"], w["experts_out"]
+        if clamped:
+            inner = F.grouped_mm(rows, wide, offs=ends) + w["experts_in_bias"][experts]
+            gate = inner[:, ::2].clamp(max=config.swiglu_limit)
+            up = inner[:, 1::2].clamp(-config.swiglu_limit, config.swiglu_limit)
+            inner = (up + 1) * (gate * torch.sigmoid(gate * config.swiglu_alpha))
+            out = F.grouped_mm(inner, narrow, offs=ends) + w["experts_out_bias"][experts]
+        else:
+            gate, up = F.grouped_mm(rows, wide.transpose(1, 2), offs=ends).chunk(2, -1)
+            inner = activation(config.hidden_act, gate).mul_(up)
+            out = F.grouped_mm(inner, narrow.transpose(1, 2), offs=ends)
+        out = torch.empty_like(out).index_copy_(0, order, out).unflatten(0, (-1, count))  # (R, k, H)
+        return (out * weights[..., None]).sum(1)
+
+
+def sink_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    seen: Tensor | Sight,
+    sinks: Tensor,
+    window: int | None,
+    scale: float | None,
+) -> Tensor:
+    """Attention whose softmax has one more logit a head, which takes weight and gives nothing: (B, T, h, D).
+
+    Args:
+        q: (B, h, T, D); keys, values: (B, kv, S, D).
+        seen: additive (T, view) or (B, 1, T, view), or a ``Sight``.
+        sinks: (h,).
+
+    Source: gpt-oss's model card (OpenAI, 2025).
+    """
+    if isinstance(seen, Sight):
+        seen = sight_bias(seen, keys.shape[2], window, q.dtype)
+    (batch, heads, count, size), view, kv_heads = q.shape, seen.shape[-1], keys.shape[1]
+    grouped = q.reshape(batch, kv_heads, -1, size)  # (B, kv, group * T, D)
+    scores = (grouped @ keys[:, :, :view].transpose(2, 3)).view(batch, heads, count, view)
+    scores = scores * (size**-0.5 if scale is None else scale) + seen
+    sink = sinks.view(1, -1, 1, 1).expand(batch, -1, count, 1)
+    weights = torch.cat((scores, sink), -1).softmax(-1, dtype=torch.float32)[..., :-1].to(q.dtype)
+    out = weights.reshape(batch, kv_heads, -1, view) @ values[:, :, :view]
+    return out.view(batch, heads, count, size).transpose(1, 2)

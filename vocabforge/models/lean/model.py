@@ -1,6 +1,6 @@
 """The lean decoder model: a Hugging Face causal LM without Hugging Face's per-call cost.
 
-One class serves every family of ``lean_config.FAMILIES``. All shapes are static and nothing reads a tensor's value on
+One class serves every family of ``lean.config.FAMILIES``. All shapes are static and nothing reads a tensor's value on
 the host, so a forward pass can be captured in a CUDA graph. Over a target that Hugging Face has loaded, the weights are
 held once: each fused lean matrix is filled, and Hugging Face's parameters become views of it.
 """
@@ -19,13 +19,20 @@ from ...core.errors import MismatchError, UnsupportedError
 from .. import checkpoint
 from ..checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
 from ..kv_cache import KVCache, Sight
-from ..rope import inverse_frequencies, rope_at
+from ..rope import (
+    RopeSettings,
+    attention_factor,
+    inverse_frequencies,
+    rope_at,
+    rotated_size,
+    rotation_partners,
+)
 from ..target.hf import HFTarget
 from ..target.interface import TargetOutput
 from ..target.load import read_target_config
-from ..target.logits import IDENTITY, LogitTransform
+from ..target.logits import LogitTransform
 from .config import LeanConfig
-from .layers import LeanLayer, StepInputs, fits_ops, frozen, rms_norm, sum_and_norm
+from .layers import LeanLayer, StepInputs, fits_ops, frozen, one_plus_norm, rms_norm, sum_and_norm
 
 
 class LeanModel(nn.Module):
@@ -35,6 +42,8 @@ class LeanModel(nn.Module):
     """
 
     inverse: Tensor
+    near_inverse: Tensor
+    partners: Tensor | None
     eps: Tensor
 
     def __init__(
@@ -53,12 +62,29 @@ class LeanModel(nn.Module):
         self.embedding = frozen(torch.empty(shape, dtype=dtype, device=device))
         own = not config.tie_word_embeddings if own_lm_head is None else own_lm_head
         self.lm_head = frozen(torch.empty(shape, dtype=dtype, device=device)) if own else None
-        self.layers = nn.ModuleList(LeanLayer(config, s, dtype, device) for s in config.sliding_layers)
+        self.layers = nn.ModuleList(LeanLayer(config, i, dtype, device) for i in range(config.num_layers))
         self.norm = frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
-        inverse = inverse_frequencies(config.rope, config.head_dim)
-        self.register_buffer("inverse", inverse.to(device), persistent=False)
-        self.register_buffer("eps", torch.tensor(config.rms_norm_eps, device=device), persistent=False)
+        self._norm = one_plus_norm if config.family.one_plus else rms_norm
+        self._plain_rope = config.family.rope in ("halves", "some") and config.rope.kind != "yarn"
+        # Rounded, as Gemma has it.
+        self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
+        self._make_buffers(device)
         self.eval()
+
+    def _make_buffers(self, device: torch.device) -> None:
+        config, size = self.config, self.config.head_dim
+        near = config.near_rope or config.rope
+        partners = rotation_partners(
+            rotated_size(config.rope, size), size, interleaved=config.family.rope == "neighbours"
+        )
+        made = {
+            "inverse": inverse_frequencies(config.rope, size),
+            "near_inverse": inverse_frequencies(near, size),
+            "partners": partners,
+            "eps": torch.tensor(config.rms_norm_eps),
+        }
+        for name, value in made.items():
+            self.register_buffer(name, None if value is None else value.to(device), persistent=False)
 
     @property
     def lm_head_weight(self) -> Tensor:
@@ -75,8 +101,8 @@ class LeanModel(nn.Module):
 
     @property
     def transform(self) -> LogitTransform:
-        """None of the lean families has one."""
-        return IDENTITY
+        """Of the LM head's output."""
+        return self.config.transform
 
     def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
         """A cache of this model's sizes, dtype and device."""
@@ -85,7 +111,8 @@ class LeanModel(nn.Module):
 
     def embed(self, ids: Tensor) -> Tensor:
         """(B, T) ids -> (B, T, H) input embeddings."""
-        return F.embedding(ids, self.embedding)
+        x = F.embedding(ids, self.embedding)
+        return x if self._embedding_scale == 1.0 else x * self._embedding_scale
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) hidden states after the final norm -> (..., V)."""
@@ -126,10 +153,14 @@ class LeanModel(nn.Module):
             and mask.shape[-1] > config.sliding_window
         ):
             raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
-        cos, sin = rope_at(positions.unsqueeze(2), self.inverse, self.dtype)  # (B, T, 1, D)
+        cos, sin = self._rotation(positions, self.inverse, config.rope)
+        near = cos, sin
+        if config.near_rope is not None:
+            near = self._rotation(positions, self.near_inverse, config.near_rope)
+        partners = None if self._plain_rope else self.partners
         bias = mask if isinstance(mask, Sight) else self._additive(mask)
         window_bias = bias if window_mask is None else self._additive(window_mask)
-        step = StepInputs(self.eps, cos, sin, cache, slots, bias, window_bias)
+        step = StepInputs(self.eps, cos, sin, *near, partners, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
         x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
         run = layers or range(len(self.layers))
@@ -141,6 +172,19 @@ class LeanModel(nn.Module):
         shape = ids.shape
         return TargetOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
 
+    def _rotation(self, positions: Tensor, inverse: Tensor, rope: RopeSettings) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines (B, T, 1, D) of positions (B, T)."""
+        if self._plain_rope:
+            return rope_at(positions.unsqueeze(2), inverse, self.dtype)
+        return rope_at(
+            positions.unsqueeze(2),
+            inverse,
+            self.dtype,
+            scale=attention_factor(rope),
+            size=self.config.head_dim,
+            interleaved=self.config.family.rope == "neighbours",
+        )
+
     def _stack(
         self, x: Tensor, layers: range, step: StepInputs, wanted: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, Tensor]]:
@@ -151,7 +195,7 @@ class LeanModel(nn.Module):
             x = stack[index].forward(x, index, step)
             if index in wanted:
                 outputs[index] = x
-        return rms_norm(x, self.norm, self.eps), outputs
+        return self._norm(x, self.norm, self.eps), outputs
 
     def _on_ops(
         self, x: Tensor, layers: range, step: StepInputs, sight: Sight, wanted: tuple[int, ...]
@@ -174,8 +218,12 @@ class LeanModel(nn.Module):
         bias = torch.zeros_like(mask, dtype=self.dtype).masked_fill_(~mask, torch.finfo(self.dtype).min)
         return bias if mask.dim() == 2 else bias.unsqueeze(1)  # (B, 1, T, view)
 
-    def checkpoint_views(self) -> dict[str, tuple[Tensor, ...]]:
-        """Hugging Face tensor name -> the parts of a parameter that it fills, each a copy of it."""
+    def checkpoint_views(self, loaded: bool = False) -> dict[str, tuple[Tensor, ...]]:
+        """Hugging Face tensor name -> the parts of a parameter that it fills, each a copy of it.
+
+        Args:
+            loaded: names as Transformers has them once loaded, which are not always those of the checkpoint.
+        """
         views: dict[str, tuple[Tensor, ...]] = {
             checkpoint.EMBEDDING: (self.embedding.data,),
             checkpoint.FINAL_NORM: (self.norm.data,),
@@ -184,7 +232,7 @@ class LeanModel(nn.Module):
             views[checkpoint.LM_HEAD] = (self.lm_head.data,)
         for index, layer in enumerate(self._layers()):
             prefix = f"model.layers.{index}."
-            views |= {prefix + name: parts for name, parts in layer.checkpoint_views().items()}
+            views |= {prefix + name: parts for name, parts in layer.checkpoint_views(loaded).items()}
         return views
 
 
@@ -241,14 +289,12 @@ def share_target(target: HFTarget) -> LeanModel:
         model.norm = frozen(parameters[FINAL_NORM].data)
         if model.lm_head is not None:
             model.lm_head = frozen(parameters[LM_HEAD].data)
-        inverse = inverse_frequencies(config.rope, config.head_dim)
-        model.inverse = inverse.to(weight.device)
-        model.eps = torch.tensor(config.rms_norm_eps, device=weight.device)
+        model._make_buffers(weight.device)
         for index, layer in enumerate(model._layers()):
             for name, parameter in list(layer.named_parameters()):
                 empty = torch.empty(parameter.shape, dtype=weight.dtype, device=weight.device)
                 layer.register_parameter(name, frozen(empty))
-            for name, parts in layer.checkpoint_views().items():
+            for name, parts in layer.checkpoint_views(loaded=True).items():
                 theirs = parameters[f"model.layers.{index}.{name}"]
                 for part in parts:
                     part.copy_(theirs.data)
@@ -284,7 +330,7 @@ def _check_whole(parameters: Mapping[str, Tensor], source: object) -> None:
 
 
 def _check_names(model: LeanModel, parameters: Mapping[str, Tensor], source: object) -> None:
-    wanted = {name: tuple(parts[0].shape) for name, parts in model.checkpoint_views().items()}
+    wanted = {name: tuple(parts[0].shape) for name, parts in model.checkpoint_views(loaded=True).items()}
     found = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
     if wanted != found:
         different = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
