@@ -230,3 +230,30 @@ def test_eval_with_bad_input(pristine: World, tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text("not json\n")
     assert_user_error(invoke("eval", *target, *drafter, *common), 1, "q.jsonl")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_device_map_suits_the_transformers_backend_alone(world: World) -> None:
+    result = invoke(
+        "generate",
+        "--target",
+        world.target,
+        "--device-map",
+        "auto",
+        "--target-backend",
+        "lean",
+        "--prompt",
+        "hi",
+    )
+    assert_user_error(result, 2, "one device")
+    result = invoke(
+        "generate",
+        "--target",
+        world.target,
+        "--device-map",
+        '{"": "cpu"}',
+        "--prompt",
+        "hi",
+        "--device",
+        "cpu",
+    )
+    assert result.exit_code == 0

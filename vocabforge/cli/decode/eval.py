@@ -161,7 +161,15 @@ def evaluate(
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
         recipe, models = _recipe_of(grid, target, tokenizer, passes, device=device, sampled=sampled)
-    made = recipe_methods(recipe, methods.method, device=device, wrap=wrap, sampled=sampled, models=models)
+    made = recipe_methods(
+        recipe,
+        methods.method,
+        device=device,
+        wrap=wrap,
+        sampled=sampled,
+        models=models,
+        device_map=passes.device_map,
+    )
     provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
     handling = OutputOptions(
         overwrite=ending.overwrite,
@@ -195,7 +203,14 @@ def _recipe_of(
 
     # Before anything is loaded.
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
-    models = Models(target, tokenizer, device=device, dtype=passes.dtype, backend=passes.target_backend)
+    models = Models(
+        target,
+        tokenizer,
+        device=device,
+        dtype=passes.dtype,
+        backend=passes.target_backend,
+        device_map=passes.device_map,
+    )
     specs = grid_specs(models, grid, sampled=sampled)
     values = {
         "target": target,

@@ -60,6 +60,7 @@ def generate(
         device=passes.device,
         dtype=passes.dtype,
         backend=passes.target_backend,
+        device_map=passes.device_map,
     )
     method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
     asked = _Asked(load_tokenizer(request.tokenizer or request.target), request.prompt, request.prompt_format)

@@ -31,6 +31,9 @@ class PassOptions(StrictModel):
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
     dtype: str = option("float32", "float32, bfloat16 or float16.")
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    device_map: str | None = option(
+        None, "A target larger than one device: `auto` (over GPUs and CPU), or JSON of modules and devices."
+    )
     target_backend: Backend = option(
         "auto",
         "Code that computes the target: lean (ours), transformers (its own) or auto: lean where it knows the "

@@ -54,6 +54,7 @@ def recipe_methods(
     wrap: Wrap | None = None,
     sampled: bool = False,
     models: Models | None = None,
+    device_map: str | None = None,
 ) -> list[Method]:
     """Plain decoding, then the methods of a recipe in its order.
 
@@ -84,6 +85,7 @@ def recipe_methods(
             device=device,
             dtype=recipe.dtype,
             backend=recipe.target_backend,
+            device_map=device_map,
         )
     return build_methods(models, wanted, wrap=wrap, sampled=sampled)
 

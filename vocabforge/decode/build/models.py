@@ -34,7 +34,8 @@ class Models:
     """A target, and what drafts for it: loaded when first asked for, then kept, in one dtype (of ``DTYPES``).
 
     ``built`` are draft heads over an exact head, by what was asked for; ``bridges`` lie between the target's vocabulary
-    and another one, by its fingerprint and the saved overlap. ``backend`` computes the target (``models/backends.py``).
+    and another one, by its fingerprint and the saved overlap. ``backend`` and ``device_map``: see
+    :func:`~vocabforge.models.backends.load_decoding_target`.
     """
 
     def __init__(
@@ -45,12 +46,17 @@ class Models:
         device: str | None = None,
         dtype: str = "float32",
         backend: Backend = "auto",
+        device_map: str | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
         self.target = target
         self.model: Target = load_decoding_target(
-            target, backend, dtype=DTYPES[dtype], device=choose_device(device)
+            target,
+            backend,
+            dtype=DTYPES[dtype],
+            device=choose_device(device),
+            device_map=device_map,
         )
         self.tokenizer: TextTokenizer = load_tokenizer(tokenizer or target)
         check_tokenizer_fits(

@@ -18,13 +18,13 @@ from ..run.settings import run_files
 from .answers import MethodRows, read_method
 from .schema import (
     BenchmarkFacts,
+    EvaluatedTarget,
     FailureRow,
     MethodResults,
     Outputs,
     Quality,
     Results,
     Settings,
-    Target,
     VocabularyFacts,
 )
 from .summary import retokenised_counts, summarise_runs
@@ -63,7 +63,7 @@ def build_results(
     return Results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        target=Target(
+        target=EvaluatedTarget(
             name=provenance.target,
             fingerprint=provenance.fingerprint,
             tokenizer=provenance.tokenizer,

@@ -214,7 +214,7 @@ class FailureRow(Strict):
     reason: str
 
 
-class Target(Strict):
+class EvaluatedTarget(Strict):
     """The model; ``fingerprint`` is the hash of its weights' files, ``tokenizer`` that of tokenizer and template."""
 
     name: str
@@ -263,7 +263,7 @@ class Results(Strict):
     schema_version: Literal[2, 3] = 3
     vocabforge: str
     created: str
-    target: Target
+    target: EvaluatedTarget
     benchmark: BenchmarkFacts
     answered: int
     resumed: int

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin
 
 from ...core.errors import DataError
-from .replay import Replay
+from .replay import StateReplay
 
 
 class Place:
@@ -203,7 +203,7 @@ class SlotCache(Cache):
         config: Any,
         batch: int,
         capacity: int,
-        replay: Replay | None = None,
+        replay: StateReplay | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.place = Place(batch, capacity)

@@ -21,7 +21,7 @@ from ..target.load import Placement, load_causal_lm, whole_weight
 from ..target.logits import LogitTransform
 from ..target.stack import find_stack
 from .cache import RowOfSlots, SlotCache, rows_of
-from .replay import Replay
+from .replay import StateReplay
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 _FAR = 1 << 20  # positions of a model that names no limit
@@ -114,7 +114,7 @@ class TransformersModel:
         self._hooked: set[int] = set()
         probe = SlotCache(text, 1, 1)
         self.config = _sizes(model, text, self.head, probe, self._mask_keys, source)
-        self._replay = Replay(model) if self.config.recurrent else None
+        self._replay = StateReplay(model) if self.config.recurrent else None
         self._check()
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .cache import SlotCache
 
 
-class Replay:
+class StateReplay:
     """The recurrent mixers of a model, and what the last pass fed them.
 
     Args:
