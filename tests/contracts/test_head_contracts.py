@@ -95,20 +95,24 @@ def test_topk_equals_the_dense_reference_row_by_row(kind: str, ids, k: int) -> N
 def test_the_targets_transform_stands_before_the_softmax(kind: str, ops: bool) -> None:
     transform = LogitTransform(scale=0.8, softcap=3.0)
     options = dataclasses.replace(OPTIONS.get(kind, HeadOptions()), ops=ops)
-    case = make_case(kind, options=options, transform=transform)
+    plain, case = make_case(kind, options=options), make_case(kind, options=options, transform=transform)
     dense = case.head.log_probs(case.hidden, case.state)
-    logits = 3 * torch.tanh(0.8 * case.hidden @ case.base.weight.T / 3)[:, case.head.target_ids]
-    expected = logits.masked_fill(dense.isneginf(), -torch.inf).log_softmax(-1)
-    torch.testing.assert_close(dense, expected, rtol=0, atol=1e-5)
     for row in range(len(case.hidden)):
         one = slice(row, row + 1)
-        logprobs, tokens = case.head.topk(case.hidden[one], 5, case.state.part(one))
+        asked = case.hidden[one], 5, case.state.part(one)
+        (before, ids), (after, _) = plain.head.scores(*asked), case.head.scores(*asked)
+        known = before.isfinite()
+        assert torch.equal(after.isfinite(), known)
+        torch.testing.assert_close(after[known], 3 * torch.tanh(0.8 * before[known] / 3), rtol=0, atol=1e-5)
+        at = torch.searchsorted(case.head.target_ids, ids.flatten())
+        inside = dense[row, at].isfinite() & known[0]
+        assert inside.sum() == dense[row].isfinite().sum()
+        torch.testing.assert_close(
+            dense[row, at][inside], after[0][inside].log_softmax(-1), rtol=0, atol=1e-5
+        )
+        logprobs, tokens = case.head.topk(*asked)
         places = torch.searchsorted(case.head.target_ids, tokens[0])
         torch.testing.assert_close(logprobs[0], dense[row, places], rtol=0, atol=1e-5)
-        found, ids = case.head.scores(case.hidden[one], 5, case.state.part(one))
-        at = torch.searchsorted(case.head.target_ids, ids.flatten())
-        scored = found[0].isfinite()
-        torch.testing.assert_close(found[0][scored], logits[row, at][scored], rtol=0, atol=1e-5)
 
 
 @over_heads

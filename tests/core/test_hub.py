@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.worlds import ROOT, cached_model
+from vocabforge.core.config import ModelPath
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.core.hub import ModelPath, hub_name, model_folder, model_name
+from vocabforge.core.hub import hub_name, model_folder, model_name
 
 COMMIT, OLDER = "a" * 40, "b" * 40
 FILES = {

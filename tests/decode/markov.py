@@ -80,6 +80,7 @@ class MarkovTarget(LeanModel):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         nn.Module.__init__(self)
+        self._embedding_scale = 1.0
         self.vocab, self.states = vocab, vocab * CHECK
         self.size = vocab + layers * self.states + 1
         self.broken = self.size - 1

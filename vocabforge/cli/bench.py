@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from ..core.config import Positive, StrictModel
+from ..core.config import Positive, StrictModel, TokenizerPath
 from ..core.console import DataTable
 from ..core.errors import UsageError
-from ..core.hub import TokenizerPath
 from ..core.registry import resolve
 from ..core.values import sizes_in, words_in
 from .app import JsonOption, echo, print_json, stdout_console

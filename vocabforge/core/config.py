@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from .errors import ConfigError, closest
+from .hub import hub_name, model_folder
 from .values import yaml_pair
 
 Positive = Annotated[int, Field(gt=0)]
+_RECORDED = PlainSerializer(hub_name, return_type=str, when_used="json")
+# A folder, or a name of the Hub; of a tokenizer no weights are fetched.
+ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]
+TokenizerPath = Annotated[Path, AfterValidator(partial(model_folder, weights=False)), _RECORDED]
 
 
 class StrictModel(BaseModel):

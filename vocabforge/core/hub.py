@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, PlainSerializer
+from typing import Any
 
 from .distributed import rank
 from .errors import DataError, VocabForgeError
@@ -139,9 +136,3 @@ def model_name(path: Path) -> str:
     """The last part of a model's name."""
     found = _SNAPSHOT.search(path.as_posix())
     return path.resolve().name if found is None else found[2]
-
-
-_RECORDED = PlainSerializer(hub_name, return_type=str, when_used="json")
-# Types of options and keys: a folder, or a name of the Hub; of a tokenizer no weights are fetched.
-ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]
-TokenizerPath = Annotated[Path, AfterValidator(partial(model_folder, weights=False)), _RECORDED]

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..capture.config import CaptureConfig
-from ..core.config import Positive, StrictModel, without_removed
+from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, without_removed
 from ..core.errors import did_you_mean
-from ..core.hub import ModelPath, TokenizerPath
 
 
 class DataConfig(StrictModel):

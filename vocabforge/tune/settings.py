@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..core.config import StrictModel
+from ..core.config import ModelPath, StrictModel, TokenizerPath
 from ..core.errors import UsageError
-from ..core.hub import ModelPath, TokenizerPath
 from ..core.values import Backend, labelled, sizes_in, words_in
 from ..decode.build.spec import MethodSpec, option_of
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import StrictModel
+from ...core.config import StrictModel, TokenizerPath
 from ...core.errors import UsageError
-from ...core.hub import TokenizerPath
 from ...core.values import yaml_pairs
 from ...train.config import DataConfig
 from ..app import ResultOptions, echo, print_json, stdout_console

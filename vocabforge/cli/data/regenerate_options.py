@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...core.config import Positive, StrictModel
-from ...core.hub import ModelPath, TokenizerPath
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ..options.groups import option
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from pydantic import Field
 
-from ...core.config import Positive, StrictModel
-from ...core.hub import ModelPath, TokenizerPath
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions, print_json
 from ..options.benchmark import BenchmarkOptions, DataOption, ListOption

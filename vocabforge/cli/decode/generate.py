@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from ...core.config import Positive, StrictModel
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...core.console import spelled_out
-from ...core.hub import ModelPath, TokenizerPath
 from ..app import JsonOption, print_json
 from ..options.decoding import OneMethod, PassOptions, SamplingOptions, wrap_for
 from ..options.groups import option

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...core.config import StrictModel
+from ...core.config import ModelPath, StrictModel, TokenizerPath
 from ...core.console import DataCell, DataTable
-from ...core.hub import ModelPath, TokenizerPath
 from ..app import JsonOption, print_json, print_line, stdout_console
 from ..options.groups import option
 

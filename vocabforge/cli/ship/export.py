@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.config import Positive, StrictModel
-from ...core.hub import ModelPath
+from ...core.config import ModelPath, Positive, StrictModel
 from ..app import ResultOptions, print_json
 from ..options.groups import Size, option
 

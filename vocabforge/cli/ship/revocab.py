@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.config import StrictModel
-from ...core.hub import ModelPath, TokenizerPath
+from ...core.config import ModelPath, StrictModel, TokenizerPath
 from ..app import ResultOptions, print_json
 from ..options.groups import option
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import Positive, StrictModel
-from ...core.hub import ModelPath, TokenizerPath
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ..app import ResultOptions, print_json
 from ..options.groups import Size, option
 

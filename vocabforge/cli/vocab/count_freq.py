@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...core.config import Positive, StrictModel
+from ...core.config import Positive, StrictModel, TokenizerPath
 from ...core.console import DataTable
-from ...core.hub import TokenizerPath
 from ..app import ResultOptions, echo, print_json, stdout_console
 from ..options.groups import option
 from ..options.texts import TextUnit, check_parting

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import Positive, StrictModel
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...core.errors import UsageError
-from ...core.hub import ModelPath, TokenizerPath, model_name
+from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import labelled, sizes_in
 from ..app import ResultOptions, print_json, stdout_console

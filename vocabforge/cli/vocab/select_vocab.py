@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.config import Positive, StrictModel
+from ...core.config import Positive, StrictModel, TokenizerPath
 from ...core.console import DataTable
-from ...core.hub import TokenizerPath
 from ..app import ResultOptions, print_json, stdout_console
 from ..options.groups import Size, option
 

@@ -8,10 +8,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import field_validator
 
-from ...core.config import StrictModel, parse_config, read_yaml
+from ...core.config import ModelPath, StrictModel, TokenizerPath, parse_config, read_yaml
 from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
-from ...core.hub import ModelPath, TokenizerPath
 from ...core.values import Backend
 from .spec import MethodSpec
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from ...core.config import Positive, StrictModel
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...core.errors import UsageError
-from ...core.hub import ModelPath, TokenizerPath, model_folder
+from ...core.hub import model_folder
 from ...core.values import labelled, parse_size
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ...core.config import Positive, StrictModel
-from ...core.hub import TokenizerPath
+from ...core.config import Positive, StrictModel, TokenizerPath
 from ...train.config import OptimConfig
 
 # Settings that do not change the weights, and paths: the files count by their content.

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
-from ..target.logits import IDENTITY, LogitTransform
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import PlainLayer
@@ -87,15 +86,10 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
     max_steps: int | None = None
 
     def __init__(
-        self,
-        config: Eagle1Config,
-        embedding: Tensor,
-        target_head: Tensor,
-        target_ids: Tensor | None = None,
-        transform: LogitTransform = IDENTITY,
+        self, config: Eagle1Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        share_target(self, config, embedding, target_head, target_ids, transform)
+        share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
         self.layers = nn.ModuleList([PlainLayer(config)])

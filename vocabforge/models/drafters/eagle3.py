@@ -22,7 +22,6 @@ from ...core.errors import MismatchError
 from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
 from ..target.hf import default_aux_layers
-from ..target.logits import IDENTITY, LogitTransform
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import MidLayer, RMSNorm
@@ -101,15 +100,10 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
     max_steps: int | None = None
 
     def __init__(
-        self,
-        config: Eagle3Config,
-        embedding: Tensor,
-        target_head: Tensor,
-        target_ids: Tensor | None = None,
-        transform: LogitTransform = IDENTITY,
+        self, config: Eagle3Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        share_target(self, config, embedding, target_head, target_ids, transform)
+        share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         count, size, eps = len(config.aux_layers), config.hidden_size, config.rms_norm_eps
         self.fc = nn.Linear(count * size, size, bias=False)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import ConfigError
-from ..target.logits import IDENTITY, LogitTransform
 from ..ttt.attention import TTTState
 from . import parts
 from .parts import OverTarget, share_target
@@ -92,15 +91,10 @@ class MedusaDrafter(OverTarget, nn.Module):
     positions: int | None = None
 
     def __init__(
-        self,
-        config: MedusaConfig,
-        embedding: Tensor,
-        target_head: Tensor,
-        target_ids: Tensor | None = None,
-        transform: LogitTransform = IDENTITY,
+        self, config: MedusaConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        share_target(self, config, embedding, target_head, target_ids, transform)
+        share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         self.blocks = nn.ModuleList(MedusaBlock(config.hidden_size) for _ in range(config.medusa_heads))
         if config.draft_vocab_size is not None:

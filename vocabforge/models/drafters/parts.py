@@ -280,7 +280,7 @@ class OverTarget:
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
-    target_transform: LogitTransform
+    target_transform: LogitTransform = IDENTITY
     lm_head: nn.Linear
 
     @property
@@ -346,12 +346,7 @@ class RotaryPositions:
 
 
 def share_target(
-    drafter: Any,
-    sizes: Any,
-    embedding: Tensor,
-    head: Tensor,
-    target_ids: Tensor | None,
-    transform: LogitTransform,
+    drafter: nn.Module, sizes: Any, embedding: Tensor, head: Tensor, target_ids: Tensor | None
 ) -> None:
     """Register the target's tensors (V, H), and the own head's ids (R,), as buffers neither trained nor saved.
 
@@ -378,7 +373,6 @@ def share_target(
         target_ids = torch.arange(rows or sizes.vocab_size)
     drafter.register_buffer("embedding", embedding.detach(), persistent=False)
     drafter.register_buffer("target_head", head.detach(), persistent=False)
-    drafter.target_transform = transform
     drafter.register_buffer("target_ids", target_ids, persistent=False)
 
 

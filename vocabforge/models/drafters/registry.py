@@ -89,4 +89,6 @@ def new_drafter(
     Raises:
         MismatchError: the target's tensors, or the ids, do not fit the sizes.
     """
-    return drafter_class(kind)(sizes, embedding, target_head, target_ids, transform)
+    drafter: Drafter = drafter_class(kind)(sizes, embedding, target_head, target_ids)
+    drafter.target_transform = transform
+    return drafter

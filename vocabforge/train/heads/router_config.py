@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from ...capture.config import CaptureConfig
-from ...core.config import Positive, StrictModel
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...core.console import say
-from ...core.hub import ModelPath, TokenizerPath
 from ...models.heads.router import DEFAULT_TOP_N
 from ..config import DataConfig, MemoryConfig, OptimConfig
 
