@@ -10,6 +10,7 @@ from vocabforge.evaluate.results.schema import (
     BenchmarkFacts,
     DepthFigures,
     DivergenceRow,
+    EvaluatedTarget,
     FailureRow,
     Figure,
     GroupFigures,
@@ -20,7 +21,6 @@ from vocabforge.evaluate.results.schema import (
     RunFigures,
     Settings,
     Summary,
-    Target,
     VocabularyFacts,
 )
 from vocabforge.evaluate.run.settings import run_files
@@ -103,7 +103,7 @@ def sample_results(
     return Results(
         vocabforge="0.1.0",
         created="2026-11-21T20:15:00Z",
-        target=Target(
+        target=EvaluatedTarget(
             name="llama-3-8b-instruct", fingerprint="ab" * 32, tokenizer="cd" * 32, dtype="float16"
         ),
         benchmark=BenchmarkFacts(
