@@ -360,8 +360,8 @@ MUTANTS = {
     ),
     "positions by slot": source(
         DECODE,
-        "self.committed[:, None] + tree.depths,\n            cache",
-        "slots,\n            cache",
+        "positions = self.committed[:, None] + tree.depths",
+        "positions = slots",
         any_trees,
     ),
     "compaction from the slot before": source(

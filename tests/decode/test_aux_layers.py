@@ -34,7 +34,7 @@ def test_the_engine_feeds_the_layers_of_the_artefact(
     found = torch.cat(rows)
     text = torch.tensor([(PROMPT + result.token_ids)[: len(found)]])
     states = target.capture(text, torch.arange(text.shape[1])[None], torch.ones_like(text))
-    torch.testing.assert_close(found[: text.shape[1]], states.features[0], rtol=0, atol=2e-4)
+    torch.testing.assert_close(found[: text.shape[1]], states.features[0], rtol=0, atol=5e-4)
     torch.testing.assert_close(
         loaded.fuse(found[: text.shape[1]]), drafter.fuse(states.features[0]), rtol=1e-3, atol=2e-3
     )

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from tests.worlds import tiny_target
 from vocabforge.decode.accelerate.compiled import CompiledPass, PassCompiler, compile_passes, compiler_problem
+from vocabforge.decode.engine import Decoder
+from vocabforge.models.hf.model import load_transformers
 from vocabforge.models.lean.model import LeanModel, load_target
 
 CAPACITY = 160
@@ -101,6 +103,20 @@ def test_compiled_passes_equal_eager_ones(
     compare(wrap("target", other.forward), other, 4, 128)
     assert config.get_config_copy() == settings, "settings leaked"
     assert torch._C.has_mkl == mkl
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@needs_compiler
+def test_a_target_of_transformers_is_compiled(tmp_path: Path, one_thread: None) -> None:
+    """Once, in a context that is full at the end and shorter than the steps in which views grow."""
+    model = load_transformers(tiny_target(tmp_path, num_hidden_layers=1))
+    prompt, told = list(range(3, 50)), {"max_new_tokens": 17, "stop_ids": ()}
+    wrap = compile_passes()
+    found = Decoder(model, None, 64, wrap=wrap).generate(prompt, **told)
+    assert found.token_ids == Decoder(model, None, 64).generate(prompt, **told).token_ids
+    assert len(found.token_ids) == 17
+    assert len(wrap.done) == 1
 
 
 def test_calls_are_told_apart_by_shape_type_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:

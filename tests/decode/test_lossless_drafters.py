@@ -83,7 +83,7 @@ def test_the_proposer_is_given_the_targets_states_of_what_is_committed(
     ids = torch.tensor([text[:-1]])
     states = target.capture(ids, torch.arange(ids.shape[1])[None], torch.ones_like(ids))
     wanted = states.features if drafter.reads == "aux" else states.hidden
-    torch.testing.assert_close(torch.cat(rows), wanted[0], rtol=0, atol=2e-4)
+    torch.testing.assert_close(torch.cat(rows), wanted[0], rtol=0, atol=5e-4)
 
 
 def small_target(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from .proposers.interface import Commit, Draw, Plan
 from .proposers.ngram import root_trees
 from .proposers.registry import Lap, Proposer
 from .request import SamplingParams
-from .sampling import SeededChance
+from .sampling import SeededChance, no_law
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
 from .verify.registry import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
@@ -63,6 +63,13 @@ class SteppedCycle:
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
         if plan.levels == 0 or self._proposer is None:
             tree = replace(self._plain, tokens=self._roots[:, None])
+            if (
+                self._side.eager
+                and len(judges) == 1
+                and judges[0] is not None
+                and by_argmax(judges[0].sampling)
+            ):
+                return self._step(tree, judges[0], lap)
         else:
             draws = None
             if self._proposer.samples:
@@ -73,6 +80,23 @@ class SteppedCycle:
         lap("verify")
         self._commit(plan, tree, output, verdicts)
         return CycleResult(verdicts, *offered(tree))
+
+    def _step(self, root: DraftTree, judge: RowVerification, lap: Lap) -> CycleResult:
+        """One greedy token of one row: on a CPU, most of the time beside the pass is small calls."""
+        output = self._side.verify_pass(root)
+        assert output.logits is not None
+        highest, self._roots = output.logits[0].max(-1)  # (1,)
+        if not highest.item() > -torch.inf:
+            raise no_law("target", judge.history.length)
+        verdicts = Verdicts(root.parents, [0], [self._roots.tolist()])
+        lap("verify")
+        self._side.committed.add_(1)
+        self._side.note([1])
+        if self._proposer is not None:
+            counts = torch.ones_like(self._roots)
+            following, states = self._roots[:, None], output.states(self._reads)
+            self._proposer.commit(Commit(following, states, counts, None, verdicts.tokens))
+        return CycleResult(verdicts, [0], [0])
 
     def _verify(self, plan: Plan, tree: DraftTree, judges: Judges) -> tuple[TargetPass, Verdicts]:
         if all(one is None or by_argmax(one.sampling) for one in judges):

@@ -23,8 +23,11 @@ VIEW_STEP = 128
 
 
 def view_length(used: int, capacity: int) -> int:
-    """Slots that a pass looks at: ``used`` in whole steps of ``VIEW_STEP``, at most ``capacity``."""
-    return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity)
+    """Slots that a pass looks at: ``used`` in whole steps of ``VIEW_STEP``, all but one of ``capacity`` at most.
+
+    Compiled for a view of the whole cache, a pass would hold for no other.
+    """
+    return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity - 1)
 
 
 def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
@@ -70,6 +73,16 @@ class TargetPass(NamedTuple):
         return {"aux": self.aux, "hidden": self.hidden, "none": None}[reads]
 
 
+def _judged(
+    output: TargetPass, tree: DraftTree, levels: int | None
+) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
+    """With the device's half of greedy verification, and without logits then; None: as it is."""
+    if levels is None:
+        return output, None
+    assert output.logits is not None
+    return output._replace(logits=None), decide_greedy(tree, output.logits, levels)
+
+
 class TargetSide:
     """A target with the cache of B rows; the outputs of ``aux_layers`` are wanted, ``wrap`` makes passes over trees
     faster."""
@@ -78,7 +91,7 @@ class TargetSide:
         self, target: Target, aux_layers: tuple[int, ...], rows: int, wrap: Wrap | None = None
     ) -> None:
         self.target, self.aux_layers, self.rows = target, aux_layers, rows
-        self._wrap = wrap
+        self._wrap, self.eager = wrap, wrap is None
         self._captured = isinstance(wrap, GraphCapture)
         # What nodes see is then told by lengths and bits, not by masks.
         self._bits = self._captured and isinstance(target, LeanModel)
@@ -88,8 +101,9 @@ class TargetSide:
         self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
-        """A cache of ``positions`` and ``scratch`` slots behind them; what the old one holds is lost."""
-        self.cache: Any = self.target.new_cache(positions + scratch, self.rows)
+        """A cache of ``positions`` and ``scratch`` slots behind them, and one that is never seen; what the old one
+        holds is lost."""
+        self.cache: Any = self.target.new_cache(positions + scratch + 1, self.rows)
         self._slots = torch.arange(self.cache.capacity, device=self.target.device)
         self.committed = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         self.lengths = [0] * self.rows  # the same on the host
@@ -101,11 +115,14 @@ class TargetSide:
         start = self.lengths[row]
         output = None
         for part in ids.split(PREFILL_CHUNK):
-            positions = self._slots[start : start + len(part)]
-            view = self._slots[: view_length(start + len(part), self.cache.capacity)]
-            mask, near = causal_mask(positions, view), None
-            if self._near is not None:
-                near = mask & self._near(positions[:, None], view[None])
+            used = start + len(part)
+            positions, view = self._slots[start:used], self._slots[:used]
+            mask: Tensor | int = used  # of one token
+            near = None
+            if len(part) > 1 or self._reaches(used):
+                mask = causal_mask(positions, view)
+                if self._near is not None and self._reaches(used):
+                    near = mask & self._near(positions[:, None], view[None])
             output = self.target.forward(
                 part[None],
                 positions[None],
@@ -117,7 +134,7 @@ class TargetSide:
             )
             found = TargetPass(output.hidden, output.aux).states(reads)
             chunks.append(Chunk(len(part), None if found is None else found[0]))
-            start += len(part)
+            start = used
         assert output is not None
         self.set_length(row, start)
         return self.target.logits(output.hidden[0, -1]), chunks
@@ -142,17 +159,15 @@ class TargetSide:
 
     def _run(self, tree: DraftTree, levels: int | None) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
         count = tree.tokens.shape[1]
-        used = (
-            self.cache.capacity
-            if self._captured
-            else view_length(max(self.lengths) + count, self.cache.capacity)
-        )
-        view = self._slots[:used]
         self.cache.attempt(count)
+        used = max(self.lengths) + count
+        if self._wrap is None:
+            return _judged(self.look(tree, self._slots[:used]), tree, levels)
+        used = self.cache.capacity if self._captured else view_length(used, self.cache.capacity)
+        view = self._slots[:used]
         key = levels, tree.chain
         if key not in self._passes:
-            made = self._make_pass(levels, tree.chain)
-            self._passes[key] = made if self._wrap is None else self._wrap("target", made)
+            self._passes[key] = self._wrap("target", self._make_pass(levels, tree.chain))
         result: tuple[TargetPass, tuple[Tensor, Tensor] | None] = self._passes[key](
             tree.tokens, tree.parents, tree.depths, tree.ancestors, view, tree.alive
         )
@@ -170,21 +185,24 @@ class TargetSide:
             alive: Tensor | None = None,
         ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
             tree = DraftTree(tokens, parents, depths, ancestors, alive, chain)
-            output = self.look(tree, view)
-            if levels is None:
-                return output, None
-            assert output.logits is not None
-            return output._replace(logits=None), decide_greedy(tree, output.logits, levels)
+            return _judged(self.look(tree, view), tree, levels)
 
         return run
 
     def look(self, tree: DraftTree, view: Tensor) -> TargetPass:
         """Run all nodes of trees, looking at the slots ``view``; keys and values go behind the committed ones."""
-        slots = self.committed[:, None] + self._slots[: tree.tokens.shape[1]]  # (B, N)
-        mask, near = self._masks(tree, slots, view)
+        count = tree.tokens.shape[1]
+        # The host says where the row is: that takes fewer calls, whose time counts on a CPU.
+        told = self.eager and self.rows == 1
+        if told and tree.chain:
+            slots = positions = self._slots[self.lengths[0] :][:count][None]
+        else:
+            slots = self.committed[:, None] + self._slots[:count]  # (B, N)
+            positions = self.committed[:, None] + tree.depths
+        mask, near = self._masks(tree, slots, view, told and count == 1)
         output = self.target.forward(
             tree.tokens,
-            self.committed[:, None] + tree.depths,
+            positions,
             cache=self.cache,
             slots=slots,
             mask=mask,
@@ -197,7 +215,14 @@ class TargetSide:
         """:meth:`look` for a pass that holds at all lengths."""
         return self.look(tree, self._slots)
 
-    def _masks(self, tree: DraftTree, slots: Tensor, view: Tensor) -> tuple[Tensor | Sight, Tensor | None]:
+    def _masks(
+        self, tree: DraftTree, slots: Tensor, view: Tensor, last: bool
+    ) -> tuple[Tensor | Sight | int, Tensor | None]:
+        """Of a pass; ``last``: one token, at the end of ``view``."""
+        # A compiled pass holds for all views, so that windows are by the cache's size.
+        limited = self._reaches(view.shape[0] if self.eager else self.cache.capacity)
+        if last and not limited:
+            return view.shape[0], None
         if self._bits and tree.chain:
             return line_sight(slots), None
         if self._bits:
@@ -206,10 +231,13 @@ class TargetSide:
             mask = view <= slots[:, :, None]
         else:
             mask = block_mask(tree.ancestors, self.committed, view.shape[0])
-        # By the cache's size, not by the view: that changes in a compiled pass.
-        if self._near is not None and self.cache.capacity > self._near_size:
-            return mask, mask & near_mask(tree.depths, self.committed, view, self._near)
-        return mask, None
+        if self._near is None or not limited:
+            return mask, None
+        return mask, mask & near_mask(tree.depths, self.committed, view, self._near)
+
+    def _reaches(self, used: int) -> bool:
+        """Whether so many slots are more than a window, or than a chunk."""
+        return self._near is not None and used > self._near_size
 
     def keep(self, tree: DraftTree, path: Tensor, counts: Tensor) -> None:
         """Compaction: the accepted path moves right behind the committed slots. The host must :meth:`note` it, too.

@@ -30,6 +30,7 @@ VIEWS = ("mask", "window_mask", "view")
 _SETTINGS: dict[str, Any] = {
     "freezing": True,  # weights are constants: packed once
     "cpp_wrapper": True,  # the calls between kernels are native too
+    "cpp.enable_concat_linear": True,
 }
 # Inductor's own matrix product beats the library's at 1 to 32 rows. It is the only one that it may choose, as
 # measuring both would take seconds a shape; it has none where the matrix is no constant, and then the library serves.

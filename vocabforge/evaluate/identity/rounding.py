@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...decode.request import SamplingParams
 from ...decode.sampling import TokenHistory, no_law
-from ...decode.target_side import VIEW_STEP, TargetSide
+from ...decode.target_side import TargetSide
 from ...models.kv_cache import causal_mask, near_rule
 from ...models.target.interface import Target, TargetOutput
 
@@ -66,7 +66,7 @@ def ask_target(target: Target, place: OutputPosition, sampling: SamplingParams) 
         DataError: the logits hold no largest number.
     """
     side = TargetSide(target, (), 1)
-    side.allocate(-(-place.length // VIEW_STEP) * VIEW_STEP, 0)
+    side.allocate(place.length, 0)
     history = TokenHistory(place.prompt, target.config.vocab_size)
     history.add(place.common)
 

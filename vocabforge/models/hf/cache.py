@@ -25,7 +25,7 @@ class Place:
         batch: B rows of the whole cache.
         capacity: S slots of a row.
         rows: the rows of this pass.
-        slots: (T,) or (B', T) slots that its tokens are written to.
+        slots: (T,), of several rows (B', T) slots that its tokens are written to.
         view: slots that it looks at, from the first.
         positions: (B', T) of its tokens.
         filled: whether recurrent layers go on from the state of these rows; else they start anew.
@@ -42,7 +42,6 @@ class Place:
 class SlotLayer(CacheLayerMixin):
     """Keys and values of one attention layer, (B, heads, S, D) each, made at its first pass."""
 
-    is_compileable = True
     is_sliding = False
 
     def __init__(self, place: Place) -> None:
@@ -66,14 +65,17 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         place = self.place
-        keys, values = self.keys[place.rows], self.values[place.rows]
-        slots = place.slots.to(keys.device)
-        if slots.dim() == 2 and len(slots) > 1:
+        keys, values = self.keys, self.values
+        if len(key_states) < place.batch:
+            keys, values = keys[place.rows], values[place.rows]
+        slots = place.slots
+        if slots.device != keys.device:
+            slots = slots.to(keys.device)
+        if slots.dim() == 2:
             rows = torch.arange(len(slots), device=slots.device)[:, None]
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
         else:
-            slots = slots.flatten()
             keys.index_copy_(2, slots, key_states)
             values.index_copy_(2, slots, value_states)
         return keys[:, :, : place.view], values[:, :, : place.view]
@@ -92,8 +94,10 @@ class SlotLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> Any:
         """What positions of the pass begin at, less their number in it: Llama 4 takes its temperatures from this."""
-        positions = self.place.positions
-        return positions[0] - torch.arange(positions.shape[1], device=positions.device)
+        positions = self.place.positions[0]
+        if len(positions) == 1:
+            return positions
+        return positions - torch.arange(len(positions), device=positions.device)
 
     def get_max_length(self) -> int:
         return self.place.capacity
@@ -198,6 +202,8 @@ class SlotCache(Cache):
         DataError: a layer that chooses by itself which keys it sees (an indexer).
     """
 
+    is_compileable = False  # else Transformers makes a mask where none is needed
+
     def __init__(
         self,
         config: Any,
@@ -236,7 +242,8 @@ class SlotCache(Cache):
     def enter(self, rows: slice, slots: Tensor, positions: Tensor, view: int) -> None:
         """A pass over these rows begins."""
         place = self.place
-        place.rows, place.slots, place.positions, place.view = rows, slots, positions, view
+        place.rows, place.positions, place.view = rows, positions, view
+        place.slots = slots[0] if slots.dim() == 2 and len(slots) == 1 else slots
         place.filled = any(self._filled[rows])
         self._filled[rows] = [True] * len(self._filled[rows])
 

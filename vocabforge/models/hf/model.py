@@ -20,6 +20,7 @@ from ..target.interface import TargetOutput
 from ..target.load import Placement, load_causal_lm, whole_weight
 from ..target.logits import LogitTransform
 from ..target.stack import find_stack
+from . import attention
 from .cache import RowOfSlots, SlotCache, rows_of
 from .replay import StateReplay
 
@@ -107,8 +108,12 @@ class TransformersModel:
         self._cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
         self._positional = "position_ids" in names
         self._mask_keys = _mask_keys(model, text)
+        self._maskless = text._attn_implementation == "sdpa"  # it makes none by itself for one token
+        if self._maskless and self.device.type == "cpu":
+            text._attn_implementation = attention.NAME
         self._all_near = self._mask_keys is None and getattr(text, "sliding_window", None) is not None
         self._stand_in = _HeadInput(self.head)
+        self._body: Any = None  # what the head reads comes of it alone
         self._wanted: tuple[int, ...] = ()  # training runs this model, too: nothing of its passes is kept
         self._kept: dict[int, Tensor] = {}
         self._hooked: set[int] = set()
@@ -163,7 +168,7 @@ class TransformersModel:
         *,
         cache: SlotCache | RowOfSlots,
         slots: Tensor,
-        mask: Tensor,
+        mask: Tensor | int,
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
     ) -> TargetOutput:
@@ -173,7 +178,7 @@ class TransformersModel:
             ``hidden`` is what the LM head reads.
         """
         whole, rows = rows_of(cache)
-        view = mask.shape[-1]
+        view = mask if isinstance(mask, int) else mask.shape[-1]
         whole.enter(rows, slots, positions, view)
         near = mask if window_mask is None else window_mask
         given: dict[str, Any] = {self._cache_name: whole, "attention_mask": self._masks(mask, near)}
@@ -191,6 +196,8 @@ class TransformersModel:
 
     def _run(self, ids: Tensor, given: dict[str, Any]) -> Tensor:
         """(B, T) ids -> (B, T, H) what the LM head would read."""
+        if self._body is not None:
+            return cast(Tensor, self._body(input_ids=ids, use_cache=True, return_dict=True, **given)[0])
         self.model.set_output_embeddings(self._stand_in)
         try:
             self.model(input_ids=ids, use_cache=True, return_dict=True, **given)
@@ -201,7 +208,7 @@ class TransformersModel:
         assert hidden is not None
         return hidden
 
-    def _masks(self, mask: Tensor, near: Tensor) -> Any:
+    def _masks(self, mask: Tensor | int, near: Tensor | int) -> Any:
         """Additive float masks, right with every attention of Transformers; booleans are not with eager."""
         if self._mask_keys is None:
             return self._additive(near if self._all_near else mask)
@@ -217,8 +224,12 @@ class TransformersModel:
                 made[key] = None
         return made
 
-    def _additive(self, mask: Tensor) -> Tensor:
+    def _additive(self, mask: Tensor | int) -> Tensor | None:
         """(T, S) or (B, T, S) -> (B or 1, 1, T, S): 0 where visible, else the lowest finite number."""
+        if isinstance(mask, int):
+            return (
+                None if self._maskless else torch.zeros(1, 1, 1, mask, dtype=self.dtype, device=self.device)
+            )
         bias = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device)
         bias.masked_fill_(~mask, torch.finfo(self.dtype).min)
         return bias[None, None] if mask.dim() == 2 else bias.unsqueeze(1)
@@ -238,21 +249,21 @@ class TransformersModel:
     def _check(self) -> None:
         """The head and its transform give the model's logits."""
         ids = torch.arange(min(8, self.config.vocab_size), device=self.device)[None]
-        given = (
-            {"position_ids": torch.arange(ids.shape[1], device=self.device)[None]} if self._positional else {}
-        )
-        whole = self.model(input_ids=ids, use_cache=False, return_dict=True, **given).logits
+        given: dict[str, Any] = {}
+        if self._positional:
+            given["position_ids"] = torch.arange(ids.shape[1], device=self.device)[None]
+        given |= {"input_ids": ids, "use_cache": False, "return_dict": True}
+        whole = self.model(**given).logits
         self.model.set_output_embeddings(self._stand_in)
         try:
-            self.model(input_ids=ids, use_cache=False, return_dict=True, **given)
+            self.model(**given)
             hidden = self._stand_in.hidden
         finally:
             self.model.set_output_embeddings(self.head)
             self._stand_in.hidden = None
-        ours = None if hidden is None else self.logits(hidden)
         if (
-            ours is None
-            or ours.shape != whole.shape
+            hidden is None
+            or (ours := self.logits(hidden)).shape != whole.shape
             or not torch.allclose(ours, whole.to(ours), rtol=1e-3, atol=1e-4)
         ):
             raise DataError(
@@ -261,6 +272,9 @@ class TransformersModel:
                 expected="logits = softcap(scale x LM head(hidden))",
                 source=self.source,
             )
+        body = self.model.base_model
+        if not self._spread and body is not self.model and torch.equal(body(**given)[0], hidden):
+            self._body = body  # fewer calls than the whole model's
 
 
 def load_transformers(

@@ -46,7 +46,8 @@ class StepInputs(NamedTuple):
 
     ``eps`` 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D), ``near_cos`` and ``near_sin`` those of sliding layers;
     ``partners`` (D,) of other pairs than rotate-half's; ``slots`` (T,) or (B, T) that this pass writes; ``bias`` and
-    ``window_bias`` (T, view) or (B, 1, T, view): 0 if visible, else the lowest finite number; or a ``Sight``.
+    ``window_bias`` (T, view) or (B, 1, T, view): 0 if visible, else the lowest finite number; or a
+    ``Sight``; or ``view`` where one token sees all of it.
     """
 
     eps: Tensor
@@ -57,8 +58,8 @@ class StepInputs(NamedTuple):
     partners: Tensor | None
     cache: KVCache
     slots: Tensor
-    bias: Tensor | Sight
-    window_bias: Tensor | Sight
+    bias: Tensor | Sight | int
+    window_bias: Tensor | Sight | int
 
 
 def sum_and_norm(change: Tensor | None, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -270,12 +271,12 @@ class LeanLayer(nn.Module):
         elif isinstance(bias, Sight):
             out = sight_attention(q.transpose(1, 2), keys, values, bias, self._window, scale)
         else:
-            view = bias.shape[-1]
+            view = bias if isinstance(bias, int) else bias.shape[-1]
             out = F.scaled_dot_product_attention(
                 q,
                 keys[:, :, :view],
                 values[:, :, :view],
-                attn_mask=bias,
+                attn_mask=None if isinstance(bias, int) else bias,
                 scale=scale,
                 enable_gqa=heads != kv_heads,
             ).transpose(1, 2)
@@ -328,7 +329,7 @@ def sink_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    seen: Tensor | Sight,
+    seen: Tensor | Sight | int,
     sinks: Tensor,
     window: int | None,
     scale: float | None,
@@ -337,17 +338,19 @@ def sink_attention(
 
     Args:
         q: (B, h, T, D); keys, values: (B, kv, S, D).
-        seen: additive (T, view) or (B, 1, T, view), or a ``Sight``.
+        seen: additive (T, view) or (B, 1, T, view), or a ``Sight``, or ``view``: all of it is.
         sinks: (h,).
 
     Source: gpt-oss's model card (OpenAI, 2025).
     """
     if isinstance(seen, Sight):
         seen = sight_bias(seen, keys.shape[2], window, q.dtype)
-    (batch, heads, count, size), view, kv_heads = q.shape, seen.shape[-1], keys.shape[1]
+    (batch, heads, count, size), kv_heads = q.shape, keys.shape[1]
+    view = seen if isinstance(seen, int) else seen.shape[-1]
     grouped = q.reshape(batch, kv_heads, -1, size)  # (B, kv, group * T, D)
     scores = (grouped @ keys[:, :, :view].transpose(2, 3)).view(batch, heads, count, view)
-    scores = scores * (size**-0.5 if scale is None else scale) + seen
+    scores = scores * (size**-0.5 if scale is None else scale)
+    scores = scores if isinstance(seen, int) else scores + seen
     sink = sinks.view(1, -1, 1, 1).expand(batch, -1, count, 1)
     weights = torch.cat((scores, sink), -1).softmax(-1, dtype=torch.float32)[..., :-1].to(q.dtype)
     out = weights.reshape(batch, kv_heads, -1, view) @ values[:, :, :view]

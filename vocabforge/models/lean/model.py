@@ -125,7 +125,7 @@ class LeanModel(nn.Module):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor | Sight,
+        mask: Tensor | Sight | int,
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
         layers: range | None = None,
@@ -140,6 +140,7 @@ class LeanModel(nn.Module):
             slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each below ``view``.
             mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row that
                 sees nothing gives finite nonsense. Or a ``Sight`` of the whole cache, which knows of windows itself.
+                Or, for one token that sees them all, ``view``.
             window_mask: the same for the layers with a sliding window; None if all ``view`` slots lie within it.
             aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
             layers: run these layers only; the final norm follows whichever is last.
@@ -158,7 +159,7 @@ class LeanModel(nn.Module):
         if config.near_rope is not None:
             near = self._rotation(positions, self.near_inverse, config.near_rope)
         partners = None if self._plain_rope else self.partners
-        bias = mask if isinstance(mask, Sight) else self._additive(mask)
+        bias = self._additive(mask) if isinstance(mask, Tensor) else mask
         window_bias = bias if window_mask is None else self._additive(window_mask)
         step = StepInputs(self.eps, cos, sin, *near, partners, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
