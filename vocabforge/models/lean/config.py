@@ -433,8 +433,8 @@ def _experts(read: _ConfigReader, family: FamilyTraits, layers: int) -> dict[str
         "experts_per_token": min(read.size("num_experts_per_tok"), count),
         "expert_size": read.size(family.experts.size),
         "normed_experts": _switch(family.experts.normed, values.get("norm_topk_prob")),
-        "swiglu_alpha": values.get("swiglu_alpha", 0.0),
-        "swiglu_limit": values.get("swiglu_limit", 0.0),
+        "swiglu_alpha": values.get("swiglu_alpha", 1.702),
+        "swiglu_limit": values.get("swiglu_limit", 7.0),
     }
 
 
