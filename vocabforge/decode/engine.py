@@ -1,8 +1,8 @@
 """The decode loop: prefill, then plan, draft, verify, commit, until a stop or a limit.
 
 B requests run side by side, each at its own length; a row whose request ends takes the next one. Every tensor
-has a fixed shape: trees, their paths and the proposer's rows are padded, and caches are looked at in steps of
-:data:`~vocabforge.decode.target_side.VIEW_STEP` slots.
+has a fixed shape: trees, their paths and the proposer's rows are padded, and compiled passes look at caches in steps
+of :data:`~vocabforge.decode.target_side.VIEW_STEP` slots.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ class TransformersModel:
         self._cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
         self._positional = "position_ids" in names
         self._mask_keys = _mask_keys(model, text)
-        self._maskless = text._attn_implementation == "sdpa"  # it makes none by itself for one token
+        # It makes no mask by itself for one token. A second decoder may come over the same model.
+        self._maskless = text._attn_implementation in ("sdpa", attention.NAME)
         if self._maskless and self.device.type == "cpu":
             text._attn_implementation = attention.NAME
         self._all_near = self._mask_keys is None and getattr(text, "sliding_window", None) is not None
