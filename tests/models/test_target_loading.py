@@ -138,6 +138,8 @@ def test_modelopt_is_also_known_by_its_own_file(tmp_path: Path) -> None:
         ),
         ({"architectures": ["BertForMaskedLM"], "model_type": "bert"}, "no LM head"),
         ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "no LM head"),
+        ({"architectures": ["BertModel"], "model_type": "bert"}, "no LM head"),
+        ({**LLAMA, "architectures": ["LlamaModel"]}, "no LM head"),
         ({"architectures": ["CLIPModel"], "model_type": "clip"}, "no LM head"),
         ({"architectures": ["BltForCausalLM"], "model_type": "blt"}, "no stack of decoder layers"),
     ],

@@ -162,10 +162,12 @@ def _auto_class(path: Path, config: Mapping[str, Any]) -> Any:
         ),
         None,
     )
+    body = transformers.MODEL_MAPPING.get(type(known), None)
+    bare = isinstance(body, type) and named == body.__name__
     problem = None
     if known.is_encoder_decoder:
         problem = "an encoder and a decoder"
-    elif auto is None or _OTHER_TASK.search(named):
+    elif auto is None or bare or _OTHER_TASK.search(named):
         problem = "no LM head over a causal decoder"
     elif not getattr(text, "num_hidden_layers", None):
         problem = "no stack of decoder layers"
