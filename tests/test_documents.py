@@ -124,8 +124,8 @@ def test_sections_named_in_the_code_are_in_the_methods() -> None:
 def unsourced(text: str) -> list[str]:
     """Sections of performance figures that do not say command, machine or date, each with what is missing."""
     wanted = {
-        "command": r"\b(?:make [a-z]|vocabforge [a-z])",
-        "machine": r"\bMachine: ",
+        "command": r"\b(?:make\s[a-z]|vocabforge\s[a-z])",
+        "machine": r"\bMachine:\s",
         "date": r"\b20\d\d-\d\d-\d\d\b",
     }
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
