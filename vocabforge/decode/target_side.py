@@ -23,11 +23,8 @@ VIEW_STEP = 128
 
 
 def view_length(used: int, capacity: int) -> int:
-    """Slots that a pass looks at: ``used`` in whole steps of ``VIEW_STEP``, all but one of ``capacity`` at most.
-
-    Compiled for a view of the whole cache, a pass would hold for no other.
-    """
-    return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity - 1)
+    """Slots that a pass looks at: ``used`` in whole steps of ``VIEW_STEP``, at most ``capacity``."""
+    return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity)
 
 
 def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
@@ -101,9 +98,8 @@ class TargetSide:
         self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
-        """A cache of ``positions`` and ``scratch`` slots behind them, and one that is never seen; what the old one
-        holds is lost."""
-        self.cache: Any = self.target.new_cache(positions + scratch + 1, self.rows)
+        """A cache of ``positions`` and ``scratch`` slots behind them; what the old one holds is lost."""
+        self.cache: Any = self.target.new_cache(positions + scratch, self.rows)
         self._slots = torch.arange(self.cache.capacity, device=self.target.device)
         self.committed = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         self.lengths = [0] * self.rows  # the same on the host

@@ -18,9 +18,10 @@ from ..ops.trees import bits_of
 
 
 class KVCache:
-    """Keys (after RoPE) and values of every layer, ``k`` and ``v`` (L, B, nkv, S, D), allocated once as zeros.
+    """Keys (after RoPE) and values of every layer, ``k`` and ``v`` (L, B, nkv, capacity + 1, D), allocated as zeros.
 
-    Which slot holds which position is the caller's to decide.
+    Which slot holds which position is the caller's to decide. The last slot is never used: a pass that is compiled
+    for a view of the whole tensor would hold for no other view.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        shape = (num_layers, batch, num_kv_heads, capacity, head_dim)
+        shape = (num_layers, batch, num_kv_heads, capacity + 1, head_dim)
         self._hold(
             torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
         )
 
     def _hold(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
-        self.capacity = int(k.shape[3])
+        self.capacity = int(k.shape[3]) - 1
         # Slicing a layer out costs a microsecond a call: do it once.
         self.k_layers = k.unbind(0)  # each (B, nkv, S, D)
         self.v_layers = v.unbind(0)

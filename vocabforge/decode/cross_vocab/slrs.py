@@ -92,7 +92,7 @@ class SlrsProposer:
         # A longer text than the drafter sees, twice over, loses its beginning there.
         self._room = text_room(self._bridge, self._drafter, positions)
         scratch = max(SCRATCH, *self._lengths.values())
-        memory = self._drafter.new_cache(self._room + scratch + 1, rows)
+        memory = self._drafter.new_cache(self._room + scratch, rows)
         self._contexts = [
             RowContexts(self._model, memory.row(row), scratch, self._wrap) for row in range(rows)
         ]

@@ -50,7 +50,7 @@ class DraftModelBackend:
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         # Behind the positions: a root with its nodes, or the padding of a catch-up pass.
-        cache = self.drafter.new_cache(positions + max(scratch + 1, CATCH_UP) + 1, rows)
+        cache = self.drafter.new_cache(positions + max(scratch + 1, CATCH_UP), rows)
         self.passes.allocate(cache, rows, positions, scratch)
         self._text = torch.zeros(rows, cache.capacity, dtype=torch.int64, device=self.drafter.device)
         self._unread = [0] * rows  # tokens before the root whose keys may be missing

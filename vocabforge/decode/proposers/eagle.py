@@ -54,7 +54,7 @@ class EagleBackend:
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         # Behind the committed rows: a padded path while committing, or the nodes of a tree while drafting. A row whose
         # request has ended may lie a path beyond its positions, and is drafted for with the others.
-        capacity = positions + 2 * (scratch + 2) + 1
+        capacity = positions + 2 * (scratch + 2)
         c, weight = self.drafter.config, self._weight
         self.cache = KVCache(1, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device)
         self.drafter.ensure_positions(capacity)

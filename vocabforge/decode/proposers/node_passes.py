@@ -55,7 +55,7 @@ class NodePasses:
         self._own = torch.eye(size, dtype=torch.bool, device=device)
         self.committed = torch.zeros(rows, dtype=torch.int64, device=device)
         self.lengths = [0] * rows  # the same on the host
-        self._most = cache.capacity - 2 - scratch
+        self._most = cache.capacity - 1 - scratch
         window = self.model.config.sliding_window
         # Whether there are limits does not depend on the view: a compiled pass serves all views.
         self._window = window if window is not None and cache.capacity > window else None

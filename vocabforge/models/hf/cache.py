@@ -40,7 +40,7 @@ class Place:
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one attention layer, (B, heads, S, D) each, made at its first pass."""
+    """Keys and values of one attention layer, (B, heads, S + 1, D) each (``KVCache``), made at its first pass."""
 
     is_sliding = False
 
@@ -52,7 +52,7 @@ class SlotLayer(CacheLayerMixin):
         """Zeros: a slot that was never written is finite."""
 
         def empty(states: Tensor) -> Tensor:
-            shape = (self.place.batch, states.shape[1], self.place.capacity, states.shape[3])
+            shape = (self.place.batch, states.shape[1], self.place.capacity + 1, states.shape[3])
             return torch.zeros(shape, dtype=states.dtype, device=states.device)
 
         self.keys, self.values = empty(key_states), empty(value_states)
