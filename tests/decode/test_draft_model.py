@@ -64,7 +64,9 @@ def check_cache(proposer: ModelProposer, texts: Sequence[Sequence[int]]) -> None
         length -= backend._unread[row]
         cache = fresh(backend.drafter, text[:length], reach=backend.passes.reach)[1]
         for ours, theirs in ((backend.passes.cache.k, cache.k), (backend.passes.cache.v, cache.v)):
-            torch.testing.assert_close(ours[:, row, :, :length], theirs[:, 0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                ours[:, row, :, :length], theirs[:, 0, :, :length], rtol=1e-4, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize(("shape", "rows"), [*((shape, 3) for shape in SHAPES), ("chain", 1), ("dynamic", 1)])

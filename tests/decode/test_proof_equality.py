@@ -296,7 +296,7 @@ def test_caches_after_compaction_are_those_of_a_fresh_pass(
         text = [*prompt, *plain[row]][:length]
         _, cache = fresh_pass(pair.lean, text)
         for ours, theirs in ((side.cache.k, cache.k), (side.cache.v, cache.v)):
-            torch.testing.assert_close(ours[:, row, :, :length], theirs[:, 0], rtol=0, atol=1e-10)
+            torch.testing.assert_close(ours[:, row, :, :length], theirs[:, 0, :, :length], rtol=0, atol=1e-10)
     stream.close()
 
 

@@ -93,8 +93,12 @@ def check_cache(proposer: Any, drafter: LeanModel, rows: int) -> None:
         assert passes.lengths[row] == len(ids) - 1
         if held:
             cache = fresh(drafter, ids[:held], reach=passes.reach)[1]
-            torch.testing.assert_close(passes.cache.k[:, row, :, :held], cache.k[:, 0], rtol=1e-4, atol=1e-4)
-            torch.testing.assert_close(passes.cache.v[:, row, :, :held], cache.v[:, 0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                passes.cache.k[:, row, :, :held], cache.k[:, 0, :, :held], rtol=1e-4, atol=1e-4
+            )
+            torch.testing.assert_close(
+                passes.cache.v[:, row, :, :held], cache.v[:, 0, :, :held], rtol=1e-4, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("rows", [1, 3])
