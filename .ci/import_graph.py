@@ -22,6 +22,7 @@ ORDER = (
     "corpus",
     "vocab",
     "models",
+    "serve",
     "capture",
     "train",
     "export",

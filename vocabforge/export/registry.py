@@ -21,6 +21,7 @@ from .revocab import prune_head
 # name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
 FORMATS: dict[str, str] = {
     "native": "vocabforge.export.layouts.native:Native",
+    "vllm": "vocabforge.export.layouts.vllm:VllmEagle3",
     "sglang-eagle3": "vocabforge.export.layouts.eagle3:SglangEagle3",
     "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
     "eagle": "vocabforge.export.layouts.eagle1:Eagle",

@@ -36,9 +36,11 @@ from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+# Classes of ours that vLLM loads, by whether q and k are normed; serve/vllm/plugin.py registers them.
+WITH_HEAD = {False: "VocabForgeLlamaEagle3", True: "VocabForgeQwen3Eagle3"}
 # The layout's name first, then the names that vLLM gives its own classes.
-_ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
-_WITH_QK_NORM = _ARCHITECTURES[-1]
+_ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", *WITH_HEAD.values())
+_WITH_QK_NORM = ("Eagle3Qwen3ForCausalLM", WITH_HEAD[True])
 
 
 class SglangEagle3:
@@ -75,14 +77,19 @@ class SglangEagle3:
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """The layout's ``config.json``: a one-layer Llama with the drafter's sizes."""
-    text = text_config(target)
     _check_form(config)
     check_expressible(
         config.aux_layers,
-        int(text.num_hidden_layers) - 2,  # SGLang captures what goes into a layer
+        int(text_config(target).num_hidden_layers) - 2,  # SGLang captures what goes into a layer
         layout="the EAGLE-3 serving layout",
         remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
     )
+    return config_body(config, target, dtype)
+
+
+def config_body(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The same for any form of the drafter, some of which only vLLM computes."""
+    text = text_config(target)
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
@@ -93,7 +100,7 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
         "eos_token_id": text.eos_token_id,
         "num_aux_hidden_states": len(config.aux_layers),
         LAYER_IDS: as_inputs(config.aux_layers),
-        "norm_before_residual": False,
+        "norm_before_residual": config.norm_before_residual,
         "fc_norm": config.fc_norm,
         "norm_output": config.norm_output,
         "eagle_config": {
@@ -166,7 +173,7 @@ def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3
         "norm_before_fc": flag(eagle, "norm_before_fc", flag(body, "norm_before_fc", False, source), source),
         "fc_norm": flag(body, "fc_norm", False, source) or flag(body, "use_aux_norm", False, source),
         "norm_output": flag(body, "norm_output", False, source),
-        "qk_norm": architecture == _WITH_QK_NORM,
+        "qk_norm": architecture in _WITH_QK_NORM,
     }
     return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
 
