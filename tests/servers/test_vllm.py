@@ -58,11 +58,13 @@ CASES = {
     ),
     "low-rank": Case("--format vllm --head low-rank", speculative=TOP, ours={"head": "low-rank"}),
     "router": Case("--format vllm --head router --budget decay:8:2", ours={"head": "router", "budget": "decay:8:2"}),
-    "router, best tokens alone": Case("--format vllm --head router", speculative=TOP, ours={"head": "router"}),
+    "router, best tokens alone": Case(
+        "--format vllm --head router --budget 1", speculative=TOP, ours={"head": "router", "budget": "1"}
+    ),
     "hybrid": Case(
-        "--format vllm --head ranker --vocab VOCAB --dynamic ranker:8",
+        "--format vllm --head ranker --vocab VOCAB --dynamic ranker:1",
         speculative=TOP,
-        ours={"head": "ranker", "dynamic": "ranker:8"},
+        ours={"head": "ranker", "dynamic": "ranker:1"},
     ),
 }  # fmt: skip
 CONTROL = "layer list removed"
