@@ -66,6 +66,7 @@ CASES = {
         speculative=TOP,
         ours={"head": "ranker", "dynamic": "ranker:1"},
     ),
+    "context": Case("--format vllm --vocab VOCAB --dynamic context:40", ours={"dynamic": "context:40"}),
 }  # fmt: skip
 TEXT = {
     "n-gram": {"proposer": "n-gram"},
