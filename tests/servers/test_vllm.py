@@ -58,13 +58,20 @@ CASES = {
     ),
     "low-rank": Case("--format vllm --head low-rank", speculative=TOP, ours={"head": "low-rank"}),
     "router": Case("--format vllm --head router --budget decay:8:2", ours={"head": "router", "budget": "decay:8:2"}),
-    "router, best tokens alone": Case("--format vllm --head router", speculative=TOP, ours={"head": "router"}),
+    "router, best tokens alone": Case(
+        "--format vllm --head router --budget 1", speculative=TOP, ours={"head": "router", "budget": "1"}
+    ),
     "hybrid": Case(
-        "--format vllm --head ranker --vocab VOCAB --dynamic ranker:8",
+        "--format vllm --head ranker --vocab VOCAB --dynamic ranker:1",
         speculative=TOP,
-        ours={"head": "ranker", "dynamic": "ranker:8"},
+        ours={"head": "ranker", "dynamic": "ranker:1"},
     ),
 }  # fmt: skip
+TEXT = {
+    "n-gram": {"proposer": "n-gram"},
+    "SLEM": {"proposer": "slem", "drafter": "SMALL"},
+    "TLI": {"proposer": "tli", "drafter": "SMALL"},
+}
 CONTROL = "layer list removed"
 
 
@@ -110,6 +117,10 @@ def exported(case: Case, name: str, world: Served, folder: Path) -> Path:
     return output
 
 
+def of_text(name: str, world: Served) -> dict[str, Any]:
+    return {key: world.small if value == "SMALL" else value for key, value in TEXT[name].items()}
+
+
 class Runs(NamedTuple):
     theirs: dict[str, Decoded]
     folders: dict[str, Path]
@@ -135,6 +146,10 @@ def runs(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Runs:
             **case.speculative,
         }
         jobs[name] = {**common, "speculative": told}
+    for name in TEXT:
+        told = {"method": "custom_class", "model": "vocabforge.serve.vllm.text.TextProposer"}
+        engine = {"additional_config": {"vocabforge": of_text(name, world)}}
+        jobs[name] = {**common, "speculative": {**told, "num_speculative_tokens": TOKENS}, "engine": engine}
     wrong = folder / "control"
     shutil.copytree(folders["sglang-eagle3, full head"], wrong)
     body = json.loads((wrong / "config.json").read_text("utf-8"))
@@ -170,6 +185,18 @@ def test_vllm_drafts_as_we_do(name: str, runs: Runs, world: Served, tmp_path: Pa
         pair for pair in zip(theirs.lengths, ours.lengths) if pair[0] != pair[1]
     ]
     assert ours.accepted_length > 1.1, "drafts are accepted, so that equal lengths say something"
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_vllm_drafts_from_text_as_we_do(name: str, runs: Runs, world: Served) -> None:
+    """vLLM counts no cycle without a draft, so that only those with accepted drafts are compared."""
+    settings = of_text(name, world)
+    ours = world.ours(settings.pop("drafter", None), levels=TOKENS, **settings)
+    theirs = runs.theirs[name]
+    assert theirs.tokens == ours.tokens
+    for their, our in zip(theirs.lengths, ours.lengths, strict=True):
+        assert [found for found in their[:-1] if found > 1] == [found for found in our[:-1] if found > 1]
+    assert ours.accepted_length > 1.1
 
 
 def test_a_wrong_layer_list_shows(runs: Runs, world: Served) -> None:

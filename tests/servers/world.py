@@ -6,6 +6,7 @@ not made again, as in ``vocabforge demo``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -24,6 +25,11 @@ QUESTIONS, NEW_TOKENS = 16, 64
 _TARGET = (
     "vocab_size=1024 hidden_size=128 intermediate_size=192 num_layers=8 num_heads=4 num_kv_heads=2 "
     "optim.steps=700 optim.lr=3.0e-3 threads=1"
+)
+# A draft model with another vocabulary.
+_SMALL = (
+    "vocab_size=600 hidden_size=64 intermediate_size=128 num_layers=2 num_heads=2 num_kv_heads=1 "
+    "optim.steps=500 optim.lr=4.0e-3 threads=1"
 )
 _DRAFTER = (
     "drafter.intermediate_size=192 data.sequence_length=256 optim.batch_size=2 optim.lr=3.0e-3 run.eval_every=1000 "
@@ -54,6 +60,11 @@ class Served:
     def vocab(self) -> Path:
         """A subset artefact of 256 of the 1,024 tokens."""
         return self.root / "subset"
+
+    @property
+    def small(self) -> Path:
+        """A language model with a vocabulary of its own."""
+        return self.root / "small"
 
     def drafter(self, name: str) -> Path:
         """A trained drafter: eagle3 (own full head, three layers), reduced (256 tokens), shared (the target's head),
@@ -149,6 +160,7 @@ def _steps() -> list[Any]:
     texts, target, counts, subset = (WORLD / name for name in ("texts", "target", "counts", "subset"))
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
     scale = _Scale({"train": 1500, "heldout": 60, "questions_per_category": 2}, _TARGET, "", 256, "")
+    small = dataclasses.replace(scale, target=_SMALL)
     config, clusters = recipe("tiny/demo.yaml"), WORLD / "clusters"
     data = (f"data.train=[{train}]", f"data.heldout=[{heldout}]")
     steps = [
@@ -161,6 +173,8 @@ def _steps() -> list[Any]:
         changes = changes.replace("SUBSET", str(subset))
         words = (f"target={target}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
         steps.append(_command(WORLD / name, "train-drafter", "--config", config, *words, output=()))
+    made = _target_step(WORLD / "small", train, heldout, small)
+    steps.append(dataclasses.replace(made, name="small"))
     steps.append(_command(clusters, "cluster-vocab", "--target", target, "--clusters", 32))
     drafter = WORLD / "eagle3" / "drafter"
     words = ("--target", target, "--drafter", drafter, "--clusters", clusters, "--input", train)
