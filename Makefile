@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang check format docs docs-serve targets clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -167,7 +167,7 @@ test-transformers: $(STAMP)
 
 # Real servers, each in an environment of its own, made from nothing: gigabytes, so that .ci/run leaves them out.
 SERVERS := $(VENV)/servers
-test-servers: test-vllm test-sglang
+test-servers: test-vllm test-sglang test-llamacpp
 
 test-vllm: $(STAMP)
 	$(PYTHON) .ci/server_env vllm $(SERVERS)/vllm
@@ -176,6 +176,10 @@ test-vllm: $(STAMP)
 test-sglang: $(STAMP)
 	$(PYTHON) .ci/server_env sglang $(SERVERS)/sglang
 	$(BIN)/python -m pytest -m servers tests/servers/test_sglang.py
+
+test-llamacpp: $(STAMP)
+	$(PYTHON) .ci/server_env llamacpp $(SERVERS)/llamacpp
+	$(BIN)/python -m pytest -m servers tests/servers/test_llamacpp.py
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

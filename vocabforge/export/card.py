@@ -137,6 +137,7 @@ _READERS = {
     "sglang-eagle3": ("sglang", "vllm"),
     "speculators-eagle3": ("vllm", "speculators"),
     "fr-spec": ("sglang", "fr-spec"),
+    "gguf": ("llama.cpp",),
 }
 
 
@@ -179,6 +180,11 @@ def _commands(name: str, layout: str, export: Export) -> str:
         blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
     if "speculators" in known:
         blocks.append(("vLLM, the target as this folder names it", f"vllm serve {quoted}"))
+    if "llama.cpp" in known:
+        beside = f"{quoted}/target.gguf" if export.with_target else "TARGET.gguf"
+        models = f"-m {beside} -md {quoted}/drafter.gguf"
+        draft = f"--spec-type draft-eagle3 --spec-draft-n-max {count}"
+        blocks.append(("llama.cpp", f"llama-server {models} \\\n  {draft}"))
     parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
     if layout == "native":
         parts.append("`vocabforge export` writes it in the layouts of servers.")

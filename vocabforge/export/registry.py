@@ -26,6 +26,7 @@ FORMATS: dict[str, str] = {
     "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
     "eagle": "vocabforge.export.layouts.eagle1:Eagle",
     "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
+    "gguf": "vocabforge.export.layouts.gguf.layout:Gguf",
 }
 
 
@@ -56,6 +57,8 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         for layout in map(layout_of, FORMATS):
             if isinstance(body, dict) and layout.matches(body):
                 return _checked(layout.read(path, target, layers), layers, path), None
+    if any(path.glob("*.gguf")):
+        return _checked(layout_of("gguf").read(path, target, layers), layers, path), None
     hint = path / "drafter"
     raise DataError(
         "there is no drafter here",

@@ -13,8 +13,8 @@ from ..options.groups import FromModel, Size, option
 PROMPTS = 48  # that --head uses at most
 _FORMATS = (
     "sglang-eagle3 (SGLang and vLLM), vllm (vLLM with --head: the draft head runs in the server), speculators-eagle3 "
-    "(vLLM), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 with a draft vocabulary: SGLang, FR-Spec), or native: "
-    "what this toolkit trains and decodes with. native imports a drafter made elsewhere."
+    "(vLLM), gguf (llama.cpp), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 with a draft vocabulary: SGLang, "
+    "FR-Spec), or native: what this toolkit trains and decodes with. native imports a drafter made elsewhere."
 )
 
 
@@ -53,6 +53,7 @@ class ExportRequest(StrictModel):
     speculative_tokens: Positive = option(
         5, "Draft tokens a cycle that speculators-eagle3 and the model card recommend."
     )
+    with_target: bool = option(False, "gguf: write the target beside it, too (Llama and Qwen3).")
     dtype: str = option("float32", "Of the weights written: float32, bfloat16 or float16.")
 
 

@@ -78,6 +78,8 @@ def run_export(
         overwrite=overwrite,
         beside=parts.beside,
         head=parts.head,
+        target_path=target,
+        with_target=request.with_target,
     )
     sections = [*measured, *([] if parts.card is None else [parts.card])]
     card = model_card(request.output.resolve().name, request.format, export, sections)
@@ -97,6 +99,13 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
             got=f"--server {request.server} with --format {request.format}",
             expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
             remedy=None if known else "leave --server out: one folder serves every reader of this format",
+        )
+    if request.with_target and request.format != "gguf":
+        raise UsageError(
+            "only GGUF folders hold the target",
+            got=f"--with-target with --format {request.format}",
+            expected="--format gguf",
+            remedy="leave --with-target out: other servers read the target's own folder",
         )
     check_output(request.output, overwrite=overwrite)
     read: list[tuple[str, Path | None]] = [

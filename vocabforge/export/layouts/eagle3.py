@@ -68,7 +68,7 @@ class SglangEagle3:
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
         """Strictly, whoever wrote it."""
         body = read_config(path)
-        config = _read_config(body, num_layers, path)
+        config = read_serving_config(body, num_layers, path)
         folder = read_folder(path)
         if config.draft_vocab_size is None:
             folder = without_targets_head(folder, shared)
@@ -101,6 +101,7 @@ def config_body(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dt
         "num_aux_hidden_states": len(config.aux_layers),
         LAYER_IDS: as_inputs(config.aux_layers),
         "norm_before_residual": config.norm_before_residual,
+        "norm_before_fc": config.norm_before_fc,
         "fc_norm": config.fc_norm,
         "norm_output": config.norm_output,
         "eagle_config": {
@@ -132,7 +133,12 @@ def _architecture(body: Mapping[str, Any]) -> str | None:
     return next((name for name in _ARCHITECTURES if isinstance(named, list) and name in named), None)
 
 
-def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
+def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
+    """The drafter's sizes from the layout's ``config.json``, strictly.
+
+    Raises:
+        DataError: another architecture, no valid sizes, or a form that is not computed here.
+    """
     source, architecture = path / CONFIG, _architecture(body)
     if architecture is None:
         raise DataError(

@@ -39,6 +39,8 @@ class Export:
     # Writes further files into the folder, in folders of their own: servers look at the top only.
     beside: Callable[[Path], object] | None = None
     head: ServedHead | None = None  # a draft head that the server's class of ours computes
+    target_path: Path | None = None  # the target's folder, for layouts that repeat its tokenizer
+    with_target: bool = False  # whether a layout that can hold the target holds it
 
 
 class Layout(Protocol):
