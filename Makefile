@@ -171,7 +171,7 @@ test-servers: test-vllm
 
 test-vllm: $(STAMP)
 	$(PYTHON) .ci/server_env vllm $(SERVERS)/vllm
-	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py
+	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_capture_server.py
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)
