@@ -268,7 +268,7 @@ class LiveConfig(StrictModel):
             where there is a template.
         depth, topk, total: shape of the draft tree.
         chain: also decode with a chain of as many drafts as TTT steps, to be held against the simulated length.
-        load_target: beside a capture cache, load the whole target for this; otherwise it is off there.
+        load_target: beside a capture cache or server, load the whole target for this; otherwise it is off there.
     """
 
     prompts: Annotated[int, Field(ge=0)] = 8

@@ -204,7 +204,10 @@ def build_trainer(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
     )
     rows = {"train": data.train, "heldout": data.heldout}
-    captured = build_capture(config.capture, target, rows=rows, fingerprint=fingerprint)
+    owner = f"{config.output.absolute()} {group.rank}"
+    captured = build_capture(
+        config.capture, target, rows=rows, path=config.target, fingerprint=fingerprint, owner=owner
+    )
     if config.drafter.init is None:
         drafter = _fresh_drafter(basis, target, captured, data, device)
     else:
