@@ -1,8 +1,8 @@
-"""Plain PyTorch for what SGLang's CPU engine takes from packages that this machine cannot have.
+"""Plain PyTorch in place of SGLang's compiled kernels for CPUs, and a stub of torchvision.
 
-SGLang's CPU kernels (``sgl_kernel``) are not on the package index and want AVX-512. What is here replaces them one by
-one at their own signatures, written from what each computes; scheduler, attention backend, draft worker, models and
-verification are SGLang's own. Import it before ``sglang``.
+The package index has no build of ``sgl_kernel`` for CPUs. Each function here stands in for the kernel of its name,
+written from what that computes. Scheduler, cache, attention backend, draft worker and models, which call them, are
+SGLang's own. To be installed before SGLang is imported.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ def decode_attention_cpu(
 ) -> None:
     """Attention of one query a sequence over its cache, after its own key and value are stored."""
     _plain(*rest)
-    key_buffer[loc], value_buffer[loc] = (
-        k.view(-1, *key_buffer.shape[1:]),
-        v.view(-1, *value_buffer.shape[1:]),
-    )
+    key_buffer[loc] = k.view(-1, *key_buffer.shape[1:])
+    value_buffer[loc] = v.view(-1, *value_buffer.shape[1:])
     for row, (sequence, length) in enumerate(zip(pool.tolist(), seq_lens.tolist())):
         slots = table[sequence, :length].long()
         o[row] = _attend(q[row : row + 1], key_buffer[slots], value_buffer[slots], scaling, None)[0]

@@ -1,9 +1,10 @@
 """A real SGLang engine on a CPU reads our exports: same outputs, same accepted lengths.
 
-Greedy and in fp32, one request at a time. SGLang's own: scheduler, cache, models and their loaders, draft worker,
-attention backend for CPUs, acceptance. Stand-ins in plain PyTorch (``sglang_stand_ins.py``): its compiled CPU kernels,
-which are not on the package index, and torchvision. Not proved here: those kernels, CUDA, CUDA graphs, several requests
-side by side, and temperatures above 0, which SGLang verifies greedily on a CPU.
+Greedy and in fp32, one request at a time. SGLang's own: scheduler, cache, models and their loaders, draft worker, and
+the attention backend for CPUs. Stand-ins in plain PyTorch (``sglang_stand_ins.py``): the compiled kernels that these
+call (attention over the cache, building and verifying a tree, moving tokens and cache slots), and a torchvision stub.
+Not proved here: those kernels, CUDA, CUDA graphs, several requests side by side, and temperatures above 0, which SGLang
+verifies greedily on a CPU.
 """
 
 from __future__ import annotations
