@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,6 +32,8 @@ class Case(NamedTuple):
     drafter: str = "eagle3"
     reduced: bool = False
     algorithm: str = "EAGLE3"
+    head: str = ""  # a trained draft head of the drafter
+    ours: Mapping[str, Any] = MappingProxyType({})
 
 
 EAGLE3 = "--format sglang-eagle3"
@@ -39,9 +43,17 @@ CASES = {
     "sglang-eagle3, shared head": Case(EAGLE3, "shared"),
     "eagle": Case("--format eagle --server sglang", "eagle1", algorithm="EAGLE"),
     "fr-spec": Case("--format fr-spec", "eagle1", reduced=True, algorithm="EAGLE"),
+    "ranker": Case("--format vllm --shortlist 4", head="ranker", ours={"shortlist": 4}),
+    "ranker, reduced head": Case(
+        "--format vllm --shortlist 4", "reduced", head="ranker", ours={"shortlist": 4}
+    ),
+    "low-rank": Case("--format vllm", head="low-rank"),
+    "hybrid": Case(
+        "--format vllm --dynamic ranker:1", reduced=True, head="ranker", ours={"dynamic": "ranker:1"}
+    ),
 }
 CONTROL = "layer list changed"
-TREES = {name: f"{name}, a tree" for name in ("sglang-eagle3, reduced head", "fr-spec")}
+TREES = {name: f"{name}, a tree" for name in ("sglang-eagle3, reduced head", "fr-spec", "ranker")}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +68,8 @@ def theirs(world: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     engines: dict[str, dict[str, Any]] = {"plain": {}}
     for name, case in CASES.items():
         output = folder / name.replace(" ", "-").replace(",", "")
-        words = (*case.export.split(), *(("--vocab", world.vocab) if case.reduced else ()))
+        words = [*case.export.split(), *(("--vocab", world.vocab) if case.reduced else ())]
+        words += ["--head", world.head(case.head, case.drafter)] if case.head else []
         done = invoke("export", "--drafter", world.drafter(case.drafter), *words, "--output", output)
         assert done.exit_code == 0, done.output
         engines[name] = told(output, case.algorithm, TOKENS, 1, TOKENS + 1)
@@ -70,7 +83,8 @@ def theirs(world: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     (wrong / "config.json").write_text(json.dumps(body), "utf-8")
     engines[CONTROL] = told(wrong, "EAGLE3", TOKENS, 1, TOKENS + 1)
     request = {"target": world.target, "prompts": world.prompts, "new_tokens": NEW_TOKENS, "engines": engines}
-    found = ask_runner(python, Path(__file__).with_name("sglang_runner.py"), request, folder)
+    ours_too = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "vocabforge.serve.sglang"}
+    found = ask_runner(python, Path(__file__).with_name("sglang_runner.py"), request, folder, **ours_too)
     return {name: Decoded(one["tokens"], one["lengths"]) for name, one in found.items()}
 
 
@@ -84,9 +98,9 @@ def told(folder: Path, algorithm: str, steps: int, topk: int, size: int) -> dict
 
 
 def ours(case: Case, world: Served) -> Decoded:
-    return world.ours(
-        world.drafter(case.drafter), levels=TOKENS, **({"vocab": world.vocab} if case.reduced else {})
-    )
+    settings = {**case.ours, **({"vocab": world.vocab} if case.reduced else {})}
+    settings |= {"head": world.head(case.head, case.drafter)} if case.head else {}
+    return world.ours(world.drafter(case.drafter), levels=TOKENS, **settings)
 
 
 def agreeing(theirs: Decoded, ours: Decoded) -> list[bool]:
