@@ -37,17 +37,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         )
 
     Scheduler.make_spec_decoding_stats = watched
-    engine = vllm.LLM(
-        job["model"],
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=512,
-        enable_prefix_caching=False,
-        disable_log_stats=False,
-        max_num_seqs=job["side_by_side"],
-        speculative_config=job["speculative"],
-        **job.get("engine", {}),
-    )
+    settings = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+        "max_num_seqs": job["side_by_side"],
+        "speculative_config": job["speculative"],
+    }
+    engine = vllm.LLM(job["model"], **{**settings, **job.get("engine", {})})
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=job["new_tokens"])
     prompts = [{"prompt_token_ids": prompt} for prompt in job["prompts"]]
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
