@@ -180,7 +180,8 @@ def make_every_kind(folder: Path) -> Path:
     for name in EXPORTS:
         drafter = "small" if name in ("eagle", "fr-spec") else "drafter"
         arguments = ["--target", model, "--format", name, "--output", folder / f"export-{name}"]
-        vocab = ["--vocab", folder / "subset"] if name == "fr-spec" else []
+        vocab = ["--vocab", folder / "subset"] if name in ("fr-spec", "vllm") else []
+        vocab += ["--dynamic", "context"] if name == "vllm" else []
         exported = invoke("export", "--drafter", folder / drafter, *arguments, *vocab)
         assert exported.exit_code == 0, exported.output
     with write_artifact(folder / "target", "target", {"vocab_size": 264, "heldout_loss": 1.5}) as inside:

@@ -19,6 +19,7 @@ from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.export.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.heads.served import KEY
 from vocabforge.vocab.subset.subset import load_subset, save_subset
 
 SIZE = 64  # of the draft vocabulary
@@ -62,7 +63,36 @@ def exported(*words: object) -> Result:
     return done
 
 
-@pytest.mark.parametrize("name", FORMATS)
+def test_a_draft_head_goes_with_the_drafter(pristine: World, tmp_path: Path) -> None:
+    """The folder has the drafter's own head, and beside it a draft head over the vocabulary."""
+    words = (
+        "--drafter",
+        pristine.drafter,
+        "--format",
+        "vllm",
+        "--vocab",
+        pristine.vocab,
+        "--dynamic",
+        "context:7",
+    )
+    exported(*words, "--output", tmp_path / "out")
+    body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert body[KEY]["kind"] == "context"
+    assert body[KEY]["options"] == {"context": 7}
+    methods = grid_methods(pristine.target, [f"a={pristine.drafter}", f"b={tmp_path / 'out'}"], [], depth=2)
+    _, before, after = [one.generator.generate([72, 101], max_new_tokens=16, stop_ids=()) for one in methods]
+    assert after.accept_lengths == before.accept_lengths
+
+
+def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Path) -> None:
+    words = ("--drafter", pristine.drafter, "--output", tmp_path / "out", "--format")
+    assert_user_error(export(*words, "vllm"), 2, "--head DIR", "sglang-eagle3")
+    assert_user_error(
+        export(*words, "sglang-eagle3", "--shortlist", 5), 2, "--shortlist", "--format vllm --head DIR"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "vllm"])
 def test_every_format_decodes_as_before(name: str, pristine: World, small: Path, tmp_path: Path) -> None:
     drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
     vocab = ["--vocab", pristine.vocab] if name != "eagle" else []

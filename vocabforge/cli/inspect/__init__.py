@@ -17,6 +17,7 @@ VIEWS: dict[str, str] = {
     "capture": "vocabforge.cli.inspect.data:capture_view",
     "drafter": "vocabforge.cli.inspect.model:drafter_view",
     "export-sglang-eagle3": "vocabforge.cli.inspect.model:serving_view",
+    "export-vllm": "vocabforge.cli.inspect.model:serving_view",
     "export-speculators-eagle3": "vocabforge.cli.inspect.model:serving_view",
     "export-eagle": "vocabforge.cli.inspect.model:serving_view",
     "export-fr-spec": "vocabforge.cli.inspect.model:serving_view",

@@ -42,6 +42,9 @@ def gguf_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def _drafter(artifact: Artifact, config: Any, tensors: Tensors, *, ids: str) -> View:
+    from ...models.heads.served import PREFIX
+
+    tensors = {name: one for name, one in tensors.items() if not name.startswith(PREFIX)}  # a draft head's
     trained = {name: one for name, one in tensors.items() if name not in ("target_ids", "d2t", "t2d")}
     if ids in tensors:
         head = f"its own, {math.prod(tensors[ids]['shape']):,} rows"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.artifact import MANIFEST, open_artifact
+from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
 from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import load_tokenizer
 from ...decode.build.heads import NamedHead, head_options, head_parts, read_subset
-from ...decode.build.models import Models
+from ...decode.build.models import Models, trained_for
 from ...decode.build.spec import MethodSpec
 from ...decode.tree import TreeSettings
 from ...evaluate.acceptance.fallback import FallbackRequest, card_section, choose_fallback
@@ -134,10 +134,12 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
     )
 
 
-def with_head(request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter) -> HeadParts:
+def with_head(
+    request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
+) -> HeadParts:
     """The drafter with its draft head as it is, over a hot core if there is a draft vocabulary."""
     trained, parents = None, {}
-    tokenizer = load_tokenizer(target).fingerprint
+    tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
     spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
     if request.head is not None:
         trained = load_head(request.head)

@@ -123,7 +123,7 @@ def _parts(
     request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
 ) -> HeadParts:
     if request.format == WITH_HEAD:
-        return with_head(request, drafting, target, loaded)
+        return with_head(request, drafting, target, loaded, artifact)
     if request.head is not None:
         return choose(request, target, loaded)
     if (vocab := request.vocab) is None:
