@@ -137,7 +137,11 @@ _READERS = {
     "sglang-eagle3": ("sglang", "vllm"),
     "speculators-eagle3": ("vllm", "speculators"),
     "fr-spec": ("sglang", "fr-spec"),
+    "medusa": ("vllm",),
 }
+
+
+_METHODS = {"sglang-eagle3": "eagle3", "speculators-eagle3": "eagle3", "medusa": "medusa"}  # others: eagle
 
 
 def readers(layout: str, server: str | None) -> tuple[str, ...]:
@@ -152,7 +156,8 @@ def _commands(name: str, layout: str, export: Export) -> str:
     quoted, target = shlex.quote(name), shlex.quote(base_model(export))
     blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {quoted} --prompt "..."')]
     known, count = readers(layout, export.server), export.speculative_tokens
-    method = "eagle3" if layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
+    method = _METHODS.get(layout, "eagle")
+    count = min(count, export.drafter.max_steps or count)  # one a head of Medusa
     named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
@@ -176,7 +181,8 @@ def _commands(name: str, layout: str, export: Export) -> str:
     if "vllm" in known:
         config = json.dumps({"method": method, "model": name, "num_speculative_tokens": count})
         start = " ".join(["vllm serve", target, *dtype])
-        blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
+        title = "vLLM 0.32 (0.33 has dropped Medusa)" if layout == "medusa" else "vLLM"
+        blocks.append((title, f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
     if "speculators" in known:
         blocks.append(("vLLM, the target as this folder names it", f"vllm serve {quoted}"))
     parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]

@@ -25,6 +25,7 @@ FORMATS: dict[str, str] = {
     "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
     "eagle": "vocabforge.export.layouts.eagle1:Eagle",
     "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
+    "medusa": "vocabforge.export.layouts.medusa:Medusa",
 }
 
 

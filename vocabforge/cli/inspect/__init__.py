@@ -20,6 +20,7 @@ VIEWS: dict[str, str] = {
     "export-speculators-eagle3": "vocabforge.cli.inspect.model:serving_view",
     "export-eagle": "vocabforge.cli.inspect.model:serving_view",
     "export-fr-spec": "vocabforge.cli.inspect.model:serving_view",
+    "export-medusa": "vocabforge.cli.inspect.model:serving_view",
     "study-data": "vocabforge.cli.inspect.results:study_view",
     "study-answers": "vocabforge.cli.inspect.results:study_view",
     "study-replay": "vocabforge.cli.inspect.results:study_view",

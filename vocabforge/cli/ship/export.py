@@ -11,8 +11,8 @@ from ..options.groups import Size, option
 PROMPTS = 48  # that --head uses at most
 _FORMATS = (
     "sglang-eagle3 (SGLang and vLLM), speculators-eagle3 (vLLM), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 "
-    "with a draft vocabulary: SGLang, FR-Spec), or native: what this toolkit trains and decodes with. native imports "
-    "a drafter made elsewhere."
+    "with a draft vocabulary: SGLang, FR-Spec), medusa (vLLM 0.32), or native: what this toolkit trains and decodes "
+    "with. native imports a drafter made elsewhere."
 )
 
 
