@@ -13,6 +13,7 @@ from click.testing import Result
 from safetensors.torch import load_file
 
 from tests.cli.cli_support import assert_user_error, edit_json, invoke
+from tests.decode import drafting
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
 from tests.worlds import ROWS, World, make_drafter, make_vocab
@@ -20,6 +21,7 @@ from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.export.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
 from vocabforge.models.heads.served import KEY
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.vocab.subset.subset import load_subset, save_subset
 
 SIZE = 64  # of the draft vocabulary
@@ -30,6 +32,18 @@ def small(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An EAGLE-1 drafter of the world's target."""
     folder = tmp_path_factory.mktemp("eagle1") / "drafter"
     drafter = eagle1(load_target_tensors(pristine.target), vocab_size=ROWS)
+    save_drafter(
+        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def medusa(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two Medusa heads of the world's target."""
+    folder = tmp_path_factory.mktemp("medusa") / "drafter"
+    target = HFTarget.load(pristine.target)
+    drafter = drafting.make_drafter("medusa", pristine.target, target, medusa_heads=2)
     save_drafter(
         folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
     )
@@ -93,9 +107,11 @@ def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "vllm"])
-def test_every_format_decodes_as_before(name: str, pristine: World, small: Path, tmp_path: Path) -> None:
-    drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
-    vocab = ["--vocab", pristine.vocab] if name != "eagle" else []
+def test_every_format_decodes_as_before(
+    name: str, pristine: World, small: Path, medusa: Path, tmp_path: Path
+) -> None:
+    drafter = {"eagle": small, "fr-spec": small, "medusa": medusa}.get(name, pristine.drafter)
+    vocab = ["--vocab", pristine.vocab] if name not in ("eagle", "medusa") else []
     result = exported("--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json")
     facts = json.loads(result.stdout)
     assert facts == {
@@ -112,9 +128,9 @@ def test_every_format_decodes_as_before(name: str, pristine: World, small: Path,
         pristine.target,
         [f"a={drafter}", f"b={tmp_path / 'out'}"],
         [f"v={pristine.vocab}"] if vocab else [],
-        depth=2,
+        depth=1,
         topk=3,
-        total_nodes=12,
+        total_nodes=9,
     )
     named = {
         one.name: one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods

@@ -193,7 +193,7 @@ def test_a_native_drafter_is_told_what_it_could_become(world: World, tmp_path: P
         SimpleNamespace(kind="medusa", label="Medusa"),
         ServerCheckOptions(),  # type: ignore[arg-type]
     )
-    assert "no server" in report.rows[1].found
+    assert "vLLM 0.32: --format medusa" in report.rows[1].found
 
 
 @pytest.mark.parametrize(

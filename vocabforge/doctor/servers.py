@@ -26,6 +26,7 @@ _NEW = 32
 _EXPORTS = {
     "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3; llama.cpp: --format gguf",
     "eagle1": "SGLang, vLLM: --format eagle; FR-Spec with a draft vocabulary: --format fr-spec",
+    "medusa": "vLLM 0.32: --format medusa",
 }
 _WORST = ("failed", "warning")
 

@@ -27,6 +27,7 @@ FORMATS: dict[str, str] = {
     "eagle": "vocabforge.export.layouts.eagle1:Eagle",
     "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
     "gguf": "vocabforge.export.layouts.gguf.layout:Gguf",
+    "medusa": "vocabforge.export.layouts.medusa:Medusa",
 }
 
 

@@ -22,6 +22,7 @@ VIEWS: dict[str, str] = {
     "export-eagle": "vocabforge.cli.inspect.model:serving_view",
     "export-fr-spec": "vocabforge.cli.inspect.model:serving_view",
     "export-gguf": "vocabforge.cli.inspect.model:gguf_view",
+    "export-medusa": "vocabforge.cli.inspect.model:serving_view",
     "study-data": "vocabforge.cli.inspect.results:study_view",
     "study-answers": "vocabforge.cli.inspect.results:study_view",
     "study-replay": "vocabforge.cli.inspect.results:study_view",

@@ -14,7 +14,8 @@ PROMPTS = 48  # that --head uses at most
 _FORMATS = (
     "sglang-eagle3 (SGLang and vLLM), vllm (vLLM with --head: the draft head runs in the server), speculators-eagle3 "
     "(vLLM), gguf (llama.cpp), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 with a draft vocabulary: SGLang, "
-    "FR-Spec), or native: what this toolkit trains and decodes with. native imports a drafter made elsewhere."
+    "FR-Spec), medusa (vLLM 0.32), or native: what this toolkit trains and decodes with. native imports a drafter made "
+    "elsewhere."
 )
 
 

@@ -185,14 +185,17 @@ def _server(layout: str, export: Export) -> str:
 
 def _eagle1_only(drafter: Drafter, layout: str) -> Eagle1Drafter:
     if not isinstance(drafter, Eagle1Drafter):
-        eagle3 = drafter.kind == "eagle3"
+        remedies = {
+            "eagle3": "export --format sglang-eagle3, whose d2t inside is the draft vocabulary",
+            "medusa": "export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)",
+        }
         raise MismatchError(
             f"the layout {layout} holds EAGLE-1/2 drafters only",
             got=f"a drafter of kind {drafter.kind}",
             expected=Eagle1Drafter.kind,
-            remedy="export --format sglang-eagle3, whose d2t inside is the draft vocabulary"
-            if eagle3
-            else "export --format native, which vocabforge eval and generate read",
+            remedy=remedies.get(
+                drafter.kind, "export --format native, which vocabforge eval and generate read"
+            ),
         )
     return drafter
 

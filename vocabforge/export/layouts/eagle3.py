@@ -194,7 +194,9 @@ def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
             f"{layout} holds EAGLE-3 drafters only",
             got=f"a drafter of kind {drafter.kind}",
             expected=Eagle3Drafter.kind,
-            remedy="export --format native, which vocabforge eval and generate read",
+            remedy="export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)"
+            if drafter.kind == "medusa"
+            else "export --format native, which vocabforge eval and generate read",
         )
     return drafter
 

@@ -110,7 +110,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     top = getattr(config, LAYER_IDS, None)
     listed = top or eagle.get(LAYER_IDS)
     inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
-    served.layers = check_layers(served, inputs, target.layers, last=True)
+    served.layers = check_layers(served, inputs, target.layers, first=True, last=True)
     origin = f"the top-level {LAYER_IDS} (inputs)" if top else f"eagle_config.{LAYER_IDS} (taken as inputs)"
     served.facts[LAYERS_FROM] = origin if listed else "the server's default"
     nested = eagle.get(LAYER_IDS)
@@ -155,6 +155,8 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     elif HEAD not in filled or is_targets(head, target.head):
         shared[HEAD] = target.head
     conclude(served, sizes, slots, loaded, shared)
+    if -1 in served.layers:
+        served.drafter = None
 
 
 def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
