@@ -143,7 +143,8 @@ _READERS = {
 }
 
 
-_METHODS = {
+# Of vLLM and SGLang; others: eagle.
+_METHODS = {"sglang-eagle3": "eagle3", "vllm": "eagle3", "speculators-eagle3": "eagle3", "medusa": "medusa"}
     "sglang-eagle3": "eagle3",
     "vllm": "eagle3",
     "speculators-eagle3": "eagle3",
