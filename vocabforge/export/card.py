@@ -143,13 +143,13 @@ _READERS = {
 }
 
 
-# Of vLLM and SGLang; others: eagle.
-_METHODS = {"sglang-eagle3": "eagle3", "vllm": "eagle3", "speculators-eagle3": "eagle3", "medusa": "medusa"}
+# Others: eagle.
+_METHODS = {
     "sglang-eagle3": "eagle3",
     "vllm": "eagle3",
     "speculators-eagle3": "eagle3",
     "medusa": "medusa",
-}  # others: eagle
+}
 
 
 def readers(layout: str, server: str | None) -> tuple[str, ...]:
