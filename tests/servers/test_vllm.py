@@ -51,6 +51,7 @@ CASES = {
     "speculators-eagle3, norm_before_residual": Case(SPECULATORS, form="norm_before_residual"),
     "speculators-eagle3, fc_norm and norm_output": Case(SPECULATORS, form="fc_norm norm_output"),
     "eagle": Case("--format eagle --server vllm", "eagle1", method="eagle"),
+    "medusa": Case("--format medusa", "medusa", method="medusa"),
     "ranker": Case("--format vllm --head ranker --shortlist 4", ours={"head": "ranker", "shortlist": 4}),
     "ranker, best tokens alone": Case(
         "--format vllm --head ranker --shortlist 4", speculative=TOP, ours={"head": "ranker", "shortlist": 4}
