@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers check format docs docs-serve targets clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make test-transformers  targets under the oldest transformers that is supported, installed beside the environment"
+	@echo "make test-servers  real servers load what export writes, each in an environment that this makes (optional)"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
@@ -120,7 +121,7 @@ test: $(STAMP)
 	@$(if $(COVERED),$(BIN)/python .ci/coverage_table.py,echo "coverage on this Python: make coverage")
 
 coverage: $(STAMP)
-	$(BIN)/python -m pytest -m 'not proof and not docs' -n $(TEST_WORKERS) --dist worksteal $(COVERAGE)
+	$(BIN)/python -m pytest -m 'not proof and not docs and not servers' -n $(TEST_WORKERS) --dist worksteal $(COVERAGE)
 	@$(BIN)/python .ci/coverage_table.py
 
 # The other half of the tests.
@@ -129,7 +130,7 @@ test-long: $(STAMP)
 
 # test, test-long and test-docs: in one call they are collected once.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -m 'not proof' -n $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m 'not proof and not servers' -n $(TEST_WORKERS) --dist worksteal
 
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
@@ -163,6 +164,22 @@ test-transformers: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --target $(TRANSFORMERS) transformers==5.16.0
 	PYTHONPATH=$(TRANSFORMERS) $(BIN)/python -m pytest -n $(TEST_WORKERS) tests/decode/test_architectures.py \
 	  tests/models/test_target.py tests/models/test_target_loading.py
+
+# Real servers, each in an environment of its own, made from nothing: gigabytes, so that .ci/run leaves them out.
+SERVERS := $(VENV)/servers
+test-servers: test-vllm test-sglang test-llamacpp
+
+test-vllm: $(STAMP)
+	$(PYTHON) .ci/server_env vllm $(SERVERS)/vllm
+	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_capture_server.py
+
+test-sglang: $(STAMP)
+	$(PYTHON) .ci/server_env sglang $(SERVERS)/sglang
+	$(BIN)/python -m pytest -m servers tests/servers/test_sglang.py
+
+test-llamacpp: $(STAMP)
+	$(PYTHON) .ci/server_env llamacpp $(SERVERS)/llamacpp
+	$(BIN)/python -m pytest -m servers tests/servers/test_llamacpp.py
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

@@ -26,6 +26,7 @@ ORDER = (
     "train",
     "export",
     "decode",
+    "serve",
     "demo",
     "evaluate",
     "doctor",

@@ -30,9 +30,10 @@ from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_
 from vocabforge.evaluate.run.settings import RunSettings
 from vocabforge.export.registry import FORMATS, layout_of
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
-from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.study.report.results import RESULTS, DraftShape, MethodFigures, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
@@ -176,11 +177,18 @@ def make_every_kind(folder: Path) -> Path:
     owner = HeadOwner("d" * 64, "t" * 64, "k" * 64)
     save_head(folder / "draft-head", "ranker", scorer, owner, {"shortlist": 20, "heldout": {"rows": 5}})
     meta = dict(open_artifact(folder / "drafter").meta)
-    save_drafter(folder / "small", eagle1(load_target_tensors(model), vocab_size=264), meta)
+    shared = load_target_tensors(model)
+    save_drafter(folder / "small", eagle1(shared, vocab_size=264), meta)
+    heads = new_drafter(
+        "medusa", drafter_sizes("medusa", read_target_config(model)), shared.embedding, shared.head
+    )
+    save_drafter(folder / "medusa", heads, meta)
+    made = {"eagle": "small", "fr-spec": "small", "medusa": "medusa"}
     for name in EXPORTS:
-        drafter = "small" if name in ("eagle", "fr-spec") else "drafter"
+        drafter = made.get(name, "drafter")
         arguments = ["--target", model, "--format", name, "--output", folder / f"export-{name}"]
-        vocab = ["--vocab", folder / "subset"] if name == "fr-spec" else []
+        vocab = ["--vocab", folder / "subset"] if name in ("fr-spec", "vllm") else []
+        vocab += ["--dynamic", "context"] if name == "vllm" else []
         exported = invoke("export", "--drafter", folder / drafter, *arguments, *vocab)
         assert exported.exit_code == 0, exported.output
     with write_artifact(folder / "target", "target", {"vocab_size": 264, "heldout_loss": 1.5}) as inside:

@@ -13,12 +13,15 @@ from click.testing import Result
 from safetensors.torch import load_file
 
 from tests.cli.cli_support import assert_user_error, edit_json, invoke
+from tests.decode import drafting
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
 from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.export.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.heads.served import KEY
+from vocabforge.models.target.hf import HFTarget
 from vocabforge.vocab.subset.subset import load_subset, save_subset
 
 SIZE = 64  # of the draft vocabulary
@@ -29,6 +32,18 @@ def small(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An EAGLE-1 drafter of the world's target."""
     folder = tmp_path_factory.mktemp("eagle1") / "drafter"
     drafter = eagle1(load_target_tensors(pristine.target), vocab_size=ROWS)
+    save_drafter(
+        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def medusa(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two Medusa heads of the world's target."""
+    folder = tmp_path_factory.mktemp("medusa") / "drafter"
+    target = HFTarget.load(pristine.target)
+    drafter = drafting.make_drafter("medusa", pristine.target, target, medusa_heads=2)
     save_drafter(
         folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
     )
@@ -62,10 +77,41 @@ def exported(*words: object) -> Result:
     return done
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_decodes_as_before(name: str, pristine: World, small: Path, tmp_path: Path) -> None:
-    drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
-    vocab = ["--vocab", pristine.vocab] if name != "eagle" else []
+def test_a_draft_head_goes_with_the_drafter(pristine: World, tmp_path: Path) -> None:
+    """The folder has the drafter's own head, and beside it a draft head over the vocabulary."""
+    words = (
+        "--drafter",
+        pristine.drafter,
+        "--format",
+        "vllm",
+        "--vocab",
+        pristine.vocab,
+        "--dynamic",
+        "context:7",
+    )
+    exported(*words, "--output", tmp_path / "out")
+    body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert body[KEY]["kind"] == "context"
+    assert body[KEY]["options"] == {"context": 7}
+    methods = grid_methods(pristine.target, [f"a={pristine.drafter}", f"b={tmp_path / 'out'}"], [], depth=2)
+    _, before, after = [one.generator.generate([72, 101], max_new_tokens=16, stop_ids=()) for one in methods]
+    assert after.accept_lengths == before.accept_lengths
+
+
+def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Path) -> None:
+    words = ("--drafter", pristine.drafter, "--output", tmp_path / "out", "--format")
+    assert_user_error(export(*words, "vllm"), 2, "--head DIR", "sglang-eagle3")
+    assert_user_error(
+        export(*words, "sglang-eagle3", "--shortlist", 5), 2, "--shortlist", "--format vllm --head DIR"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "vllm"])
+def test_every_format_decodes_as_before(
+    name: str, pristine: World, small: Path, medusa: Path, tmp_path: Path
+) -> None:
+    drafter = {"eagle": small, "fr-spec": small, "medusa": medusa}.get(name, pristine.drafter)
+    vocab = ["--vocab", pristine.vocab] if name not in ("eagle", "medusa") else []
     result = exported("--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json")
     facts = json.loads(result.stdout)
     assert facts == {
@@ -82,9 +128,9 @@ def test_every_format_decodes_as_before(name: str, pristine: World, small: Path,
         pristine.target,
         [f"a={drafter}", f"b={tmp_path / 'out'}"],
         [f"v={pristine.vocab}"] if vocab else [],
-        depth=2,
+        depth=1,
         topk=3,
-        total_nodes=12,
+        total_nodes=9,
     )
     named = {
         one.name: one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods

@@ -96,6 +96,11 @@ FAULTS: dict[str, Fault] = {
                 "vLLM: target layers: failed",
                 "[0, 2, 3]",
             ),
+            "the embedding as input 0": (
+                put(**{LAYER_IDS: [0, 4, 5]}),
+                "vLLM: target layers: warning",
+                "captures the embedding",
+            ),
             "the last layer for SGLang": (
                 inner(**{LAYER_IDS: [1, 3, 7]}),
                 "SGLang: target layers: failed",

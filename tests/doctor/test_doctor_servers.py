@@ -20,8 +20,8 @@ from vocabforge.doctor.servers import ServerCheckOptions, check_servers
 from vocabforge.doctor.servers_rows import clearly_better
 from vocabforge.export.registry import load_drafter
 
-SGLANG, VLLM, SPECULATORS, FRSPEC = (
-    f"served by {name}" for name in ("SGLang", "vLLM", "speculators", "FR-Spec")
+SGLANG, VLLM, SPECULATORS, FRSPEC, LLAMACPP = (
+    f"served by {name}" for name in ("SGLang", "vLLM", "speculators", "FR-Spec", "llama.cpp")
 )
 
 
@@ -80,7 +80,7 @@ def _texts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 UNTRAINED = {"norm_before_fc", "variant", "eagle", "eagle vllm", "fr-spec"}  # random: they hardly draft
 READ_BY = {
-    "sglang": {SGLANG, VLLM},
+    "sglang": {SGLANG, VLLM, LLAMACPP},
     "speculators": {VLLM, SPECULATORS},
     "eagle": {SGLANG},
     "eagle vllm": {VLLM},
@@ -193,7 +193,7 @@ def test_a_native_drafter_is_told_what_it_could_become(world: World, tmp_path: P
         SimpleNamespace(kind="medusa", label="Medusa"),
         ServerCheckOptions(),  # type: ignore[arg-type]
     )
-    assert "no server" in report.rows[1].found
+    assert "vLLM 0.32: --format medusa" in report.rows[1].found
 
 
 @pytest.mark.parametrize(

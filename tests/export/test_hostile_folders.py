@@ -81,7 +81,7 @@ def test_sizes_that_are_not_stored_are_refused_before_they_are_made(
     path = changed(good["sglang"], tmp_path / "wide", config=lambda body: body.update({name: 10**12}))
     loads, served = examine(tiny, path)
     assert not loads
-    assert [one.server for one in served] == ["sglang", "vllm"]
+    assert [one.server for one in served] == ["sglang", "vllm", "llamacpp"]
     assert all(one.failed and one.drafter is None for one in served)
 
 

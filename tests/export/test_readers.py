@@ -155,7 +155,7 @@ def test_a_token_map_keeps_its_order(tiny: Tiny, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_who_knows_which_folder(tiny: Tiny, tmp_path: Path, name: str, layout: str) -> None:
     folder = open_folder(write(tiny, eagle3(tiny), layout, tmp_path / "x"))
-    known = {"sglang-eagle3": {"sglang", "vllm"}, "speculators-eagle3": {"vllm", "speculators"}}
+    known = {"sglang-eagle3": {"sglang", "vllm", "llamacpp"}, "speculators-eagle3": {"vllm", "speculators"}}
     assert reader_of(name).matches(folder) == (name in known[layout])
 
 

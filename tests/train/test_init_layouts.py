@@ -31,6 +31,7 @@ WRITTEN = {
     "speculators-eagle3": ("eagle3 normed residual, q and k", "reduced"),
     "eagle": ("eagle1", "target"),
     "fr-spec": ("eagle1", "reduced"),
+    "medusa": ("medusa", "target"),
 }
 FOREIGN = [name for name in FORMATS if name != "native"]
 TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
@@ -70,7 +71,7 @@ def command(*words: object) -> Any:
 
 
 def config_of(place: Path, output: str, init: Path) -> Path:
-    kind = "eagle1" if init.name in ("eagle", "fr-spec") else "eagle3"
+    kind = WRITTEN.get(init.name, ("eagle3",))[0].split()[0]
     return write_config(
         place,
         output,

@@ -10,6 +10,7 @@ import torch
 
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..evaluate.acceptance.probe import ProbedText, default_prompts, probe
+from ..export.layouts.gguf.layout import is_gguf
 from ..export.servers.registry import READERS, open_folder, read_as, reader_of
 from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
 from ..models.drafters.interface import Drafter
@@ -23,8 +24,9 @@ from .target import TargetFacts, probe_ids
 GROUP = "servers"
 _NEW = 32
 _EXPORTS = {
-    "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3",
+    "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3; llama.cpp: --format gguf",
     "eagle1": "SGLang, vLLM: --format eagle; FR-Spec with a draft vocabulary: --format fr-spec",
+    "medusa": "vLLM 0.32: --format medusa",
 }
 _WORST = ("failed", "warning")
 
@@ -55,7 +57,7 @@ def check_servers(
     Args:
         drafter: as it was loaded here; None where it did not load, then nothing is compared with it.
     """
-    if not (path / "config.json").is_file():
+    if not (path / "config.json").is_file() and not is_gguf(path):
         report.run(GROUP, "layout", check_native, drafter)
         return
     folder = report.run(GROUP, "layout", check_folder, path, options)
@@ -208,7 +210,9 @@ _MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
 
 def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
     """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
-    dtypes = {name: dtype_name(tensor.dtype) for name, tensor in folder.tensors.items() if name not in _MAPS}
+    # llama.cpp's files have norms in float32 whatever the rest is in
+    weights = {name: one for name, one in folder.tensors.items() if name not in _MAPS and one.dim() > 1}
+    dtypes = {name: dtype_name(tensor.dtype) for name, tensor in weights.items()}
     packed = [name for name, kind in dtypes.items() if kind not in _HELD]
     if packed or not dtypes:
         return Finding(

@@ -135,8 +135,20 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 _READERS = {
     "native": (),
     "sglang-eagle3": ("sglang", "vllm"),
+    "vllm": ("vllm",),
     "speculators-eagle3": ("vllm", "speculators"),
     "fr-spec": ("sglang", "fr-spec"),
+    "gguf": ("llama.cpp",),
+    "medusa": ("vllm",),
+}
+
+
+# Others: eagle.
+_METHODS = {
+    "sglang-eagle3": "eagle3",
+    "vllm": "eagle3",
+    "speculators-eagle3": "eagle3",
+    "medusa": "medusa",
 }
 
 
@@ -152,7 +164,8 @@ def _commands(name: str, layout: str, export: Export) -> str:
     quoted, target = shlex.quote(name), shlex.quote(base_model(export))
     blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {quoted} --prompt "..."')]
     known, count = readers(layout, export.server), export.speculative_tokens
-    method = "eagle3" if layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
+    method = _METHODS.get(layout, "eagle")
+    count = min(count, export.drafter.max_steps or count)  # one a head of Medusa
     named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
@@ -176,9 +189,19 @@ def _commands(name: str, layout: str, export: Export) -> str:
     if "vllm" in known:
         config = json.dumps({"method": method, "model": name, "num_speculative_tokens": count})
         start = " ".join(["vllm serve", target, *dtype])
-        blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
+        title = {
+            "vllm": "vLLM, with VocabForge installed beside it",
+            "medusa": "vLLM 0.32 (0.33 has dropped Medusa)",
+        }
+        start = f"{start} \\\n  --speculative-config {shlex.quote(config)}"
+        blocks.append((title.get(layout, "vLLM"), start))
     if "speculators" in known:
         blocks.append(("vLLM, the target as this folder names it", f"vllm serve {quoted}"))
+    if "llama.cpp" in known:
+        beside = f"{quoted}/target.gguf" if export.with_target else "TARGET.gguf"
+        models = f"-m {beside} -md {quoted}/drafter.gguf"
+        draft = f"--spec-type draft-eagle3 --spec-draft-n-max {count}"
+        blocks.append(("llama.cpp", f"llama-server {models} \\\n  {draft}"))
     parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
     if layout == "native":
         parts.append("`vocabforge export` writes it in the layouts of servers.")

@@ -16,7 +16,7 @@ from ..models.target.fingerprint import target_fingerprint
 from .registry import load_drafter
 
 _KEPT = ("tokenizer_fingerprint", "eos_ids")  # facts of an export that hold for what is made from it
-_READ = (".json", ".safetensors", ".pt")  # what a layout's files end with
+_READ = (".json", ".safetensors", ".pt", ".gguf")  # what a layout's files end with
 
 
 def is_native(path: Path) -> bool:

@@ -21,10 +21,13 @@ from .revocab import prune_head
 # name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
 FORMATS: dict[str, str] = {
     "native": "vocabforge.export.layouts.native:Native",
+    "vllm": "vocabforge.export.layouts.vllm:VllmEagle3",
     "sglang-eagle3": "vocabforge.export.layouts.eagle3:SglangEagle3",
     "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
     "eagle": "vocabforge.export.layouts.eagle1:Eagle",
     "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
+    "gguf": "vocabforge.export.layouts.gguf.layout:Gguf",
+    "medusa": "vocabforge.export.layouts.medusa:Medusa",
 }
 
 
@@ -55,6 +58,8 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         for layout in map(layout_of, FORMATS):
             if isinstance(body, dict) and layout.matches(body):
                 return _checked(layout.read(path, target, layers), layers, path), None
+    if any(path.glob("*.gguf")):
+        return _checked(layout_of("gguf").read(path, target, layers), layers, path), None
     hint = path / "drafter"
     raise DataError(
         "there is no drafter here",

@@ -17,16 +17,34 @@ Tensors = dict[str, dict[str, Any]]
 
 def drafter_view(artifact: Artifact, request: ViewRequest) -> View:
     """Configuration, parameters, head and target of a native drafter."""
-    return _drafter(artifact, "drafter.json", "drafter.safetensors", ids="target_ids")
+    config, tensors = _json(artifact, "drafter.json"), _tensors(artifact, "drafter.safetensors")
+    return _drafter(artifact, config, tensors, ids="target_ids")
 
 
 def serving_view(artifact: Artifact, request: ViewRequest) -> View:
     """The same of a serving folder."""
-    return _drafter(artifact, "config.json", "model.safetensors", ids="d2t")
+    return _drafter(
+        artifact, _json(artifact, "config.json"), _tensors(artifact, "model.safetensors"), ids="d2t"
+    )
 
 
-def _drafter(artifact: Artifact, settings: str, weights: str, *, ids: str) -> View:
-    config, tensors = _json(artifact, settings), _tensors(artifact, weights)
+def gguf_view(artifact: Artifact, request: ViewRequest) -> View:
+    """The same of a drafter in a GGUF file."""
+    from ...export.layouts.gguf.file import read_file
+    from ...export.layouts.gguf.layout import DRAFTER
+    from ...models.target.load import dtype_name
+
+    config, stored = read_file(artifact.file(DRAFTER))
+    tensors = {
+        name: {"dtype": dtype_name(one.dtype), "shape": list(one.shape)} for name, one in stored.items()
+    }
+    return _drafter(artifact, config, tensors, ids="d2t")
+
+
+def _drafter(artifact: Artifact, config: Any, tensors: Tensors, *, ids: str) -> View:
+    from ...models.heads.served import PREFIX
+
+    tensors = {name: one for name, one in tensors.items() if not name.startswith(PREFIX)}  # a draft head's
     trained = {name: one for name, one in tensors.items() if name not in ("target_ids", "d2t", "t2d")}
     if ids in tensors:
         head = f"its own, {math.prod(tensors[ids]['shape']):,} rows"

@@ -31,7 +31,10 @@ class Subjects(StrictModel):
     vocab: Path | None = option(None, "Subset artefact to check against --target and --drafter.", "DIR")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].", "PATH")
     server: tuple[str, ...] = option(
-        (), "Look at these servers' readers only: sglang, vllm, speculators, fr-spec.", "NAME", many=True
+        (),
+        "Look at these servers' readers only: sglang, vllm, speculators, llamacpp, fr-spec.",
+        "NAME",
+        many=True,
     )
     prompts: Path | None = option(
         None,
@@ -58,7 +61,7 @@ class Subjects(StrictModel):
 def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
     """Check this machine and, with --target, a target, a drafter and a draft vocabulary.
 
-    A drafter in a layout of SGLang, vLLM, speculators or FR-Spec is read as each of them reads it, key by
+    A drafter in a layout of SGLang, vLLM, speculators, llama.cpp or FR-Spec is read as each of them reads it, key by
     key, and its logits are compared with those computed here. Every check says what it found and, where
     something is wrong, what to do. Nothing is changed. The exit code is 1 if any check failed.
 

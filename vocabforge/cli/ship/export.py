@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from ...core.config import ModelPath, Positive, StrictModel
+from ...decode.build.spec import MethodSpec
 from ..app import ResultOptions, print_json
-from ..options.groups import Size, option
+from ..options.groups import FromModel, Size, option
 
 PROMPTS = 48  # that --head uses at most
 _FORMATS = (
-    "sglang-eagle3 (SGLang and vLLM), speculators-eagle3 (vLLM), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 "
-    "with a draft vocabulary: SGLang, FR-Spec), or native: what this toolkit trains and decodes with. native imports "
-    "a drafter made elsewhere."
+    "sglang-eagle3 (SGLang and vLLM), vllm (vLLM with --head: the draft head runs in the server), speculators-eagle3 "
+    "(vLLM), gguf (llama.cpp), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 with a draft vocabulary: SGLang, "
+    "FR-Spec), medusa (vLLM 0.32), or native: what this toolkit trains and decodes with. native imports a drafter made "
+    "elsewhere."
 )
 
 
@@ -30,8 +33,9 @@ class ExportRequest(StrictModel):
     vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
     head: Path | None = option(
         None,
-        "Draft head (ranker, low-rank, router) of this drafter: write a static draft vocabulary in its place, "
-        "counted on --prompts (with --vocab behind the counted tokens), and the head itself under dynamic/.",
+        "Draft head (ranker, low-rank, router) of this drafter. --format vllm: it goes with the drafter (a ranker with "
+        "--vocab is a hybrid head). Other formats: a static draft vocabulary in its place, counted on --prompts (with "
+        "--vocab behind the counted tokens), and the head itself under dynamic/.",
     )
     fallback_size: Size | None = option(
         None,
@@ -50,10 +54,17 @@ class ExportRequest(StrictModel):
     speculative_tokens: Positive = option(
         5, "Draft tokens a cycle that speculators-eagle3 and the model card recommend."
     )
+    with_target: bool = option(False, "gguf: write the target beside it, too (Llama and Qwen3).")
     dtype: str = option("float32", "Of the weights written: float32, bfloat16 or float16.")
 
 
-def export(request: ExportRequest, ending: ResultOptions) -> None:
+_HEAD = Annotated[
+    MethodSpec,
+    FromModel(MethodSpec, only=("dynamic", "shortlist", "budget", "ranker_fp8"), panel="With --format vllm"),
+]
+
+
+def export(request: ExportRequest, drafting: _HEAD, ending: ResultOptions) -> None:
     """Write a drafter as a decoder or server reads it, with a model card, optionally with a restricted head.
 
     The folder is read back and computed with before it takes its name. `--format native` is also the import of a
@@ -63,6 +74,6 @@ def export(request: ExportRequest, ending: ResultOptions) -> None:
     """
     from .export_run import run_export
 
-    facts = run_export(request, quiet=ending.as_json, overwrite=ending.overwrite)
+    facts = run_export(request, drafting, quiet=ending.as_json, overwrite=ending.overwrite)
     if ending.as_json:
         print_json(facts)

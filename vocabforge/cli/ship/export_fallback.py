@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.artifact import MANIFEST, open_artifact
+from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
 from ...core.errors import MismatchError, UsageError
-from ...decode.build.heads import NamedHead, head_options, read_subset
-from ...decode.build.models import Models
+from ...corpus.tokenizer.tokenizer import load_tokenizer
+from ...decode.build.heads import NamedHead, head_options, head_parts, read_subset
+from ...decode.build.models import Models, trained_for
 from ...decode.build.spec import MethodSpec
 from ...decode.tree import TreeSettings
 from ...evaluate.acceptance.fallback import FallbackRequest, card_section, choose_fallback
@@ -22,6 +23,9 @@ from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import save_drafter
 from ...models.heads.io import HeadOwner, check_owner, drafter_digest, load_head, save_head
+from ...models.heads.registry import base_of
+from ...models.heads.served import ServedHead
+from ...models.target.fingerprint import target_fingerprint
 from ...models.target.load import DTYPES
 from ...train.config import LiveConfig
 from ...vocab.subset.select import SpecialTokens
@@ -30,6 +34,7 @@ from .export import PROMPTS, ExportRequest
 
 # Formats that hold a static draft vocabulary -> the kind of drafter that they hold.
 STATIC_MAPS = {"sglang-eagle3": "eagle3", "speculators-eagle3": "eagle3", "fr-spec": "eagle1"}
+WITH_HEAD = "vllm"  # the format that holds the draft head itself
 NEW_TOKENS, PROMPT_TOKENS = 128, 2048  # most tokens of each answer and prompt
 DYNAMIC = "dynamic"
 
@@ -41,7 +46,7 @@ class HeadParts:
     Attributes:
         ranked: its ids in rank order. vocab: hash of the subset artefact that it was restricted to.
         meta, parents: further ones for the manifest; ``meta["fallback"]`` of a static vocabulary in place of a head.
-        card: a section of the model card. beside: writes ``dynamic/``.
+        card: a section of the model card. beside: writes ``dynamic/``. head: a draft head that goes with it.
     """
 
     drafter: Drafter
@@ -51,6 +56,7 @@ class HeadParts:
     parents: Mapping[str, str] = field(default_factory=dict)
     card: str | None = None
     beside: Callable[[Path], object] | None = None
+    head: ServedHead | None = None
 
 
 def check_fallback(request: ExportRequest, kind: str) -> None:
@@ -59,20 +65,20 @@ def check_fallback(request: ExportRequest, kind: str) -> None:
     Args:
         kind: of the drafter.
     """
-    if request.head is None:
+    if request.head is None or request.format == WITH_HEAD:
         options = {"--fallback-size": request.fallback_size, "--prompts": request.prompts}
         if given := [name for name, value in options.items() if value is not None]:
             raise UsageError(
                 "there is no draft head to find a static fallback for",
                 got=", ".join(given),
-                expected="--head DIR beside it",
+                expected=f"--head DIR beside it, with --format {' or '.join(STATIC_MAPS)}",
             )
         return
     if request.format not in STATIC_MAPS:
         raise UsageError(
             "this format holds no static draft vocabulary that could stand for a draft head",
             got=f"--head with --format {request.format}",
-            expected=", ".join(STATIC_MAPS),
+            expected=", ".join((WITH_HEAD, *STATIC_MAPS)),
             remedy="vocabforge eval and generate take --head as it is",
         )
     if kind != STATIC_MAPS[request.format]:
@@ -126,6 +132,35 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
             folder / DYNAMIC, request, loaded, subset, models.owner(request.drafter)
         ),
     )
+
+
+def with_head(
+    request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
+) -> HeadParts:
+    """The drafter with its draft head as it is, over a hot core if there is a draft vocabulary."""
+    trained, parents = None, {}
+    tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
+    spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
+    if request.head is not None:
+        trained = load_head(request.head)
+        owner = HeadOwner(drafter_digest(request.drafter), target_fingerprint(target), tokenizer)
+        check_owner(trained.artifact, owner, drafter=request.drafter)
+        parents["head"] = trained.artifact.content_hash
+        if request.vocab is not None and spec.dynamic is None:
+            spec = spec.model_copy(update={"dynamic": trained.kind})
+    if request.vocab is not None:
+        parents["vocab"] = open_artifact(request.vocab, "subset").content_hash
+    found = head_parts(base_of(loaded), spec, trained, tokenizer)
+    if found is None:
+        raise UsageError(
+            "this format is for a drafter with a draft head",
+            got=f"--format {WITH_HEAD} without --head",
+            expected="--head DIR with a ranker, low-rank head or router, or --vocab DIR --dynamic context",
+            remedy="vLLM reads --format sglang-eagle3, with --vocab for a static draft vocabulary",
+        )
+    served = ServedHead(*found, loaded.transform)
+    served.over(base_of(loaded))  # mistakes are found before anything is written
+    return HeadParts(loaded, meta={"head": served.kind}, parents=parents, head=served)
 
 
 def _request(request: ExportRequest, path: Path, models: Models) -> FallbackRequest:

@@ -14,6 +14,7 @@ from ...core.files import check_apart
 from ...core.hub import hub_name, model_folder, model_name
 from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
+from ...decode.build.spec import MethodSpec, option_of
 from ...evaluate.acceptance.fallback import verdict
 from ...export.card import model_card
 from ...export.checked import write_checked
@@ -28,13 +29,16 @@ from ...models.target.load import DTYPES
 from ...vocab.subset.subset import load_subset
 from .export import ExportRequest
 from .export_card import digests_of, measured_sections, recipe_of
-from .export_fallback import HeadParts, check_fallback, choose
+from .export_fallback import WITH_HEAD, HeadParts, check_fallback, choose, with_head
 
 
-def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[str, Any]:
+def run_export(
+    request: ExportRequest, drafting: MethodSpec, *, quiet: bool, overwrite: bool
+) -> dict[str, Any]:
     """Write the folder.
 
     Args:
+        drafting: how a draft head that goes with the drafter is used.
         quiet: print nothing for people.
 
     Returns:
@@ -46,10 +50,16 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
     check_fallback(request, loaded.kind)
+    if (given := drafting.given()) and request.format != WITH_HEAD:
+        raise UsageError(
+            "this format holds no draft head to set up",
+            got=", ".join(map(option_of, given)),
+            expected=f"--format {WITH_HEAD} --head DIR",
+        )
     measured = measured_sections(
         request.eval, digests_of(request.drafter, artifact), target_fingerprint(target)
     )
-    parts = _parts(request, target, loaded, artifact)
+    parts = _parts(request, drafting, target, loaded, artifact)
     recipe = recipe_of(artifact)
     meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)
     meta |= _facts(request, parts.drafter) | dict(parts.meta)
@@ -67,6 +77,9 @@ def run_export(request: ExportRequest, *, quiet: bool, overwrite: bool) -> dict[
         speculative_tokens=request.speculative_tokens,
         overwrite=overwrite,
         beside=parts.beside,
+        head=parts.head,
+        target_path=target,
+        with_target=request.with_target,
     )
     sections = [*measured, *([] if parts.card is None else [parts.card])]
     card = model_card(request.output.resolve().name, request.format, export, sections)
@@ -87,6 +100,13 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
             expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
             remedy=None if known else "leave --server out: one folder serves every reader of this format",
         )
+    if request.with_target and request.format != "gguf":
+        raise UsageError(
+            "only GGUF folders hold the target",
+            got=f"--with-target with --format {request.format}",
+            expected="--format gguf",
+            remedy="leave --with-target out: other servers read the target's own folder",
+        )
     check_output(request.output, overwrite=overwrite)
     read: list[tuple[str, Path | None]] = [
         ("--drafter", request.drafter),
@@ -99,7 +119,11 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
     check_apart(request.output, read)
 
 
-def _parts(request: ExportRequest, target: Path, loaded: Drafter, artifact: Artifact | None) -> HeadParts:
+def _parts(
+    request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
+) -> HeadParts:
+    if request.format == WITH_HEAD:
+        return with_head(request, drafting, target, loaded, artifact)
     if request.head is not None:
         return choose(request, target, loaded)
     if (vocab := request.vocab) is None:

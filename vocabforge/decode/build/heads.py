@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from ...core.errors import MismatchError, UsageError, did_you_mean
 from ...core.values import parse_size
 from ...corpus.tokenizer.tokenizer import check_fingerprint
@@ -99,28 +101,42 @@ def spec_head(
 ) -> BuiltHead | None:
     """The draft head that a spec asks for over one exact head; None for that head itself.
 
+    A draft vocabulary alone is a head of the exact head's own rows; see :func:`head_parts` for the rest.
+    """
+    if spec.vocab is not None and spec.dynamic is None:
+        return _vocab_head(base, read_subset(spec.vocab, fingerprint), spec.vocab)
+    parts = head_parts(base, spec, trained, fingerprint)
+    if parts is None:
+        return None
+    kind, module, options = parts
+    head = build_head(kind, base, module, options)
+    return BuiltHead(head, phrase(kind, head, options))
+
+
+def head_parts(
+    base: HeadBase,
+    spec: MethodSpec,
+    trained: LoadedHead | None = None,
+    fingerprint: str | None = None,
+) -> tuple[str, nn.Module | None, HeadOptions] | None:
+    """Kind, trained part and settings of the draft head that a spec asks for; None without a head of its own.
+
     A hot core may lack ids of the exact head; a draft vocabulary may not. ``trained`` is the head in ``spec.head``,
     ``fingerprint`` that of the base's tokenizer, if it is known.
 
     Raises:
         VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, or a setting that it lacks.
     """
-    if spec.vocab is None:
+    if spec.vocab is None or spec.dynamic is None:
         if trained is None:
             return None
         options = head_options(trained.kind, trained.artifact.meta, spec)
         _check_trained(trained, options, spec)
-        head = build_head(trained.kind, base, trained.module, options)
-        return BuiltHead(head, phrase(trained.kind, head, options))
-    subset = read_subset(spec.vocab, fingerprint)
-    if spec.dynamic is None:
-        return _vocab_head(base, subset, spec.vocab)
+        return trained.kind, trained.module, options
     what = parse_dynamic(spec.dynamic)
-    ranked = tuple(subset.ranked.tolist())
+    ranked = tuple(read_subset(spec.vocab, fingerprint).ranked.tolist())
     if what.source == "context":
-        options = HeadOptions(ranked=ranked, context=what.size)
-        head = build_head("context", base, None, options)
-        return BuiltHead(head, phrase("context", head, options))
+        return "context", None, HeadOptions(ranked=ranked, context=what.size)
     if trained is None or trained.kind != RANKER:
         raise UsageError(
             "--dynamic ranker takes its tokens from a ranker",
@@ -131,8 +147,7 @@ def spec_head(
     options = HeadOptions(
         ranked=ranked, shortlist=what.size, rows=spec.head_rows, fp8=spec.ranker_fp8 or None
     )
-    head = build_head("hybrid", base, trained.module, options)
-    return BuiltHead(head, phrase("hybrid", head, options))
+    return "hybrid", trained.module, options
 
 
 def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:

@@ -16,7 +16,7 @@ from ...models.heads.io import check_owner, owner_of
 from ...models.heads.registry import HeadBase, base_of, base_of_model
 from ..engine import Decoder
 from ..proposers.interface import Wrap
-from ..proposers.registry import FITTING, FOREIGN, ProposerParts, make_proposer
+from ..proposers.registry import FITTING, FOREIGN, Proposer, ProposerParts, make_proposer
 from ..request import Generator
 from ..verify.registry import chosen_verifier
 from .grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
@@ -107,10 +107,7 @@ def build_method(
     with _named(name):
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
         spec = spec.on(models.model.device.type, chains=models.model.config.recurrent)
-        proposer, drafter, built, way = _parts(models, spec, name, sampled)
-        head = None if built is None else built.head
-        bridge = None if way is None else way.bridge
-        made = make_proposer(proposer, ProposerParts(models.model, drafter, head, spec, bridge))
+        made, built, way = build_proposer(models, spec, name, sampled=sampled)
         decoder = Decoder(models.model, made, control=spec.control, verifier=spec.verifier, wrap=wrap)
     plan = made.plan
     parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
@@ -130,7 +127,7 @@ def build_method(
     lossless = spec.verifier is None or chosen_verifier(spec.verifier, sampled=sampled).lossless
     if spec.verifier is not None:
         parts.append(f"verifier {spec.verifier}{'' if lossless else ' (not lossless)'}")
-    scoring = head or made.head
+    scoring = made.head if built is None else built.head
     rows = models.model.config.vocab_size
     return Method(
         name,
@@ -141,6 +138,16 @@ def build_method(
         verifier=spec.verifier,
         lossless=lossless,
     )
+
+
+def build_proposer(
+    models: Models, spec: MethodSpec, name: str, *, sampled: bool = False
+) -> tuple[Proposer, BuiltHead | None, Way | None]:
+    """What drafts for a checked spec, its draft head and, if the vocabularies differ, the way between them."""
+    proposer, drafter, built, way = _parts(models, spec, name, sampled)
+    head = None if built is None else built.head
+    bridge = None if way is None else way.bridge
+    return make_proposer(proposer, ProposerParts(models.model, drafter, head, spec, bridge)), built, way
 
 
 def _parts(

@@ -35,7 +35,7 @@ class Models:
 
     ``built`` are draft heads over an exact head, by what was asked for; ``bridges`` lie between the target's vocabulary
     and another one, by its fingerprint and the saved overlap. ``backend`` and ``device_map``: see
-    :func:`~vocabforge.models.backends.load_decoding_target`.
+    :func:`~vocabforge.models.backends.load_decoding_target`; ``model``: the target, if something has it already.
     """
 
     def __init__(
@@ -47,11 +47,12 @@ class Models:
         dtype: str = "float32",
         backend: Backend = "auto",
         device_map: str | None = None,
+        model: Target | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
         self.target = target
-        self.model: Target = load_decoding_target(
+        self.model: Target = model or load_decoding_target(
             target,
             backend,
             dtype=DTYPES[dtype],

@@ -161,7 +161,7 @@ def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: 
             "vLLM computes EAGLE drafters without a bias in fc",
             got=f"a trained bias of up to {float(bias.abs().max()):.3g}",
             expected="none, or zeros",
-            remedy="export --server sglang, which computes it",
+            remedy="train again with drafter.fc_bias=false; or export --server sglang, which computes it",
         )
     tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
@@ -185,14 +185,17 @@ def _server(layout: str, export: Export) -> str:
 
 def _eagle1_only(drafter: Drafter, layout: str) -> Eagle1Drafter:
     if not isinstance(drafter, Eagle1Drafter):
-        eagle3 = drafter.kind == "eagle3"
+        remedies = {
+            "eagle3": "export --format sglang-eagle3, whose d2t inside is the draft vocabulary",
+            "medusa": "export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)",
+        }
         raise MismatchError(
             f"the layout {layout} holds EAGLE-1/2 drafters only",
             got=f"a drafter of kind {drafter.kind}",
             expected=Eagle1Drafter.kind,
-            remedy="export --format sglang-eagle3, whose d2t inside is the draft vocabulary"
-            if eagle3
-            else "export --format native, which vocabforge eval and generate read",
+            remedy=remedies.get(
+                drafter.kind, "export --format native, which vocabforge eval and generate read"
+            ),
         )
     return drafter
 

@@ -36,9 +36,11 @@ from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+# Classes of ours that vLLM loads, by whether q and k are normed; serve/vllm/plugin.py registers them.
+WITH_HEAD = {False: "VocabForgeLlamaEagle3", True: "VocabForgeQwen3Eagle3"}
 # The layout's name first, then the names that vLLM gives its own classes.
-_ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
-_WITH_QK_NORM = _ARCHITECTURES[-1]
+_ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", *WITH_HEAD.values())
+_WITH_QK_NORM = ("Eagle3Qwen3ForCausalLM", WITH_HEAD[True])
 
 
 class SglangEagle3:
@@ -66,7 +68,7 @@ class SglangEagle3:
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
         """Strictly, whoever wrote it."""
         body = read_config(path)
-        config = _read_config(body, num_layers, path)
+        config = read_serving_config(body, num_layers, path)
         folder = read_folder(path)
         if config.draft_vocab_size is None:
             folder = without_targets_head(folder, shared)
@@ -75,14 +77,19 @@ class SglangEagle3:
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """The layout's ``config.json``: a one-layer Llama with the drafter's sizes."""
-    text = text_config(target)
     _check_form(config)
     check_expressible(
         config.aux_layers,
-        int(text.num_hidden_layers) - 2,  # SGLang captures what goes into a layer
+        int(text_config(target).num_hidden_layers) - 2,  # SGLang captures what goes into a layer
         layout="the EAGLE-3 serving layout",
         remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
     )
+    return config_body(config, target, dtype)
+
+
+def config_body(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The same for any form of the drafter, some of which only vLLM computes."""
+    text = text_config(target)
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
@@ -93,7 +100,8 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
         "eos_token_id": text.eos_token_id,
         "num_aux_hidden_states": len(config.aux_layers),
         LAYER_IDS: as_inputs(config.aux_layers),
-        "norm_before_residual": False,
+        "norm_before_residual": config.norm_before_residual,
+        "norm_before_fc": config.norm_before_fc,
         "fc_norm": config.fc_norm,
         "norm_output": config.norm_output,
         "eagle_config": {
@@ -125,7 +133,12 @@ def _architecture(body: Mapping[str, Any]) -> str | None:
     return next((name for name in _ARCHITECTURES if isinstance(named, list) and name in named), None)
 
 
-def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
+def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
+    """The drafter's sizes from the layout's ``config.json``, strictly.
+
+    Raises:
+        DataError: another architecture, no valid sizes, or a form that is not computed here.
+    """
     source, architecture = path / CONFIG, _architecture(body)
     if architecture is None:
         raise DataError(
@@ -166,7 +179,7 @@ def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3
         "norm_before_fc": flag(eagle, "norm_before_fc", flag(body, "norm_before_fc", False, source), source),
         "fc_norm": flag(body, "fc_norm", False, source) or flag(body, "use_aux_norm", False, source),
         "norm_output": flag(body, "norm_output", False, source),
-        "qk_norm": architecture == _WITH_QK_NORM,
+        "qk_norm": architecture in _WITH_QK_NORM,
     }
     return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
 
@@ -181,7 +194,9 @@ def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
             f"{layout} holds EAGLE-3 drafters only",
             got=f"a drafter of kind {drafter.kind}",
             expected=Eagle3Drafter.kind,
-            remedy="export --format native, which vocabforge eval and generate read",
+            remedy="export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)"
+            if drafter.kind == "medusa"
+            else "export --format native, which vocabforge eval and generate read",
         )
     return drafter
 

@@ -20,6 +20,7 @@ from ...core.errors import ArtifactError, ConfigError, DataError, MismatchError
 from ...models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ...models.heads.served import PREFIX
 from .fields import CONFIG, DecoderSizes
 from .layer_ids import LAYER_IDS, LayerReading
 
@@ -67,6 +68,7 @@ def read_folder(path: Path) -> FolderTensors:
         ArtifactError: one tensor under two names.
     """
     stored = read_headers(checkpoint_files(path))
+    stored = {name: item for name, item in stored.items() if not name.startswith(PREFIX)}  # a draft head's
     refuse_packed(stored, path)
     names = {name: our_name(name) for name in stored}
     doubled = sorted({ours for ours in names.values() if list(names.values()).count(ours) > 1})

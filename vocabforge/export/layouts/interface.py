@@ -14,6 +14,7 @@ from ...core.artifact import write_artifact
 from ...core.files import atomic_write
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
+from ...models.heads.served import ServedHead
 
 CARD = "README.md"
 
@@ -37,6 +38,9 @@ class Export:
     overwrite: bool = False
     # Writes further files into the folder, in folders of their own: servers look at the top only.
     beside: Callable[[Path], object] | None = None
+    head: ServedHead | None = None  # a draft head that the server's class of ours computes
+    target_path: Path | None = None  # the target's folder, for layouts that repeat its tokenizer
+    with_target: bool = False  # whether a layout that can hold the target holds it
 
 
 class Layout(Protocol):

@@ -15,6 +15,7 @@ from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
 from ..layouts.eagle1 import token_map
 from ..layouts.fields import read_config
+from ..layouts.gguf.layout import drafter_file, is_gguf, serving_form
 from .types import Folder, Reader, Served, ServedTarget
 
 # name -> "module:attr" of a types.Reader; a new server is a file and a row.
@@ -22,6 +23,7 @@ READERS: dict[str, str] = {
     "sglang": "vocabforge.export.servers.sglang:SGLANG",
     "vllm": "vocabforge.export.servers.vllm:VLLM",
     "speculators": "vocabforge.export.servers.speculators:SPECULATORS",
+    "llamacpp": "vocabforge.export.servers.llamacpp:LLAMACPP",
     "fr-spec": "vocabforge.export.servers.sglang:FR_SPEC",
 }
 
@@ -46,6 +48,8 @@ def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
 
 def open_folder(path: Path) -> Folder:
     """Read a drafter's folder as it is: configuration, tensors, token map."""
+    if is_gguf(path):
+        return Folder(path, *serving_form(drafter_file(path)))
     body = read_config(path)
     tensors: dict[str, Tensor] = {}
     for file in checkpoint_files(path):

@@ -225,15 +225,19 @@ def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def check_layers(served: Served, inputs: list[int], count: int, *, last: bool) -> tuple[int, ...]:
+def check_layers(
+    served: Served, inputs: list[int], count: int, *, first: bool = False, last: bool
+) -> tuple[int, ...]:
     """Layers as outputs from a list of layer *inputs*, with problems if the server could not capture them: of ``count``
-    target layers, the last one's output if ``last``."""
+    target layers, the last one's output if ``last``, the embedding (-1) if ``first``."""
     outputs = tuple(sorted({layer - 1 for layer in inputs}))
     most = count - 1 if last else count - 2
-    wrong = [layer for layer in outputs if not 0 <= layer <= most]
+    wrong = [layer for layer in outputs if not -first <= layer <= most]
     remedy = "write the layers that the drafter was trained with into config.json (vocabforge export does)"
     if wrong:
         served.fail("layers", f"outputs {wrong} of {count} layers cannot be captured (0 to {most})", remedy)
+    elif -1 in outputs:
+        served.warn("layers", f"{served.title} captures the embedding (input 0): not compared here", remedy)
     if len(outputs) != len(inputs):
         served.fail("layers", f"layers are listed twice: inputs {inputs}", remedy)
     elif list(outputs) != [layer - 1 for layer in inputs]:

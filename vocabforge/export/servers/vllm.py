@@ -11,12 +11,14 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from ...models.heads.served import KEY, PREFIX
+from ..layouts.eagle3 import WITH_HEAD
 from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
-EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", *WITH_HEAD.values())
 EAGLE1 = ("EagleLlamaForCausalLM",)
 PUBLISHED = "LlamaForCausalLM"
 ALGORITHM = "eagle3"  # of speculators
@@ -108,7 +110,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     top = getattr(config, LAYER_IDS, None)
     listed = top or eagle.get(LAYER_IDS)
     inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
-    served.layers = check_layers(served, inputs, target.layers, last=True)
+    served.layers = check_layers(served, inputs, target.layers, first=True, last=True)
     origin = f"the top-level {LAYER_IDS} (inputs)" if top else f"eagle_config.{LAYER_IDS} (taken as inputs)"
     served.facts[LAYERS_FROM] = origin if listed else "the server's default"
     nested = eagle.get(LAYER_IDS)
@@ -128,8 +130,10 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         n_aux,
         norm_before_residual=bool(getattr(config, "norm_before_residual", False)),
         fc_norm=bool(getattr(config, "fc_norm", False)),
-        qk_norm=served.architecture == _IMPORTED["qwen3"],
+        qk_norm=served.architecture in (_IMPORTED["qwen3"], WITH_HEAD[True]),
     )
+    if isinstance(own := folder.body.get(KEY), Mapping):
+        served.facts["draft head"] = f"{own.get('kind')}, by VocabForge's class: install it beside vLLM"
     if sizes is None:
         return
     if config.attention_bias:
@@ -151,6 +155,8 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     elif HEAD not in filled or is_targets(head, target.head):
         shared[HEAD] = target.head
     conclude(served, sizes, slots, loaded, shared)
+    if -1 in served.layers:
+        served.drafter = None
 
 
 def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
@@ -173,6 +179,8 @@ def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], tar
 
 
 def _place_eagle3(name: str, slots: set[str], mapped: bool) -> KeyPlace:
+    if name.startswith(PREFIX):
+        return KeyPlace(None, "not needed: the draft head, which the class of VocabForge reads")
     if "t2d" in name:
         return KeyPlace(None, "not needed: vLLM does not read it")
     if "d2t" in name:

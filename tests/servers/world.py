@@ -1,0 +1,197 @@
+"""What the tests with real servers serve: a trained target of eight layers, drafters of every kind, and prompts.
+
+Made by the commands that a user would type, once, in ``runs/servers``: some minutes on two cores. A finished step is
+not made again, as in ``vocabforge demo``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WORLD = Path(os.path.relpath(ROOT / "runs" / "servers"))  # the same commands wherever the project lies
+QUESTIONS, NEW_TOKENS = 16, 64
+
+_TARGET = (
+    "vocab_size=1024 hidden_size=128 intermediate_size=192 num_layers=8 num_heads=4 num_kv_heads=2 "
+    "optim.steps=700 optim.lr=3.0e-3 threads=1"
+)
+# A draft model with another vocabulary.
+_SMALL = (
+    "vocab_size=600 hidden_size=64 intermediate_size=128 num_layers=2 num_heads=2 num_kv_heads=1 "
+    "optim.steps=500 optim.lr=4.0e-3 threads=1"
+)
+_DRAFTER = (
+    "drafter.intermediate_size=192 data.sequence_length=256 optim.batch_size=2 optim.lr=3.0e-3 run.eval_every=1000 "
+    "run.checkpoint_every=1000 run.eval_rows=4 run.threads=1"
+)
+# name -> overrides of recipes/tiny/demo.yaml
+_DRAFTERS = {
+    "eagle3": "optim.steps=300 heads.ranker.rank=16 heads.ranker.shortlist=64 heads.low_rank.rank=32",
+    "shared": "optim.steps=150 drafter.head=target",
+    "eagle1": "optim.steps=200 drafter.kind=eagle1 drafter.head=target ttt.steps=2",
+    "medusa": "optim.steps=150 drafter.kind=medusa drafter.head=target drafter.intermediate_size=null ttt.steps=1",
+    "reduced": "optim.steps=300 drafter.vocab=SUBSET heads.ranker.rank=16 heads.ranker.shortlist=64",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """Folders of the world, and its prompts as token ids."""
+
+    root: Path
+    prompts: list[list[int]]
+
+    @property
+    def target(self) -> Path:
+        return self.root / "target"
+
+    @property
+    def vocab(self) -> Path:
+        """A subset artefact of 256 of the 1,024 tokens."""
+        return self.root / "subset"
+
+    @property
+    def small(self) -> Path:
+        """A language model with a vocabulary of its own."""
+        return self.root / "small"
+
+    def drafter(self, name: str) -> Path:
+        """A trained drafter: eagle3 (own full head, three layers), reduced (256 tokens), shared (the target's head),
+        eagle1 or medusa."""
+        return self.root / name / "drafter"
+
+    def head(self, kind: str, drafter: str = "eagle3") -> Path:
+        """A trained draft head of ``eagle3``, low-rank, ranker or router, or the ranker of ``reduced``."""
+        return self.root / "router" / "router" if kind == "router" else self.root / drafter / "heads" / kind
+
+    def ours(self, drafter: Path | None, *, levels: int, **settings: Any) -> Decoded:
+        """What our own decoder makes of all prompts: greedy, fp32, chains of ``levels`` draft tokens."""
+        from vocabforge.decode.build.methods import build_method
+        from vocabforge.decode.build.models import Models
+        from vocabforge.decode.build.spec import MethodSpec
+
+        spec = {"drafter": drafter, "tree": "chain", "depth": levels - 1} | settings
+        method = build_method(
+            Models(self.target, device="cpu", dtype="float32"),
+            MethodSpec.model_validate(spec if drafter or settings else {}),
+            "served",
+        )
+        stops = json.loads((self.target / "generation_config.json").read_text("utf-8"))["eos_token_id"]
+        stops = [stops] if isinstance(stops, int) else stops
+        made = [
+            method.generator.generate(prompt, max_new_tokens=NEW_TOKENS, stop_ids=stops)
+            for prompt in self.prompts
+        ]
+        return Decoded([one.token_ids for one in made], [one.accept_lengths for one in made])
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Output tokens of each prompt, and the tokens that each of its cycles committed, the target's own included."""
+
+    tokens: list[list[int]]
+    lengths: list[list[int]]
+
+    @property
+    def accepted_length(self) -> float:
+        every = [length for one in self.lengths for length in one]
+        return sum(every) / len(every)
+
+
+def python_of(server: str) -> Path:
+    """The Python of a server's own environment; skips where ``make test-SERVER`` has not made it."""
+    python = ROOT / ".venv" / "servers" / server / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no environment of {server}: make test-{server} makes it")
+    return python
+
+
+def ask_runner(python: Path, script: Path, request: dict[str, Any], folder: Path, **environment: str) -> Any:
+    """Run a script of these tests in a server's environment: JSON in, JSON out, its output in ``log.txt``."""
+    asked, answered, log = folder / "request.json", folder / "answer.json", folder / "log.txt"
+    asked.write_text(json.dumps(request, default=str), "utf-8")
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ["HOME"],
+        "OMP_NUM_THREADS": "1",
+        **environment,
+    }
+    with log.open("w") as stream:
+        done = subprocess.run(
+            [str(python), str(script), str(asked), str(answered)],
+            env=variables,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    assert done.returncode == 0, log.read_text("utf-8")[-6000:]
+    return json.loads(answered.read_text("utf-8"))
+
+
+def server_world() -> Served:
+    """The world, made where it is not there yet."""
+    from vocabforge.cli.demo import perform
+    from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
+
+    WORLD.mkdir(parents=True, exist_ok=True)
+    ran = False
+    for step in _steps():
+        ran |= perform(step, WORLD / "demo.json", stale=ran)
+    tokenizer = load_tokenizer(WORLD / "target")
+    rows = (WORLD / "texts" / "question.jsonl").read_text("utf-8").splitlines()
+    turns = [json.loads(row)["turns"][0] for row in rows][:QUESTIONS]
+    return Served(WORLD, [encode_prompt(tokenizer, [{"role": "user", "content": turn}]) for turn in turns])
+
+
+def _steps() -> list[Any]:
+    from vocabforge.cli.demo import _sample_step, _Scale, _target_step, recipe
+
+    texts, target, counts, subset = (WORLD / name for name in ("texts", "target", "counts", "subset"))
+    train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
+    scale = _Scale({"train": 1500, "heldout": 60, "questions_per_category": 2}, _TARGET, "", 256, "")
+    small = dataclasses.replace(scale, target=_SMALL)
+    config, clusters = recipe("tiny/demo.yaml"), WORLD / "clusters"
+    data = (f"data.train=[{train}]", f"data.heldout=[{heldout}]")
+    steps = [
+        _sample_step(texts, (train, heldout, questions), scale),
+        _target_step(target, train, heldout, scale),
+        _command(counts, "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant"),
+        _command(subset, "select-vocab", "--counts", counts, "--size", 256),
+    ]
+    for name, changes in _DRAFTERS.items():
+        changes = changes.replace("SUBSET", str(subset))
+        words = (f"target={target}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
+        steps.append(_command(WORLD / name, "train-drafter", "--config", config, *words, output=()))
+    made = _target_step(WORLD / "small", train, heldout, small)
+    steps.append(dataclasses.replace(made, name="small"))
+    steps.append(_command(clusters, "cluster-vocab", "--target", target, "--clusters", 32))
+    drafter = WORLD / "eagle3" / "drafter"
+    words = ("--target", target, "--drafter", drafter, "--clusters", clusters, "--input", train)
+    overrides = ("optim.steps=60", "optim.batch_size=2", "data.sequence_length=256", "optim.lr=1.0e-2")
+    steps.append(_command(WORLD / "router", "train-router", *words, *overrides))
+    return steps
+
+
+def _command(made: Path, *words: object, output: Sequence[object] | None = None) -> Any:
+    from vocabforge.cli.demo import Step
+
+    given = [str(word) for word in (*words, *(("--output", made) if output is None else output))]
+    again = "--fresh" if given[0].startswith("train") else "--overwrite"
+    return Step(
+        made.name,
+        (made,),
+        " ".join(["vocabforge", *given]),
+        (sys.executable, "-m", "vocabforge", *given),
+        again,
+    )

@@ -1,0 +1,202 @@
+"""GGUF files by the package ``gguf``: what drafters and targets have in common.
+
+Source: the GGUF specification (ggml-org/ggml, docs/gguf.md); names as llama.cpp reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ....core.errors import DataError, MismatchError, VocabForgeError
+from ....core.files import form_errors
+from ....models.drafters.eagle_layers import LayerSizes
+from ....models.rope import RopeSettings, inverse_frequencies
+from .tokenizer import add_tokenizer
+
+ROPE_FREQS = "rope_freqs.weight"
+ROPES = ("default", "linear", "llama3")
+# A decoder layer's modules as Transformers names them -> as GGUF does.
+LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+# dtype -> type of a tensor, type of a file
+_TYPES = {
+    torch.float32: ("F32", "ALL_F32"),
+    torch.float16: ("F16", "MOSTLY_F16"),
+    torch.bfloat16: ("BF16", "MOSTLY_BF16"),
+}
+
+
+class _Sizes(LayerSizes, Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def rope(self) -> RopeSettings: ...
+
+
+def package() -> Any:
+    """The package ``gguf``, which llama.cpp publishes."""
+    try:
+        import gguf
+    except ImportError as error:
+        raise VocabForgeError(
+            "GGUF files need the package gguf", got=error, remedy="pip install 'vocabforge[gguf]'"
+        ) from error
+    return gguf
+
+
+def to_neighbours(weight: Tensor, heads: int) -> Tensor:
+    """Rows of a query or key projection in the order in which llama.cpp rotates pairs of neighbours; ours are pairs
+    (i, i + D / 2)."""
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def to_halves(weight: Tensor, heads: int) -> Tensor:
+    """Undo :func:`to_neighbours`."""
+    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+
+
+@contextmanager
+def gguf_file(
+    path: Path,
+    architecture: str,
+    sizes: _Sizes,
+    *,
+    layers: int,
+    positions: int,
+    dtype: torch.dtype,
+    tokenizer: Path,
+    name: str,
+) -> Iterator[Any]:
+    """Yield a writer that has a decoder's settings, its RoPE and the tokenizer; write the file at the end.
+
+    Raises:
+        MismatchError: a RoPE or a tokenizer that llama.cpp does not have.
+    """
+    gguf = package()
+    writer = gguf.GGUFWriter(path, architecture, use_temp_file=True)
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(name)
+    writer.add_file_type(gguf.LlamaFileType[_TYPES[dtype][1]])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_block_count(layers)
+    writer.add_context_length(positions)
+    writer.add_embedding_length(sizes.hidden_size)
+    writer.add_feed_forward_length(sizes.intermediate_size)
+    writer.add_head_count(sizes.num_heads)
+    writer.add_head_count_kv(sizes.num_kv_heads)
+    writer.add_key_length(sizes.head_dim)
+    writer.add_value_length(sizes.head_dim)
+    writer.add_layer_norm_rms_eps(sizes.rms_norm_eps)
+    writer.add_vocab_size(sizes.vocab_size)
+    _add_rope(writer, sizes.rope, sizes.head_dim)
+    add_tokenizer(writer, tokenizer, sizes.vocab_size)
+    yield writer
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_rope(writer: Any, rope: RopeSettings, head_dim: int) -> None:
+    if rope.kind not in ROPES or rope.partial is not None:
+        raise MismatchError(
+            "GGUF files are not written with this RoPE",
+            got=f"RoPE of kind {rope.kind}" + ("" if rope.partial is None else " over a part of each head"),
+            expected=", ".join(ROPES),
+            remedy="export --format sglang-eagle3 and convert it with llama.cpp's convert_hf_to_gguf.py",
+        )
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(rope.theta)
+    if rope.kind == "linear":
+        writer.add_rope_scaling_type(package().RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope.factor)
+    elif rope.kind == "llama3":
+        plain = inverse_frequencies(RopeSettings(rope.theta), head_dim)
+        add_tensor(writer, ROPE_FREQS, plain / inverse_frequencies(rope, head_dim), torch.float32)
+
+
+def add_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """Add a weight in a dtype; vectors are fp32 behind it, as llama.cpp computes norms with nothing else."""
+    gguf = package()
+    kind = gguf.GGMLQuantizationType[_TYPES[torch.float32 if tensor.dim() == 1 else dtype][0]]
+    data = tensor.detach().cpu().to(dtype).float().contiguous().numpy()
+    writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings (without the tokenizer's) and tensors, in their stored dtype.
+
+    Raises:
+        DataError: no GGUF file, damaged, or quantised.
+    """
+    gguf, dtypes = package(), {kind: dtype for dtype, (kind, _) in _TYPES.items()}
+    damaged = "the GGUF file cannot be read"
+    with form_errors(damaged, path, remedy="fetch the file again, or export it again", kind=DataError):
+        reader = gguf.GGUFReader(path)
+        fields = {
+            name: field.contents()
+            for name, field in reader.fields.items()
+            if not name.startswith("tokenizer.")
+        }
+        packed = [
+            f"{item.name} ({item.tensor_type.name})"
+            for item in reader.tensors
+            if item.tensor_type.name not in (*dtypes, "I64")
+        ]
+        if packed:
+            raise DataError(
+                "the GGUF file's weights are quantised",
+                got=", ".join(packed[:5]),
+                expected=", ".join(dtypes),
+                source=path,
+                remedy="give the file as it was before it was quantised",
+            )
+        tensors = {}
+        for item in reader.tensors:
+            if item.tensor_type.name == "I64":
+                tensors[item.name] = torch.from_numpy(item.data.copy())
+            else:
+                data = gguf.quants.dequantize(item.data, item.tensor_type).copy()
+                tensors[item.name] = torch.from_numpy(data).to(dtypes[item.tensor_type.name])
+    return fields, tensors
+
+
+def shortest(value: Any) -> Any:
+    """A number that was stored in single precision as it was before: 1e-6, not 9.999999974752427e-07."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def settings_of(fields: Mapping[str, Any], architecture: str, path: Path) -> dict[str, Any]:
+    """The settings of an architecture, without its prefix.
+
+    Raises:
+        DataError: the file is of another one.
+    """
+    found = fields.get("general.architecture")
+    if found != architecture:
+        raise DataError(
+            "this GGUF file is no EAGLE-3 drafter",
+            got=f"general.architecture {found!r}",
+            expected=repr(architecture),
+            source=path,
+            remedy="give the folder of the drafter's file, alone or named drafter.gguf",
+        )
+    own = f"{architecture}."
+    return {name.removeprefix(own): shortest(one) for name, one in fields.items() if name.startswith(own)}

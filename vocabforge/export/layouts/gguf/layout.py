@@ -1,0 +1,233 @@
+"""The layout ``gguf``: ``drafter.gguf``, which llama.cpp loads beside its target, and optionally ``target.gguf``.
+
+Facts of llama.cpp 0.5.0-dev (August 2026): exactly three layer inputs, ``target_layers``; ``fc``, one decoder layer
+with ``attn_norm_2`` for the hidden state, ``enc.output_norm`` before ``fc``; ``d2t`` holds target ids (int64), not
+offsets. Without ``output`` or ``token_embd`` the target's are used. The tokenizer is in both files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....core.errors import DataError, MismatchError
+from ....models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ....models.drafters.io import TargetTensors
+from ....models.target.text_config import text_config
+from ..eagle3 import ARCHITECTURE, eagle3_only, parameters, read_serving_config
+from ..eagle3_folder import D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_eagle3
+from ..interface import Export, layout_folder
+from ..layer_ids import LAYER_IDS, as_inputs, check_expressible
+from .file import (
+    LAYER,
+    ROPE_FREQS,
+    ROPES,
+    add_tensor,
+    gguf_file,
+    read_file,
+    settings_of,
+    to_halves,
+    to_neighbours,
+)
+from .target import check_target, write_target
+
+DRAFTER, TARGET = "drafter.gguf", "target.gguf"
+EAGLE3 = "eagle3"  # llama.cpp's architecture
+AUX_LAYERS = 3
+# model_type of the targets whose layer inputs llama.cpp gives to a drafter
+TARGETS = (
+    *("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "gpt_oss", "lfm2", "minimax_m2"),
+    *("nemotron_h", "gemma4", "gemma4_text"),
+)
+_FORMS = ("fc_norm", "norm_output", "qk_norm")
+_NAMES = {
+    "fc": "fc",
+    "input_norm": "enc.output_norm",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "embed_tokens": "token_embd",
+    "midlayer.hidden_norm": "blk.0.attn_norm_2",
+    **{f"midlayer.{ours}": f"blk.0.{theirs}" for ours, theirs in LAYER.items()},
+}
+_HF = "export --format sglang-eagle3 or speculators-eagle3 for another server"
+
+
+class Gguf:
+    """A folder with a drafter that llama.cpp loads."""
+
+    NAME = "gguf"
+    KIND = "export-gguf"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """No: it has no ``config.json``."""
+        return False
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
+        drafter = eagle3_only(export.drafter, "a GGUF file")
+        check_form(drafter.config, export.target)
+        assert export.target_path is not None
+        name, folder = Path(export.target_name).name, export.target_path
+        if export.with_target:
+            check_target(folder)
+        with layout_folder(path, Gguf.KIND, export) as made:
+            _write_drafter(made / DRAFTER, drafter, folder, f"{name} EAGLE-3", export.dtype)
+            if export.with_target:
+                write_target(made / TARGET, folder, name, export.dtype)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+        """Strictly, whoever wrote it; the factors of a llama3 RoPE come back as those of a longrope."""
+        file = drafter_file(path)
+        body, tensors = serving_form(file)
+        config = read_serving_config(body | {"architectures": [ARCHITECTURE]}, num_layers, file)
+        embedding, d2t = tensors.pop(EMBEDDING, None), tensors.pop(D2T, None)
+        return assemble_eagle3(config, FolderTensors(tensors, embedding, d2t), shared, file)
+
+
+def check_form(config: Eagle3Config, target: Mapping[str, Any]) -> None:
+    """Refuse what llama.cpp does not compute.
+
+    Raises:
+        MismatchError: naming all of it.
+    """
+    text = text_config(target)
+    other = [name for name in _FORMS if getattr(config, name)]
+    count = len(config.aux_layers)
+    other += [f"{count} auxiliary layer{'s' if count > 1 else ''}"] if count != AUX_LAYERS else []
+    other += [f"RoPE of kind {config.rope.kind}"] if config.rope.kind not in ROPES else []
+    other += [f"a {text.model_type} target"] if text.model_type not in TARGETS else []
+    if other:
+        raise MismatchError(
+            "llama.cpp does not compute this drafter",
+            got=f"a drafter with {', '.join(other)}",
+            expected=f"{AUX_LAYERS} auxiliary layers, none of {', '.join(_FORMS)}, RoPE {', '.join(ROPES)}, and a "
+            f"target of {', '.join(TARGETS)}",
+            remedy=_HF,
+        )
+    check_expressible(
+        config.aux_layers,
+        int(text.num_hidden_layers) - 2,
+        layout="llama.cpp",
+        remedy="train with other layers",
+    )
+
+
+def _write_drafter(path: Path, drafter: Eagle3Drafter, target: Path, name: str, dtype: torch.dtype) -> None:
+    config = drafter.config
+    sizes = {"layers": 1, "positions": config.max_position_embeddings}
+    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
+    with gguf_file(path, EAGLE3, config, **sizes, dtype=dtype, tokenizer=target, name=name) as writer:
+        writer.add_array(f"{EAGLE3}.target_layers", as_inputs(config.aux_layers))
+        writer.add_uint32(f"{EAGLE3}.target_hidden_size", config.hidden_size)
+        writer.add_bool(f"{EAGLE3}.norm_before_residual", config.norm_before_residual)
+        writer.add_bool(f"{EAGLE3}.norm_before_fc", config.norm_before_fc)
+        for ours, tensor in parameters(drafter, dtype).items():
+            module = ours.removesuffix(".weight")
+            part = module.rsplit(".", 1)[-1]
+            moved = to_neighbours(tensor, heads[part]) if part in heads else tensor
+            add_tensor(writer, f"{_NAMES[module]}.weight", moved, dtype)
+        if config.draft_vocab_size not in (None, config.vocab_size):
+            writer.add_tensor(D2T, drafter.target_ids.cpu().numpy())
+
+
+def drafter_file(path: Path) -> Path:
+    """The drafter's file in a folder: ``drafter.gguf``, else the only one.
+
+    Raises:
+        DataError: several files.
+    """
+    files = sorted(path.glob("*.gguf"))
+    if (path / DRAFTER) not in files and len(files) != 1:
+        raise DataError(
+            "the folder holds several GGUF files",
+            got=", ".join(file.name for file in files),
+            expected=f"one, or {DRAFTER}",
+            source=path,
+            remedy=f"name the drafter's {DRAFTER}",
+        )
+    return path / DRAFTER if (path / DRAFTER) in files else files[0]
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a folder holds GGUF files in place of a ``config.json``."""
+    return not (path / "config.json").is_file() and any(path.glob("*.gguf"))
+
+
+def serving_form(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A ``config.json`` of the EAGLE-3 serving layout and its tensors that mean what a GGUF file says.
+
+    Raises:
+        DataError: another architecture, a missing key, quantised weights.
+    """
+    fields, stored = read_file(file)
+    found = settings_of(fields, EAGLE3, file)
+    ours = {f"{theirs}.weight": f"{name}.weight" for name, theirs in _NAMES.items()}
+    factors = stored.pop(ROPE_FREQS, None)
+    tensors = {ours.get(name, name): tensor for name, tensor in stored.items()}
+    try:
+        heads, kv_heads = found["attention.head_count"], found["attention.head_count_kv"]
+        head = tensors.get(LM_HEAD)
+        layers = found["target_layers"]
+        body = {
+            "architectures": [f"GGUF {EAGLE3}"],
+            "model_type": "llama",
+            "hidden_size": found["embedding_length"],
+            "intermediate_size": found["feed_forward_length"],
+            "num_hidden_layers": found["block_count"],
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": found.get("attention.key_length", found["embedding_length"] // heads),
+            "hidden_act": "silu",
+            "rms_norm_eps": found["attention.layer_norm_rms_epsilon"],
+            "vocab_size": found["vocab_size"],
+            "max_position_embeddings": found["context_length"],
+            "tie_word_embeddings": False,
+            "target_hidden_size": found["target_hidden_size"],
+            "draft_vocab_size": None if head is None else len(head),
+            "num_aux_hidden_states": len(layers),
+            LAYER_IDS: layers,
+            "norm_before_residual": found.get("norm_before_residual", False),
+            "norm_before_fc": found.get("norm_before_fc", False),
+            "eagle_config": {LAYER_IDS: [layer - 1 for layer in layers]},
+            **_rope(found, factors, file),
+        }
+        for name, count in (("q_proj", heads), ("k_proj", kv_heads)):
+            key = f"midlayer.self_attn.{name}.weight"
+            tensors[key] = to_halves(tensors[key], count)
+    except KeyError as error:
+        raise DataError(
+            "the GGUF file lacks a part of an EAGLE-3 drafter",
+            got=f"no {error}",
+            source=file,
+            remedy="export the drafter again, or convert it again",
+        ) from error
+    if D2T in tensors:
+        tensors[D2T] = tensors[D2T] - torch.arange(len(tensors[D2T]))
+    return body, tensors
+
+
+def _rope(found: Mapping[str, Any], factors: Tensor | None, file: Path) -> dict[str, Any]:
+    theta, kind = found.get("rope.freq_base", 10_000.0), found.get("rope.scaling.type", "none")
+    if factors is not None:
+        table = {"short_factor": factors.tolist(), "long_factor": factors.tolist(), "factor": 1.0}
+        table |= {"rope_type": "longrope", "original_max_position_embeddings": found["context_length"]}
+    elif kind == "linear":
+        table = {"rope_type": "linear", "factor": found["rope.scaling.factor"]}
+    elif kind == "none":
+        table = {"rope_type": "default"}
+    else:
+        raise DataError(
+            "this GGUF file's RoPE is not read here",
+            got=f"rope.scaling.type {kind}",
+            expected="none, linear, or rope_freqs",
+            source=file,
+            remedy="give the folder that it was converted from",
+        )
+    return {"rope_parameters": {"rope_theta": theta, **table}}

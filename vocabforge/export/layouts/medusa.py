@@ -1,0 +1,129 @@
+"""The Medusa layout (``config.json`` + ``model.safetensors``) that vLLM reads up to 0.32; 0.33 has dropped it.
+
+``blocks.I.layers.0.{weight,bias}`` (H, H) and (H,) of head I, and one ``lm_head.weight`` (V, H) that all heads share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ...core.errors import DataError, MismatchError
+from ...core.files import atomic_write_json
+from ...models.checkpoint import checkpoint_files, fill, read_headers
+from ...models.drafters.interface import Drafter
+from ...models.drafters.io import TargetTensors, assemble
+from ...models.drafters.medusa import MedusaConfig, MedusaDrafter
+from ...models.target.load import dtype_name
+from .eagle3 import WEIGHTS, parameters
+from .eagle3_folder import LM_HEAD, refuse_packed, rounded_alike
+from .fields import CONFIG, read_config
+from .interface import Export, layout_folder
+
+ARCHITECTURE = "MedusaModel"
+# What the folder says of its form; vLLM drops the biases in silence without the second.
+_FORM = {"num_hidden_layers": 1, "medusa_fc_bias": True, "original_lm_head": True}
+_POSITIONS = 1 << 20  # vLLM's, for folders that name none
+
+
+class Medusa:
+    """A folder that vLLM 0.32 loads."""
+
+    NAME = "medusa"
+    KIND = "export-medusa"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """Its type or architecture names it."""
+        named = body.get("architectures")
+        return body.get("model_type") == "medusa" or (isinstance(named, list) and ARCHITECTURE in named)
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
+        drafter, config = export.drafter, export.drafter.config
+        if drafter.kind != MedusaDrafter.kind:
+            raise MismatchError(
+                "the layout medusa holds Medusa drafters only",
+                got=f"a drafter of kind {drafter.kind}",
+                expected=MedusaDrafter.kind,
+                remedy="export --format sglang-eagle3 (EAGLE-3) or eagle (EAGLE-1/2)",
+            )
+        if config.draft_vocab_size not in (None, config.vocab_size):
+            raise MismatchError(
+                "the layout medusa has no place for a draft vocabulary: vLLM does not load one for Medusa",
+                got=f"a head of {len(drafter.head_weight):,} tokens",
+                expected=f"all {config.vocab_size:,} tokens",
+                remedy="export without --vocab a drafter of the whole vocabulary, or use --format native",
+            )
+        head = drafter.head_weight.detach().to("cpu", export.dtype, copy=True).contiguous()
+        tensors = {
+            name.replace(".linear.", ".layers.0."): tensor
+            for name, tensor in parameters(drafter, export.dtype).items()
+        }
+        with layout_folder(path, Medusa.KIND, export) as folder:
+            save_file(tensors | {LM_HEAD: head}, folder / WEIGHTS, metadata={"format": "pt"})
+            atomic_write_json(folder / CONFIG, medusa_config(config, export.dtype))
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """Strictly; an LM head that is the target's is shared."""
+        config = _read_config(read_config(path), path / CONFIG)
+        stored = read_headers(checkpoint_files(path))
+        refuse_packed(stored, path)
+        tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
+        fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
+        head = tensors.get(LM_HEAD)
+        own = head is not None and (head.shape != shared.head.shape or not rounded_alike(head, shared.head))
+        if not own:
+            tensors.pop(LM_HEAD, None)
+        ours = {
+            name.replace(".layers.0.", ".linear."): tensor.to(shared.embedding.dtype)
+            for name, tensor in tensors.items()
+        }
+        sizes = MedusaConfig(**config, draft_vocab_size=config["vocab_size"] if own else None)
+        drafter: Drafter = assemble(sizes, ours, None, shared, source=path)
+        return drafter
+
+
+def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:
+    """The layout's ``config.json``."""
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "medusa",
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "truncated_vocab_size": config.vocab_size,
+        "num_heads": config.medusa_heads,
+        **_FORM,
+        "max_position_embeddings": config.max_position_embeddings,
+        "torch_dtype": dtype_name(dtype),
+        "dtype": dtype_name(dtype),
+    }
+
+
+def _read_config(body: Mapping[str, Any], source: Path) -> dict[str, int]:
+    """Raises: DataError: a size is missing or no whole number, or the heads have another form."""
+    sizes = {
+        "hidden_size": body.get("hidden_size"),
+        "vocab_size": body.get("vocab_size"),
+        "num_heads": body.get("num_heads"),
+        "max_position_embeddings": body.get("max_position_embeddings", _POSITIONS),
+    }
+    wanted = {**_FORM, "truncated_vocab_size": sizes["vocab_size"]}
+    wrong = [f"{name} {value!r}" for name, value in sizes.items() if type(value) is not int]
+    wrong += [f"{name} {body.get(name)!r}" for name, value in wanted.items() if body.get(name) != value]
+    if wrong:
+        raise DataError(
+            "these Medusa heads are not computed here",
+            got=", ".join(wrong),
+            expected=", ".join(f"{name} {value}" for name, value in wanted.items()) + ", and whole sizes",
+            source=source,
+            remedy="correct config.json, or export the drafter again",
+        )
+    sizes["medusa_heads"] = sizes.pop("num_heads")
+    return {name: value for name, value in sizes.items() if isinstance(value, int)}

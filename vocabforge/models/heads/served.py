@@ -1,0 +1,93 @@
+"""A draft head inside a server's drafter: what stands in ``config.json`` and beside the drafter's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ArtifactError
+from ...core.registry import resolve
+from ..target.logits import LogitTransform
+from .interface import DraftHead, HeadBase, HeadOptions, HeadSizes
+from .registry import HEADS, build_head
+from .router import Router
+
+KEY = "vocabforge_head"  # in config.json
+PREFIX = "draft_head."  # of the tensors
+_ASSIGNMENT, _RANKED = "assignment", "ranked"  # a router's clusters by id, a hybrid head's hot core
+
+
+@dataclass(frozen=True)
+class ServedHead:
+    """A draft head with how it is used; ``module`` is None for kinds that train nothing."""
+
+    kind: str
+    module: nn.Module | None
+    options: HeadOptions
+    transform: LogitTransform
+
+    def body(self) -> dict[str, Any]:
+        """What ``config.json`` holds under :data:`KEY`; ``ranked`` is a tensor."""
+        options = {name: value for name, value in asdict(self.options).items() if value is not None}
+        options.pop("ranked", None)
+        sizes: Any = None if self.module is None else self.module.head_sizes
+        return {
+            "kind": self.kind,
+            "sizes": None if sizes is None else sizes.to_dict(),
+            "options": options,
+            "transform": asdict(self.transform),
+        }
+
+    def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Every tensor by its name in the folder, weights in ``dtype``."""
+        named = {} if self.module is None else dict(self.module.named_parameters())
+        found = {name: weight.detach().to("cpu", dtype).contiguous() for name, weight in named.items()}
+        if isinstance(self.module, Router):
+            found[_ASSIGNMENT] = self.module.assignment.to("cpu", torch.int32)
+        if self.options.ranked is not None:
+            found[_RANKED] = torch.tensor(self.options.ranked, dtype=torch.int32)
+        return {PREFIX + name: tensor for name, tensor in found.items()}
+
+    def over(self, base: HeadBase) -> DraftHead:
+        """The head over a drafter's exact head; its weights go where the base's are."""
+        module = None if self.module is None else self.module.to(base.weight.device, base.weight.dtype)
+        return build_head(self.kind, base, module, self.options)
+
+
+def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: object) -> ServedHead:
+    """What :class:`ServedHead` wrote; ``tensors`` are those whose names begin with :data:`PREFIX`.
+
+    Raises:
+        ArtifactError: not of one head, or not of its sizes.
+    """
+    found = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    try:
+        kind, options = resolve(HEADS, body["kind"], "draft head"), dict(body["options"])
+        sizes = body["sizes"]
+        module = None if sizes is None else kind.new_module(HeadSizes.from_dict(sizes, source=source))
+        if "budgets" in options:
+            options["budgets"] = tuple(options["budgets"])
+        if (ranked := found.pop(_RANKED, None)) is not None:
+            options["ranked"] = tuple(ranked.tolist())
+        if isinstance(module, Router):
+            module.assignment.copy_(found.pop(_ASSIGNMENT))
+        if module is not None:
+            module.load_state_dict(found)
+        return ServedHead(
+            body["kind"],
+            None if module is None else module.eval().requires_grad_(False),
+            HeadOptions(**options),
+            LogitTransform(**body["transform"]),
+        )
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise ArtifactError(
+            "the drafter's draft head cannot be read",
+            got=error,
+            expected=f"what export --format vllm writes under {KEY} and as tensors {PREFIX}*",
+            source=source,
+            remedy="export it again",
+        ) from error

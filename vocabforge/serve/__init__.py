@@ -1,0 +1,1 @@
+"""What runs inside other servers: nothing here needs the training stack."""
