@@ -21,7 +21,7 @@ from typing import Any
 from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
 from .folders import is_vacant, leftovers, mend, put_in_place, sibling
-from .provenance import git_revision, package_versions
+from .provenance import git_revision, hide_secrets, package_versions
 
 REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
 _RECORD = {"parents", "config", "versions", "git_revision", "command", "created"}
@@ -130,7 +130,7 @@ def write_artifact(
                 "config": dict(config) if config is not None else None,
                 "versions": dict(package_versions()),
                 "git_revision": git_revision(),
-                "command": sys.argv,
+                "command": [hide_secrets(word) for word in sys.argv],
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
             manifest["record_hash"] = record_hash(manifest)

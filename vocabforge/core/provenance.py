@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,36 @@ from .. import __version__
 
 
 def command_line() -> list[str]:
-    """The words of this command as one types them, however the program was started."""
-    return ["vocabforge", *sys.argv[1:]]
+    """The words of this command as one types them, however the program was started; keys in them are hidden."""
+    return ["vocabforge", *map(hide_secrets, sys.argv[1:])]
+
+
+_SECRET_OPTION = re.compile(r"--?(?:[\w-]+[-_])?(?:api[-_]?key|token|password|secret)", re.IGNORECASE)
+
+
+def secrets_of(command: str) -> list[str]:
+    """Values of ``--api-key``, ``--hf-token`` and the like in a command, and passwords in its addresses."""
+    found = re.findall(r"://([^/\s@]+)@", command)
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    secret = False
+    for word in words:
+        name, _, value = word.partition("=")
+        if word.startswith("-"):
+            secret = _SECRET_OPTION.fullmatch(name) is not None
+            found += [value] if secret else []
+        elif secret:
+            found.append(word)
+    return sorted({one for one in found if one}, key=len, reverse=True)
+
+
+def hide_secrets(command: str) -> str:
+    """A command with :func:`secrets_of` it replaced by ``***``."""
+    for secret in secrets_of(command):
+        command = command.replace(secret, "***")
+    return command
 
 
 def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
@@ -28,8 +28,21 @@ if TYPE_CHECKING:
     from ...evaluate.benchmarks import Benchmark
     from ...evaluate.run.settings import RunSettings
 
+
+def _loads(text: Any) -> Any:
+    return tuple(int(one) for one in text.split(",")) if isinstance(text, str) else text
+
+
+Loads = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...],
+    BeforeValidator(_loads),
+    AfterValidator(lambda one: tuple(dict.fromkeys(one))),
+]
 # What a recipe decides, by the parameter's name.
 _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
+
+# What only decoding here needs.
+_LOCAL_ONLY = ("recipe", "method", *MethodSpec.model_fields, *PassOptions.model_fields)
 
 
 class MethodOptions(StrictModel):
@@ -103,6 +116,60 @@ class RunOptions(StrictModel):
         return settings
 
 
+class ServerOptions(StrictModel):
+    """Servers that are asked instead of decoding here."""
+
+    server: tuple[str, ...] = option(
+        (),
+        "Ask this OpenAI-compatible server instead of decoding here; `plain=URL` is the one without speculation.",
+        "[LABEL=]URL",
+        many=True,
+    )
+    start: tuple[str, ...] = option(
+        (),
+        "Start this server (no shell; `{port}` is replaced), ask it and stop it. Several run one after the other.",
+        "[LABEL=]COMMAND",
+        many=True,
+    )
+    model: str | None = option(
+        None, "Name of the model at the servers [default: the one they serve].", "NAME"
+    )
+    concurrency: Loads = option(
+        (1,), "Questions under way at a server; `1,2,4,8` is a sweep of its load.", "N,N"
+    )
+    api_key_env: str | None = option(
+        None, "Environment variable that holds the servers' API key.", "VARIABLE"
+    )
+    timeout: Annotated[float, Field(ge=0.1)] = option(600.0, "Seconds without a byte: the server hangs.", "S")
+    start_timeout: Annotated[float, Field(ge=1)] = option(
+        1800.0, "Seconds that a server may take to start.", "S"
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether servers are asked."""
+        return bool(self.server or self.start)
+
+    def check(self, context: typer.Context) -> None:
+        """Refuse options of decoding here beside servers, and options of servers without one."""
+        from ...core.errors import UsageError
+
+        others = (
+            _LOCAL_ONLY
+            if self.wanted
+            else ("model", "concurrency", "api_key_env", "timeout", "start_timeout")
+        )
+        sources = {name: context.get_parameter_source(name) for name in others}
+        given = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
+        if given:
+            options = " and ".join("--" + name.replace("_", "-") for name in given)
+            raise UsageError(
+                "a server decides how it decodes" if self.wanted else "there is no server to ask",
+                got=f"{options} with --server or --start" if self.wanted else options,
+                remedy="leave the option out" if self.wanted else "add --server URL or --start COMMAND",
+            )
+
+
 class OutcomeOptions(StrictModel):
     """What becomes of answers and figures."""
 
@@ -122,6 +189,7 @@ def evaluate(
     sampling: SamplingOptions,
     runs: RunOptions,
     passes: PassOptions,
+    servers: ServerOptions,
     outcome: OutcomeOptions,
     ending: ResultOptions,
     data: DataOption = None,
@@ -132,7 +200,7 @@ def evaluate(
     Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
     format, a side file with token ids and times, `results.json` and a self-contained `report.html`. The same
     command again resumes an interrupted run. `--recipe FILE` runs methods that differ in their trees and heads over
-    one target, as `vocabforge tune` writes them.
+    one target, as `vocabforge tune` writes them. `--server URL` measures servers instead.
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer
@@ -140,6 +208,14 @@ def evaluate(
     from ...evaluate.run.evaluation import Evaluation, OutputOptions, evaluate_methods
     from ...models.device import choose_device, synchroniser
 
+    servers.check(context)
+    if servers.wanted:
+        from .eval_servers import evaluate_servers
+
+        if outcome.allow_code_execution:
+            _describe_sandbox()
+        evaluate_servers(methods.target, servers, questions.load(data), sampling, runs, outcome, ending)
+        return
     methods.check(context, grid)
     recipe, models, sampled = None, None, sampling.temperature > 0
     if methods.recipe is not None:

@@ -118,14 +118,17 @@ def print_tables(results: Results, output: Path) -> None:
         fault_methods,
         headline,
         law_line,
+        load_table,
         overview_table,
         quality_table,
     )
 
     out = stdout_console()
     out.print(overview_table(results))
-    if len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
+    if results.baseline and len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
         out.print(category_table(results))
+    if results.load:
+        out.print(load_table(results))
     if (right := quality_table(results)) is not None:
         out.print(right)
     for line in count_lines(results):
@@ -140,6 +143,8 @@ def print_tables(results: Results, output: Path) -> None:
         if line := divergence_line(method):
             style = "red" if method.name in faulty else "yellow"
             console().print(line, style=style, soft_wrap=True, markup=False)
+    for warning in results.warnings:
+        console().print(warning, style="yellow", soft_wrap=True, markup=False)
     for method in results.methods[1:]:
         if line := law_line(method):
             console().print(line, style="yellow", soft_wrap=True, markup=False)

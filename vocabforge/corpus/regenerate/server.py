@@ -28,6 +28,10 @@ class TryAgain(Exception):
         self.wait = wait
 
 
+class TooSlow(TryAgain):
+    """No byte came within the time-out."""
+
+
 class Refused(Exception):
     """The server will never answer this request (too long, malformed)."""
 
@@ -111,9 +115,14 @@ class Server:
         Raises:
             TryAgain, Unusable: the server is away, or the key is wrong.
         """
+        entries = self.model_entries()
+        return None if entries is None else [str(entry["id"]) for entry in entries]
+
+    def model_entries(self) -> list[dict[str, Any]] | None:
+        """The entries of its list of models, each with an ``id``. Raises as :meth:`models`."""
         try:
             reply = json.loads(self.exchange("GET", f"{self.url}/models", None))
-            return [str(entry["id"]) for entry in reply["data"]]
+            return [{**entry, "id": entry["id"]} for entry in reply["data"]]
         except (ValueError, KeyError, TypeError, RecursionError, Refused):
             return None
         except Unusable as error:
@@ -142,12 +151,36 @@ class Server:
         self._check(reply)
         return bytes(reply.content)
 
+    def events(self, url: str, body: bytes) -> Iterator[dict[str, Any]]:
+        """The objects of a reply that is streamed as server-sent events, each as it comes. Raises as :meth:`exchange`,
+        and TryAgain when the stream ends early."""
+        with self._named_errors(), self._client.stream("POST", url, content=body) as reply:
+            if reply.status_code != 200:
+                reply.read()
+            self._check(reply)
+            for line in reply.iter_lines():
+                if not line.startswith("data:"):
+                    continue
+                text = line[5:].strip()
+                if text == "[DONE]":
+                    return
+                try:
+                    event = json.loads(text)
+                except (ValueError, RecursionError) as error:
+                    raise TryAgain(f"its answer is not JSON: {self._quote(text.encode())}") from error
+                if not isinstance(event, dict):
+                    raise TryAgain(f"its answer is no object: {self._quote(text.encode())}")
+                if event.get("error"):  # an error in the middle of an answer has no status of its own
+                    raise TryAgain(self._quote(text.encode()))
+                yield event
+        raise TryAgain("its answer ended in the middle")
+
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
         except self._http.TimeoutException as error:
-            raise TryAgain(f"no answer in time ({type(error).__name__})") from error
+            raise TooSlow(f"no answer in time ({type(error).__name__})") from error
         except (self._http.HTTPError, self._http.InvalidURL, RuntimeError, OSError) as error:
             raise TryAgain(self._hide(f"{type(error).__name__}: {error}")) from error
 

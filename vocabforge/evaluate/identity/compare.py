@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..results.schema import DivergenceRow, Outputs
 
 Row = Mapping[str, Any]
 
 
-def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) -> Outputs:
+def compare_outputs(
+    baseline: Sequence[Row],
+    rows: Sequence[Row],
+    run: int = 1,
+    *,
+    texts: tuple[Sequence[Row], Sequence[Row]] = ((), ()),
+) -> Outputs:
     """Compare detail rows of a method with those of plain decoding by token id.
+
+    Turns whose token ids a server did not tell are compared by the ``texts`` of the two sides' answer rows.
 
     Questions that only one of them has are left out. The result holds the first divergence of each question, in order
     of question id, not judged yet.
     """
     expected = {row["question_id"]: row["choices"][0] for row in baseline}
+    want_texts, have_texts = (
+        {row["question_id"]: row["choices"][0]["turns"] for row in one} for one in texts
+    )
     divergences: list[DivergenceRow] = []
     compared = cut = 0
     for row in sorted(rows, key=lambda row: row["question_id"]):
@@ -25,13 +36,23 @@ def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) 
         if question_id not in expected:
             continue
         compared += 1
-        place, was_cut = _first_divergence(expected[question_id], row["choices"][0])
+        plain, own = expected[question_id], row["choices"][0]
+        place, was_cut = _first_divergence(plain, own)
+        unit: Literal["token", "character"] = "token"
+        if place is None and not was_cut and None in [*plain["token_ids"], *own["token_ids"]]:
+            place, unit = _first_character(want_texts[question_id], have_texts[question_id]), "character"
         cut += was_cut
         if place is not None:
             turn, position, want, have = place
             divergences.append(
                 DivergenceRow(
-                    run=run, question_id=question_id, turn=turn, position=position, expected=want, got=have
+                    run=run,
+                    question_id=question_id,
+                    turn=turn,
+                    position=position,
+                    expected=want,
+                    got=have,
+                    unit=unit,
                 )
             )
     return Outputs(
@@ -56,6 +77,8 @@ def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | No
     """Turn, position and the two tokens (None: its output had ended); and whether a cache cut the comparison."""
     turns = zip(expected["token_ids"], got["token_ids"], expected["finish"], got["finish"], strict=True)
     for turn, (want, have, want_finish, have_finish) in enumerate(turns):
+        if want is None or have is None:
+            continue
         position = first_difference(want, have)
         if position is None:
             continue
@@ -68,6 +91,14 @@ def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | No
         ended = (want[position], None) if len(want) > position else (None, have[position])
         return (turn, position, *ended), False
     return None, False
+
+
+def _first_character(want: Sequence[str], have: Sequence[str]) -> tuple[int, int, None, None] | None:
+    for turn, (one, other) in enumerate(zip(want, have, strict=True)):
+        if one != other:
+            shared = min(len(one), len(other))
+            return turn, next((at for at in range(shared) if one[at] != other[at]), shared), None, None
+    return None
 
 
 def outputs_of(runs: Sequence[Outputs]) -> Outputs:

@@ -14,6 +14,7 @@ from .tables import (
     figure_rows,
     headline,
     law_line,
+    load_table,
     number,
     overview_table,
     parts_of,
@@ -50,6 +51,7 @@ def render_report(results: Results) -> str:
         PageSection("Methods", [overview_table(results, page=True), FactList(described)], "methods"),
         PageSection("Speed", [*_speed_chart(results), *_time_chart(results)], "speed"),
         PageSection("Acceptance", _acceptance(results), "acceptance"),
+        PageSection("Load", _load(results), "load"),
         PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
         PageSection("Outputs", _outputs(results), "outputs"),
         PageSection("Quality", _quality(results), "quality"),
@@ -57,6 +59,8 @@ def render_report(results: Results) -> str:
         PageSection("Run it again", _again(results), "again"),
         PageSection("What the figures mean", [FactList(_MEANINGS)], "meanings"),
     ]
+    if not results.baseline:
+        sections = [one for one in sections if one.key not in ("tasks", "outputs")]
     faults = [
         f"Fault. {divergence_line(method)}. Its speed means nothing until that is explained: see Outputs."
         for method in methods[1:]
@@ -90,8 +94,9 @@ def _about(results: Results) -> str:
         f"{runs} run{'s' if runs > 1 else ''} each",
         "greedy decoding" if temperature == 0 else f"temperature {temperature}",
         f"at most {results.settings.max_new_tokens:,} new tokens a turn",
-        "batch 1",
-        str(results.environment.get("gpu") or results.environment.get("device", "unknown device")),
+        f"concurrency {', '.join(map(str, results.settings.concurrency))}" if results.servers else "batch 1",
+        ", ".join(dict.fromkeys(" ".join(filter(None, (one.kind, one.version))) for one in results.servers))
+        or str(results.environment.get("gpu") or results.environment.get("device", "unknown device")),
         results.target.dtype,
     ]
     when = results.created.replace("T", " ").replace("Z", " UTC")
@@ -101,7 +106,7 @@ def _about(results: Results) -> str:
 
 
 def _warnings(results: Results) -> list[str]:
-    found = []
+    found = list(results.warnings)
     if results.failures:
         left_out = len({row.question_id for row in results.failures})
         found.append(
@@ -195,10 +200,39 @@ def _time_chart(results: Results) -> list[PageChart]:
     return [PageChart("Where the time goes", "Time for one new token, all questions and runs", svg, legend)]
 
 
+def _load(results: Results) -> list[Block]:
+    """Where speculation stops paying: speed against the questions under way at once."""
+    if not results.load:
+        return []
+    table = load_table(results)
+    blocks: list[Block] = []
+    if len(results.settings.concurrency) > 1:
+        names = [method.name for method in results.methods]
+        traces = []
+        for index, name in enumerate(names):
+            own = [one for one in results.load if one.method == name]
+            if results.baseline and not index:
+                continue
+            values = [one.speedup if results.baseline else one.tokens_per_s for one in own]
+            traces.append(Trace(index, [one.concurrency for one in own], values))
+        label = "speed-up over the plain server" if results.baseline else "tokens per second"
+        labels = ("questions under way at once", label)
+        svg = trace_lines(
+            "load", labels, traces, log_x=True, bottom=0, level=1.0 if results.baseline else None
+        )
+        note = "Tokens of all requests per second in which one was under way"
+        note += "; below 1 speculation does not pay" if results.baseline else ""
+        legend = [(trace.index, names[trace.index]) for trace in traces]
+        blocks.append(PageChart("Speed under load", note, svg, legend))
+    return [*blocks, DataTable(table.title, table.columns, table.rows)]
+
+
 def _acceptance(results: Results) -> list[PageChart]:
     """Acceptance by position of the draft token."""
     traces = []
-    for index, method in enumerate(results.methods[1:], start=1):
+    for index, method in enumerate(results.methods):
+        if results.baseline and not index:
+            continue
         depths = method.summary.depths
         shares = [None if row.reached is None else 100 * row.reached for row in depths]
         if any(share is not None for share in shares):
@@ -209,4 +243,6 @@ def _acceptance(results: Results) -> list[PageChart]:
     svg = trace_lines("dep", labels, traces, bottom=0, top=102)
     legend = [(trace.index, results.methods[trace.index].name) for trace in traces]
     note = "Share of all verifications that accept this position"
+    if results.servers:
+        note += ", by the servers' own counters: accepted lengths of single cycles are not known"
     return [PageChart("Acceptance by position", note, svg, legend)]

@@ -110,6 +110,7 @@ def trace_lines(
     bottom: float | None = None,
     top: float | None = None,
     marks: Sequence[float] = (),
+    level: float | None = None,
     legend: bool = False,
 ) -> str:
     """Curves over steps, positions or sizes.
@@ -118,6 +119,7 @@ def trace_lines(
         name: prefix of the SVG's ids, different for each chart of a page.
         log_x: sizes, on a logarithmic axis of powers of two.
         marks: places marked by lines across the chart.
+        level: a value marked by a line across the chart.
         legend: name the curves inside the chart (for a file that stands alone).
     """
 
@@ -126,6 +128,8 @@ def trace_lines(
             axes.set_xscale("log", base=2)
         for place in marks:
             axes.axvline(place, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+        if level is not None:
+            axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
         for trace in traces:
             _draw_trace(axes, trace)
         axes.margins(x=0.06 if max((len(trace.x) for trace in traces), default=0) < 20 else 0.02, y=0.1)

@@ -37,7 +37,7 @@ def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
 
 def headline_method(results: Results) -> MethodResults:
     """The method with the largest overall speed-up among those that are not the baseline."""
-    others = results.methods[1:] or results.methods
+    others = results.compared or results.methods
     return max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
 
 
@@ -74,8 +74,12 @@ def headline(results: Results) -> str:
     """The whole evaluation in one sentence."""
     best = headline_method(results)
     overall = best.summary.overall
-    if len(results.methods) == 1:
-        return f"{best.name} generates {_with(overall.tokens_per_s, 1)} tokens a second; nothing was compared with it."
+    if len(results.methods) == 1 or not results.baseline:
+        length = overall.accepted_length
+        known = results.servers and length.value is not None
+        at = f" at {_with(length)} tokens per verification" if known else ""
+        speed = _with(overall.tokens_per_s, 1)
+        return f"{best.name} generates {speed} tokens a second{at}; nothing was compared with it."
     speedup = overall.speedup
     if speedup.value is None:
         return f"{best.name} has no speed to compare with plain decoding's."
@@ -122,7 +126,7 @@ def divergence_line(method: MethodResults) -> str:
     return (
         f"{method.name} differs from plain decoding in {outputs.compared - outputs.identical:,} of "
         f"{outputs.compared:,} outputs ({judgements(outputs)}), first at question {first.question_id}, "
-        f"turn {first.turn + 1}, token {first.position + 1}"
+        f"turn {first.turn + 1}, {first.unit} {first.position + 1}"
     )
 
 
@@ -144,20 +148,22 @@ def parts_of(results: Results) -> list[str]:
 def overview_table(results: Results, *, page: bool = False) -> DataTable:
     """One line per method; ``page`` adds the draft vocabulary and the deviation over runs."""
     rows, unit = [], "×" if page else ""
+    columns: list[str] = []
+    left_out = _unknown_columns(results) | (set() if page else {"draft vocabulary"})
     for place, method in enumerate(results.methods):
         figures = method.summary.overall
-        row = [
-            DataCell(method.name, look=place),
-            figure_cell(figures.accepted_length, spread=page),
-            figure_cell(figures.tokens_per_s, 1, spread=page),
-            figure_cell(figures.speedup, 2, unit, spread=page),
-            _plain(figure_cell(figures.speedup_retokenised, 2, unit), page),
-            _plain(figure_cell(figures.forwards_per_token, 3), page),
-            _identical(method, page) if place else "baseline",
-        ]
-        rows.append([*row, _vocabulary(method)] if page else row)
-    columns = ["method<", "accepted length", "tokens/s", "speed-up", "speed-up (re-tok.)", "forwards /token"]
-    columns += ["identical", *(["draft vocabulary"] if page else [])]
+        row = {
+            "method<": DataCell(method.name, look=place),
+            "accepted length": figure_cell(figures.accepted_length, spread=page),
+            "tokens/s": figure_cell(figures.tokens_per_s, 1, spread=page),
+            "speed-up": figure_cell(figures.speedup, 2, unit, spread=page),
+            "speed-up (re-tok.)": _plain(figure_cell(figures.speedup_retokenised, 2, unit), page),
+            "forwards /token": _plain(figure_cell(figures.forwards_per_token, 3), page),
+            "identical": _identical(method, page) if place or not results.baseline else "baseline",
+            "draft vocabulary": _vocabulary(method),
+        }
+        rows.append([cell for name, cell in row.items() if name not in left_out])
+        columns = [name for name in row if name not in left_out]
     known = any(method.summary.overall.tokens_per_s.low is not None for method in results.methods)
     best = results.methods.index(headline_method(results)) if len(results.methods) > 1 else None
     return DataTable(
@@ -167,6 +173,44 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
         "under a figure: its 95% interval over questions" if known else "",
         strong=best,
     )
+
+
+def _unknown_columns(results: Results) -> set[str]:
+    """Columns of the overview that servers cannot fill."""
+    if not results.servers:
+        return set()
+    found = {"forwards /token", "draft vocabulary"}
+    if not results.baseline:
+        found |= {"speed-up", "identical"}
+    if all(one.summary.overall.speedup_retokenised.value is None for one in results.methods):
+        found.add("speed-up (re-tok.)")
+    return found
+
+
+def load_table(results: Results) -> DataTable:
+    """One line per server and load."""
+    names = [method.name for method in results.methods]
+    rows = [
+        [
+            DataCell(one.method, look=names.index(one.method)),
+            one.concurrency,
+            number(one.tokens_per_s, 1),
+            number(one.speedup),
+            number(one.accepted_length),
+            *(
+                number(None if value is None else 1e3 * value, 1)
+                for two in (one.first_token_s, one.token_s)
+                for value in (two.median, two.p95)
+            ),
+        ]
+        for one in results.load
+    ]
+    columns = ["server<", "concurrency", "tokens/s", "speed-up", "accepted length"]
+    columns += ["first token, ms", "95%", "between tokens, ms", "95%"]
+    if not results.baseline:
+        columns.remove("speed-up")
+        rows = [row[:3] + row[4:] for row in rows]
+    return DataTable("all requests together, by load", columns, rows)
 
 
 def _plain(cell: DataCell, page: bool) -> DataCell:

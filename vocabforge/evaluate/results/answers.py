@@ -30,27 +30,30 @@ Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**53, allow_inf_nan=Fals
 class _AnswerChoice(BaseModel):
     index: Any
     turns: list[str]
-    decoding_steps: list[Count]
+    decoding_steps: list[Count | None]
     new_tokens: list[Count]
     wall_time: list[Seconds]
     accept_lengths: list[Count]
 
 
 class _DetailChoice(BaseModel):
-    """``counts`` is optional: details written before proposers counted are read, too."""
+    """``counts`` is optional: details written before proposers counted are read, too. ``verifications`` and
+    ``accepted`` are there, and nulls are, where a server answered."""
 
     index: Any
-    prompt_tokens: list[Count]
-    token_ids: list[list[Count]]
+    prompt_tokens: list[Count | None]
+    token_ids: list[list[Count] | None]
     accept_lengths: list[list[Count]]
     prefill_s: list[Seconds]
     decode_s: list[Seconds]
     timings: list[dict[str, Seconds]]
-    target_forwards: list[Count]
+    target_forwards: list[Count | None]
     drafted: Any
     drafted_by_depth: list[list[Count]]
     accepted_by_depth: list[list[Count]]
     finish: list[str]
+    verifications: list[Count | None] | None = None
+    accepted: list[Count | None] | None = None
 
 
 class _DetailRow(BaseModel):
@@ -69,22 +72,43 @@ class _AnswerRow(BaseModel):
 
 
 @dataclass(frozen=True)
+class ServedTurn:
+    """What a server tells of a turn, where it tells less than a decoder.
+
+    Attributes:
+        new_tokens: of the answer, as the server counts them.
+        verifications, accepted: of draft tokens; None if they are not known for this turn alone.
+    """
+
+    new_tokens: int
+    verifications: int | None
+    accepted: int | None
+
+
+@dataclass(frozen=True)
 class AnsweredTurn:
     """One answered turn.
 
     Attributes:
         text: decoded answer without special tokens, stripped.
-        token_ids: the answer's tokens up to and with the first stop token.
-        prompt_tokens: length of the prompt.
+        token_ids: the answer's tokens up to and with the first stop token; None if a server does not tell them.
+        prompt_tokens: length of the prompt; None as above.
         wall_time: seconds for prefill and decode together, device synchronised.
         generation: what the generator reported.
+        served: a server's totals; steps, accepted lengths and passes are then unknown.
     """
 
     text: str
-    token_ids: tuple[int, ...]
-    prompt_tokens: int
+    token_ids: tuple[int, ...] | None
+    prompt_tokens: int | None
     wall_time: float
     generation: Generation
+    served: ServedTurn | None = None
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the answer."""
+        return len(self.token_ids or ()) if self.served is None else self.served.new_tokens
 
 
 @dataclass(frozen=True)
@@ -102,8 +126,10 @@ def answer_row(
     choice = {
         "index": 0,
         "turns": [turn.text for turn in turns],
-        "decoding_steps": [len(turn.generation.accept_lengths) for turn in turns],
-        "new_tokens": [len(turn.token_ids) for turn in turns],
+        "decoding_steps": [
+            None if turn.served is not None else len(turn.generation.accept_lengths) for turn in turns
+        ],
+        "new_tokens": [turn.new_tokens for turn in turns],
         "wall_time": [turn.wall_time for turn in turns],
         "accept_lengths": [length for turn in turns for length in turn.generation.accept_lengths],
     }
@@ -123,18 +149,27 @@ def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, A
     choice = {
         "index": 0,
         "prompt_tokens": [turn.prompt_tokens for turn in turns],
-        "token_ids": [list(turn.token_ids) for turn in turns],
+        "token_ids": [None if turn.token_ids is None else list(turn.token_ids) for turn in turns],
         "accept_lengths": [list(run.accept_lengths) for run in runs],
         "prefill_s": [run.prefill_s for run in runs],
         "decode_s": [run.decode_s for run in runs],
         "timings": [dict(run.timings) for run in runs],
-        "target_forwards": [run.target_forwards for run in runs],
-        "drafted": [run.drafted for run in runs],
+        "target_forwards": [
+            None if turn.served is not None else turn.generation.target_forwards for turn in turns
+        ],
+        "drafted": [
+            None if turn.served is not None and turn.served.verifications is None else turn.generation.drafted
+            for turn in turns
+        ],
         "drafted_by_depth": [list(run.drafted_by_depth) for run in runs],
         "accepted_by_depth": [list(run.accepted_by_depth) for run in runs],
         "finish": [run.finish for run in runs],
         "counts": [dict(run.counts) for run in runs],
     }
+    if any(turn.served is not None for turn in turns):
+        served = [turn.served for turn in turns if turn.served is not None]
+        choice["verifications"] = [one.verifications for one in served]
+        choice["accepted"] = [one.accepted for one in served]
     return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ..benchmarks import asked_sha256
@@ -27,7 +27,7 @@ from .schema import (
     Settings,
     VocabularyFacts,
 )
-from .summary import retokenised_counts, summarise_runs
+from .summary import retokenised_counts, summarise_runs, without_speedup
 
 if TYPE_CHECKING:
     from ..run.evaluation import Evaluation
@@ -40,6 +40,7 @@ def build_results(
     *,
     resumed: int = 0,
     allow_code: bool = False,
+    windows: Sequence[Mapping[str, Any]] = (),
 ) -> Results:
     """The content of ``results.json``, from ``answers/`` and ``details/`` of a folder, which gets the scorers' files.
 
@@ -60,6 +61,11 @@ def build_results(
         prompt_format=settings.prompt_format,
     )
     methods = _methods(evaluation, files, rows, quality)
+    served: dict[str, Any] = {}
+    if windows:
+        from ..servers.load import describe_servers
+
+        served, methods = describe_servers(folder, evaluation, methods, windows)
     return Results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -89,6 +95,8 @@ def build_results(
         time_parts=list(dict.fromkeys(part for one in methods for part in one.summary.time_s)),
         methods=methods,
         failures=list(failures),
+        baseline=evaluation.baseline,
+        **served,
     )
 
 
@@ -100,13 +108,17 @@ def _methods(
 ) -> list[MethodResults]:
     """Every method's files and figures, plain decoding first."""
     baseline = rows[evaluation.names[0]]
-    encode = evaluation.tokenizer.encode
-    recounted = [
-        retokenised_counts(one.answers, lambda text: len(encode(text, add_special=True))) for one in baseline
-    ]
+    tokenizer = evaluation.tokenizer
+
+    def count(text: str) -> float:
+        return float("nan") if tokenizer is None else len(tokenizer.encode(text, add_special=True))
+
+    recounted = [retokenised_counts(one.answers, count) for one in baseline]
     entries = []
     for method in evaluation.methods:
         summary = summarise_runs(rows[method.name], baseline, recounted, evaluation.settings.runs)
+        if not evaluation.baseline:
+            summary = without_speedup(summary)
         found = {
             "outputs": _outputs(evaluation, baseline, rows[method.name]),
             "quality": quality.get(method.name),
@@ -133,14 +145,16 @@ def _outputs(
     evaluation: Evaluation, baseline: Sequence[MethodRows], rows: Sequence[MethodRows]
 ) -> Outputs | None:
     """The method's outputs against plain decoding's; None where they are drawn, so that they may differ."""
-    if evaluation.settings.temperature != 0:
+    if evaluation.settings.temperature != 0 or not evaluation.baseline:
         return None
     target = getattr(evaluation.methods[0].generator, "target", None)
     comparisons: list[Outputs] = []
     known: Verdicts = {}
     for run, plain, method in zip(evaluation.settings.runs, baseline, rows, strict=True):
-        found = compare_outputs(plain.details, method.details, run.number)
-        if target is not None and found.divergences:
+        found = compare_outputs(
+            plain.details, method.details, run.number, texts=(plain.answers, method.answers)
+        )
+        if target is not None and evaluation.tokenizer is not None and found.divergences:
             judged = judge(
                 found.divergences,
                 evaluation.benchmark.questions,

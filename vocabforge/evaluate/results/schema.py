@@ -82,12 +82,13 @@ class DepthFigures(Strict):
     """Acceptance at one draft depth (1 = the first drafted token), all runs.
 
     Attributes:
-        offered, accepted: verification steps that offered and that accepted a token of this depth.
+        offered, accepted: verification steps that offered and that accepted a token of this depth; what was offered
+            is None where a server does not tell.
         reached, conditional: share of all steps that accepted one; of those that had accepted its parent.
     """
 
     depth: int
-    offered: int
+    offered: int | None
     accepted: int
     reached: float | None
     conditional: float | None
@@ -97,7 +98,7 @@ class DivergenceRow(Strict):
     """The first token at which an output differs from plain decoding, and why it may.
 
     Attributes:
-        turn, position: from 0.
+        turn, position: from 0. The position counts tokens, or characters where a server does not tell its tokens.
         expected, got: token ids of plain decoding and of the method; None: its output had ended.
         judgement: ``near-tied``: both tokens are as near to the target's largest logit as its own rounding may move
             logits; ``fault``: one is not, or an output ended or went on when it must not; ``not judged``: the target
@@ -119,6 +120,7 @@ class DivergenceRow(Strict):
     expected_logit: float | None = None
     got_logit: float | None = None
     reason: str = ""
+    unit: Literal["token", "character"] = "token"
 
 
 class Outputs(Strict):
@@ -249,6 +251,50 @@ class Settings(Strict):
     system: str | None
     seeds: list[int]
     repeats: int
+    concurrency: list[int] = [1]
+
+
+class Quantiles(Strict):
+    """Median and 95th percentile of seconds; None without a value."""
+
+    median: float | None
+    p95: float | None
+
+
+class LoadFigures(Strict):
+    """One server with a number of questions under way at once, all runs.
+
+    Attributes:
+        turns, new_tokens: answered in ``seconds``, the time in which at least one request was under way.
+        tokens_per_s: of all requests together. speedup: over the plain server's under the same load.
+        first_token_s: from sending a request to its first token; token_s: between tokens after it, by turn.
+        accepted_length: tokens per verification, by the server's own counters; ``verifications`` of them.
+        answers, details: its files, one a run, relative to the folder.
+    """
+
+    method: str
+    concurrency: int
+    turns: int
+    new_tokens: int
+    seconds: float
+    tokens_per_s: float | None
+    speedup: float | None
+    first_token_s: Quantiles
+    token_s: Quantiles
+    verifications: int | None
+    accepted_length: float | None
+    answers: list[str]
+    details: list[str]
+
+
+class EvaluatedServer(Strict):
+    """What a server told of itself; ``kind`` is what its list of models names as their owner."""
+
+    method: str
+    kind: str
+    version: str | None
+    model: str
+    max_model_len: int | None
 
 
 class Results(Strict):
@@ -258,6 +304,9 @@ class Results(Strict):
         created: UTC, ISO 8601.
         answered: questions that every method answered in every run.
         parents: hashes of what was measured, by role.
+        baseline: whether the first method is plain decoding; False for a server that was compared with nothing.
+        servers, load: of an evaluation of servers; else empty.
+        warnings: what a reader of the figures must know.
     """
 
     schema_version: Literal[2, 3] = 3
@@ -275,6 +324,15 @@ class Results(Strict):
     time_parts: list[str]
     methods: list[MethodResults]
     failures: list[FailureRow]
+    baseline: bool = True
+    servers: list[EvaluatedServer] = []
+    load: list[LoadFigures] = []
+    warnings: list[str] = []
+
+    @property
+    def compared(self) -> list[MethodResults]:
+        """The methods beside plain decoding."""
+        return self.methods[1:] if self.baseline else self.methods
 
 
 def read_results(path: Path) -> Results:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from ..run.settings import Run
 from .answers import MethodRows, Row
 from .intervals import Array, Statistic, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
 from .schema import DepthFigures, Figure, GroupFigures, RunFigures, Summary
+
+if TYPE_CHECKING:
+    from ..servers.counters import Speculation
 
 Choice = Mapping[str, Any]
 
@@ -52,7 +55,7 @@ def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], int]) -> dict[int, int]:
+def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], float]) -> dict[int, float]:
     """Question id -> tokens of the baseline's answers as the upstream scorer counts them: less one a turn."""
     return {
         row["question_id"]: sum(count_tokens(text) - 1 for text in row["choices"][0]["turns"]) for row in rows
@@ -62,7 +65,7 @@ def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], int]) 
 def summarise_runs(
     runs: Sequence[MethodRows],
     baseline: Sequence[MethodRows],
-    retokenised: Sequence[Mapping[int, int]],
+    retokenised: Sequence[Mapping[int, float]],
     settings_runs: Sequence[Run],
 ) -> Summary:
     """All figures of one method over all runs; ``outputs`` and ``quality`` are left None.
@@ -125,11 +128,47 @@ def summarise_runs(
             )
             for index, run in zip(range(len(runs)), settings_runs, strict=True)
         ],
-        accept_length_histogram=_histogram([row for run in runs for row in run.answers]),
+        accept_length_histogram=_histogram(choices),
         depths=acceptance_by_depth(details),
         time_s=_time_split(runs),
         finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
         counts=figures_of(summed([counts for choice in choices for counts in choice.get("counts", ())])),
+    )
+
+
+def with_totals(summary: Summary, total: Speculation) -> Summary:
+    """The acceptance of a server under load, which counts all requests together: no interval, nothing by task."""
+    length = (total.verifications + total.accepted) / total.verifications if total.verifications else None
+    choice = {
+        "accept_lengths": [],
+        "verifications": [total.verifications],
+        "accepted_by_depth": [list(total.accepted_by_depth)],
+        "drafted_by_depth": [list(total.offered)],
+    }
+    return summary.model_copy(
+        update={
+            "overall": summary.overall.model_copy(update={"accepted_length": Figure(value=length)}),
+            "accept_length_histogram": _histogram([choice]),
+            "depths": acceptance_by_depth([{"choices": [choice]}]),
+        }
+    )
+
+
+def without_speedup(summary: Summary) -> Summary:
+    """The figures of a method that was compared with nothing."""
+    none = {"speedup": Figure(), "speedup_retokenised": Figure()}
+
+    def bare(groups: Mapping[str, GroupFigures]) -> dict[str, GroupFigures]:
+        return {name: group.model_copy(update=none) for name, group in groups.items()}
+
+    runs = [run.model_copy(update={"speedup": None, "speedup_retokenised": None}) for run in summary.runs]
+    return summary.model_copy(
+        update={
+            "overall": summary.overall.model_copy(update=none),
+            "tasks": bare(summary.tasks),
+            "categories": bare(summary.categories),
+            "runs": runs,
+        }
     )
 
 
@@ -147,15 +186,22 @@ def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
         )
 
 
-def _histogram(rows: Sequence[Row]) -> dict[str, int]:
-    counted = Counter(length for row in rows for length in row["choices"][0]["accept_lengths"])
-    return {str(length): count for length, count in sorted(counted.items())}
+def _histogram(choices: Sequence[Choice]) -> dict[str, int]:
+    """Of details. A chain that accepts a depth accepts all before it, so a server's totals by depth tell it, too."""
+    counted = Counter(length for choice in choices for turn in choice["accept_lengths"] for length in turn)
+    for choice in choices:
+        turns = zip(choice.get("verifications") or (), choice["accepted_by_depth"])
+        for verifications, by_depth in turns:
+            reached = [verifications or 0, *by_depth, 0]
+            for length in range(1, len(reached)):
+                counted[length] += reached[length - 1] - reached[length]
+    return {str(length): count for length, count in sorted(counted.items()) if count}
 
 
 def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
     """Acceptance at each draft depth, down to the deepest that was offered."""
     choices = [row["choices"][0] for row in details]
-    steps = sum(len(lengths) for choice in choices for lengths in choice["accept_lengths"])
+    steps = int(sum(value for choice in choices if not np.isnan(value := _steps(choice))))
 
     def totals(key: str) -> list[int]:
         turns = [turn for choice in choices for turn in choice[key]]
@@ -163,8 +209,12 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
 
     rows: list[DepthFigures] = []
     parents = steps
-    both = zip_longest(totals("drafted_by_depth"), totals("accepted_by_depth"), fillvalue=0)
-    for depth, (offered, accepted) in enumerate(both, start=1):
+    known = totals("drafted_by_depth")
+    # A server may tell what it accepted at a depth and not what it offered there.
+    accepted_at = totals("accepted_by_depth")
+    for depth in range(1, max(len(known), len(accepted_at)) + 1):
+        offered = (known[depth - 1] if depth <= len(known) else 0) if known else None
+        accepted = accepted_at[depth - 1] if depth <= len(accepted_at) else 0
         rows.append(
             DepthFigures(
                 depth=depth,
@@ -175,7 +225,7 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
             )
         )
         parents = accepted
-    while rows and not rows[-1].offered:
+    while rows and not (rows[-1].offered or rows[-1].accepted):
         rows.pop()
     return rows
 
@@ -214,6 +264,9 @@ class QuestionTable:
     ) -> QuestionTable:
         """The questions ``ids``, in this order, from the rows of the same runs of a method and its baseline."""
 
+        details = [run.details for run in runs]
+        served = any("verifications" in row["choices"][0] for run in details for row in run)
+
         def answers(of: Sequence[MethodRows], number: Callable[[Choice], float]) -> Array:
             return _table(ids, [run.answers for run in of], number)
 
@@ -221,12 +274,14 @@ class QuestionTable:
         return cls(
             new_tokens=answers(runs, _new_tokens),
             wall=answers(runs, _wall),
-            lengths=answers(runs, lambda choice: sum(choice["accept_lengths"])),
-            steps=answers(runs, lambda choice: len(choice["accept_lengths"])),
-            decoding_steps=answers(runs, lambda choice: sum(choice["decoding_steps"])),
-            forwards=_table(
-                ids, [run.details for run in runs], lambda choice: sum(choice["target_forwards"])
-            ),
+            lengths=_table(ids, details, _lengths)
+            if served
+            else answers(runs, lambda choice: sum(choice["accept_lengths"])),
+            steps=_table(ids, details, _steps)
+            if served
+            else answers(runs, lambda choice: len(choice["accept_lengths"])),
+            decoding_steps=answers(runs, lambda choice: _sum(choice["decoding_steps"])),
+            forwards=_table(ids, details, lambda choice: _sum(choice["target_forwards"])),
             base_speed=quotient(answers(baseline, _new_tokens), base_wall),
             base_wall=base_wall,
         )
@@ -254,6 +309,22 @@ def _table(
     by_id = [{row["question_id"]: row["choices"][0] for row in rows} for rows in runs]
     values = np.array([[number(run[one]) for run in by_id] for one in ids], dtype=np.float64)
     return values.reshape(len(ids), len(runs))
+
+
+def _sum(values: Sequence[float | None]) -> float:
+    """NaN if a server did not tell one of them."""
+    return sum((np.nan if value is None else value for value in values), 0.0)
+
+
+def _steps(choice: Choice) -> float:
+    """Verifications in a choice of details."""
+    told = choice.get("verifications")
+    return float(sum(map(len, choice["accept_lengths"]))) if told is None else _sum(told)
+
+
+def _lengths(choice: Choice) -> float:
+    """Tokens that they committed, in a server's choice of details."""
+    return _sum(choice["verifications"]) + _sum(choice["accepted"])
 
 
 def _new_tokens(choice: Choice) -> float:

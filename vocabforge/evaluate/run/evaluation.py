@@ -61,13 +61,21 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is run: questions, methods (plain decoding first), how, and what on."""
+    """What is run: questions, methods (plain decoding first), how, and what on.
+
+    Attributes:
+        tokenizer: None if servers are asked and no other is known.
+        baseline: whether the first method is plain decoding.
+        asking: how questions are asked.
+    """
 
     benchmark: Benchmark
     methods: Sequence[Method]
-    tokenizer: TextTokenizer
+    tokenizer: TextTokenizer | None
     settings: RunSettings
     provenance: Provenance
+    baseline: bool = True
+    asking: type[Asking] = Asking
 
     @property
     def names(self) -> list[str]:
@@ -111,7 +119,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
         "methods": evaluation.names,
         "settings": settings.to_dict(),
     }
-    asking = Asking(evaluation.tokenizer, settings, handling.synchronise)
+    asking = evaluation.asking(evaluation.tokenizer, settings, handling.synchronise)  # type: ignore[arg-type]
     questions, methods, model_ids = evaluation.benchmark.questions, evaluation.methods, evaluation.model_ids()
     identity = run_identity(questions, methods, asking, model_ids) | evaluation.identity()
     partial = output.with_name(f"{output.name}.partial")
@@ -132,7 +140,12 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             from ..results.dialects import DIALECTS, write_hf_bench
 
             results = build_results(
-                folder, evaluation, failures, resumed=journal.resumed, allow_code=handling.allow_code
+                folder,
+                evaluation,
+                failures,
+                resumed=journal.resumed,
+                allow_code=handling.allow_code,
+                windows=journal.windows,
             )
             runs, target = len(settings.runs), provenance.target
             write_hf_bench(

@@ -1,6 +1,7 @@
 """What an evaluation has measured so far, kept beside its output (``OUTPUT.partial``) until that is written.
 
-A line for every start of the run, and for every question that one method answered, or could not answer, in one run.
+A line for every start of the run, for every question that one method answered, or could not answer, in one run, and
+for every group of questions that a server answered.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ class EvaluationJournal(RunJournal):
 
     Attributes:
         failures: ``FailureRow``'s fields by question id, in the order in which they occurred.
+        windows: of questions that a server answered side by side, see ``servers/generator.py``.
         taken_over: answers of an earlier process. resumed: how often the run was resumed.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.failures: dict[int, dict[str, Any]] = {}
+        self.windows: list[dict[str, Any]] = []
         self._starts = 0
         super().__init__(folder, identity, fresh=fresh)
         self.resumed = self._starts if self else 0
@@ -67,6 +70,15 @@ class EvaluationJournal(RunJournal):
         self.append(_line({"failure": dict(failure)}))
         self.failures[failure["question_id"]] = dict(failure)
 
+    def add_window(self, window: Mapping[str, Any]) -> None:
+        """Append what a server did in a window. Raises as :meth:`add`."""
+        self.append(_line({"window": dict(window)}))
+        self.windows.append(json.loads(json.dumps(window)))
+
+    def server_of(self, method: str) -> Mapping[str, Any] | None:
+        """What the server was that last answered for a method; None if none did."""
+        return next((one["server"] for one in reversed(self.windows) if one["method"] == method), None)
+
     def forget(self) -> None:
         """Drop all rows: if nothing was answered, there is nothing to resume."""
         self.places, self.failures = {}, {}
@@ -74,6 +86,9 @@ class EvaluationJournal(RunJournal):
     def take(self, row: Any, place: LinePosition) -> None:
         if "started" in row:
             self._starts += 1
+        elif "window" in row:
+            row["window"]["server"].keys()  # what is no row raises here
+            self.windows.append(row["window"])
         elif "failure" in row:
             failure = FailureRow.model_validate(row["failure"], strict=True)
             self.failures.setdefault(failure.question_id, failure.model_dump())

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...core.errors import VocabForgeError
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn
-from .prompts import PromptBuilder, system_of
+from .prompts import PromptBuilder, check_system, system_of
 from .settings import Run, RunSettings
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ...decode.build.methods import Method
+    from ...decode.request import Generation
 
 # A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
 _MOST_TRIES = 8
+
+
+class MustStop(VocabForgeError):
+    """No question can be answered any more; the one that met it is asked again when the run is resumed."""
 
 
 class TurnFailed(Exception):
@@ -41,17 +48,33 @@ class Asking:
     tokenizer: TextTokenizer
     settings: RunSettings
     synchronise: Callable[[], None]
+    by_method: ClassVar[bool] = False  # all questions with one method before the next one
+
+    def identity(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """What decides the prompts beside the settings.
+
+        Raises:
+            UsageError: no prompt would show the system message.
+        """
+        tokenizer, settings = self.tokenizer, self.settings
+        check_system(tokenizer, settings.prompt_format, settings.system, questions)
+        return {
+            "tokenizer": tokenizer.fingerprint,
+            "stop_ids": list(tokenizer.eos_ids),
+            "chat_template_sha256": short_digest(tokenizer.chat_template),
+        }
 
     def ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn]:
         """All turns of one question with one method, its own earlier answers fed back.
 
         Raises:
             TurnFailed: any error but one that ends the process or says that its memory is used up.
+            MustStop: nothing can be asked any more.
         """
-        settings, generator, stop_ids = self.settings, method.generator, self.tokenizer.eos_ids
+        settings, generator, stop_ids = self.settings, method.generator, self.stop_ids
         limit, sampling = settings.max_new_tokens, settings.sampling_of(run)
         system = system_of(question, settings.system)
-        conversation = PromptBuilder(self.tokenizer, settings.prompt_format, system)
+        conversation = self.conversation(system)
         turns: list[AnsweredTurn] = []
         failed: TurnFailed | None = None
         for index, text in enumerate(question.turns):
@@ -73,17 +96,36 @@ class Asking:
                     wall_time = time.perf_counter() - start
                     if getattr(generator, "recordings", 0) == before:
                         break
-                token_ids = until_stop(generation.token_ids, stop_ids)
-                said = self.tokenizer.decode(list(token_ids)).strip()
-                conversation.answer(token_ids, said)
-            except MemoryError:  # the machine's state, not the prompt's
+                turn = self.turn(prompt, generation, wall_time)
+                conversation.answer(turn.token_ids or (), turn.text)
+            except (MemoryError, MustStop):  # the machine's state, not the prompt's
                 raise
             except Exception as error:  # noqa: BLE001 (whatever a prompt brings about is that prompt's failure)
                 failed = TurnFailed(index, type(error).__name__, _reason(error))
             if failed is not None:  # raised out here, it does not refer to the error
                 raise failed
-            turns.append(AnsweredTurn(said, token_ids, len(prompt), wall_time, generation))
+            turns.append(turn)
         return turns
+
+    @property
+    def stop_ids(self) -> Collection[int]:
+        """Tokens that end an answer."""
+        return self.tokenizer.eos_ids
+
+    def conversation(self, system: str | None) -> PromptBuilder:
+        """Makes the prompts of one question."""
+        return PromptBuilder(self.tokenizer, self.settings.prompt_format, system)
+
+    def turn(self, prompt: Sequence[Any], generation: Generation, wall_time: float) -> AnsweredTurn:
+        """What was generated, up to the first stop token."""
+        token_ids = until_stop(generation.token_ids, self.tokenizer.eos_ids)
+        said = self.tokenizer.decode(list(token_ids)).strip()
+        return AnsweredTurn(said, token_ids, len(prompt), wall_time, generation)
+
+
+def short_digest(value: Any) -> str:
+    """Hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:

@@ -9,11 +9,13 @@ is appended to a journal at once, so the same command resumes an interrupted run
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
+import queue
+import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,8 @@ from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
 from .journal import EvaluationJournal, Kept, Key
-from .prompts import check_system, longest_conversation, system_of
-from .request import Asking, TurnFailed
+from .prompts import longest_conversation, system_of
+from .request import Asking, TurnFailed, short_digest
 from .settings import Run, run_files
 
 if TYPE_CHECKING:
@@ -61,12 +63,15 @@ def run_methods(
         say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
     try:
         with ProgressBar(f"Evaluating {len(methods)} methods", total, "answers", initial=done) as bar:
-            if done < total:
-                bar.update(note="warm-up")
-                loop.reserve()
-                loop.warm_up()
-            for index, question in enumerate(questions):
-                loop.answer(index, question, bar)
+            if asking.by_method:
+                loop.answer_by_method(bar)
+            else:
+                if done < total:
+                    bar.update(note="warm-up")
+                    loop.reserve()
+                    loop.warm_up(methods)
+                for index, question in enumerate(questions):
+                    loop.answer(index, question, bar)
     except BaseException:
         if kept:
             say(f"The answers so far are in {kept.folder}: run the same command again to resume")
@@ -80,11 +85,15 @@ def run_methods(
             source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
         )
     ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
-    names, runs = [method.name for method in methods], asking.settings.runs
+    names, settings = [method.name for method in methods], asking.settings
     for part, kind in enumerate(("answers", "details")):
-        for name, files in run_files(kind, names, len(runs)).items():
-            for run, file in zip(runs, files):
-                write_rows(folder / file, (kept.get(Key(run.number, number, name))[part] for number in ids))
+        for level in settings.concurrency:
+            runs = settings.runs_at(level)
+            for name, files in run_files(settings.folder_of(kind, level), names, len(runs)).items():
+                for run, file in zip(runs, files):
+                    write_rows(
+                        folder / file, (kept.get(Key(run.number, number, name))[part] for number in ids)
+                    )
     if failures:
         say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
     return failures
@@ -98,23 +107,15 @@ def run_identity(
     Raises:
         UsageError: no prompt would show the system message.
     """
-    tokenizer, settings = asking.tokenizer, asking.settings
-    check_system(tokenizer, settings.prompt_format, settings.system, questions)
     asked = [[one.question_id, one.category, one.system, list(one.turns)] for one in questions]
     return {
         "questions": len(questions),
-        "questions_sha256": _digest(asked),
+        "questions_sha256": short_digest(asked),
         "methods": {one.name: [model_ids[one.name], one.description, one.head] for one in methods},
         "order": [one.name for one in methods],
-        "settings": settings.to_dict(),
-        "tokenizer": tokenizer.fingerprint,
-        "stop_ids": list(tokenizer.eos_ids),
-        "chat_template_sha256": _digest(tokenizer.chat_template),
+        "settings": asking.settings.to_dict(),
+        **asking.identity(questions),
     }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 class _Loop:
@@ -130,7 +131,7 @@ class _Loop:
     ) -> None:
         self.questions, self.methods, self.asking = questions, methods, asking
         self.kept, self.model_ids = kept, model_ids
-        self.runs = asking.settings.runs
+        self.runs = asking.settings.all_runs
         self.share = len(self.runs) * len(methods)  # rows of one question
 
     def done(self, question: Question) -> int:
@@ -166,9 +167,9 @@ class _Loop:
             except Exception as error:  # noqa: BLE001 (shorter prompts may fit; each turn reserves again)
                 say(f"No room for the longest conversation ({longest:,} tokens): {error}")
 
-    def warm_up(self) -> None:
+    def warm_up(self, methods: Sequence[Method]) -> None:
         """Unmeasured runs of the first question; of the next one for a method that cannot answer it."""
-        for method in self.methods:
+        for method in methods:
             for question in self.questions[:_WARMUP_QUESTIONS]:
                 try:
                     for _ in range(self.asking.settings.warmup):
@@ -188,26 +189,78 @@ class _Loop:
                 key = self._key(question, method, run)
                 if key in self.kept:
                     continue
-                try:
-                    turns = self.asking.ask(question, method, run)
-                except TurnFailed as failed:
-                    failure = FailureRow(
-                        question_id=question.question_id,
-                        category=question.category,
-                        method=method.name,
-                        run=run.number,
-                        turn=failed.turn,
-                        kind=failed.kind,
-                        reason=failed.reason,
-                    )
-                else:
-                    self.kept.add(key, self._rows(question, turns, method))
-                    missing -= 1
-                    bar.update(1)
-                    continue
-                self.kept.fail(failure.model_dump())
-                self._check_device(failure)
-                break
+                outcome = self._ask(question, method, run)
+                if isinstance(outcome, FailureRow):
+                    self.kept.fail(outcome.model_dump())
+                    self._check_device(outcome)
+                    break
+                self.kept.add(key, self._rows(question, outcome, method))
+                missing -= 1
+                bar.update(1)
+        self._leave_out(missing, bar)
+
+    def answer_by_method(self, bar: ProgressBar) -> None:
+        """All questions with one method before the next one, side by side where a run says so.
+
+        A server is started for its own questions, and a load on it is one group of questions.
+        """
+        for method in self.methods:
+            todo = [(run, self._todo(method, run)) for run in self.runs]
+            if not any(questions for _, questions in todo):
+                continue
+            generator: Any = method.generator
+            with generator.serving(self.kept.server_of(method.name)):
+                bar.update(note=f"{method.name}: warm-up")
+                self.warm_up([method])
+                bar.update(note=method.name)
+                for run, questions in todo:
+                    if questions:
+                        self._answer_window(method, run, questions, bar)
+
+    def _todo(self, method: Method, run: Run) -> list[Question]:
+        return [
+            one
+            for one in self.questions
+            if one.question_id not in self.kept.failures and self._key(one, method, run) not in self.kept
+        ]
+
+    def _answer_window(
+        self, method: Method, run: Run, questions: Sequence[Question], bar: ProgressBar
+    ) -> None:
+        generator: Any = method.generator
+        window = None
+        try:
+            with generator.window(run.concurrency) as window:
+                work = partial(self._ask, method=method, run=run)
+                for question, outcome in _side_by_side(questions, work, run.concurrency):
+                    if isinstance(outcome, FailureRow):
+                        missing = self.share - self.done(question)
+                        self.kept.fail(outcome.model_dump())
+                        self._leave_out(missing, bar)
+                    else:
+                        key = self._key(question, method, run)
+                        self.kept.add(key, self._rows(question, outcome, method))
+                        bar.update(1)
+        finally:
+            if window is not None and window.answered:
+                found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
+                self.kept.add_window(found)
+
+    def _ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn] | FailureRow:
+        try:
+            return self.asking.ask(question, method, run)
+        except TurnFailed as failed:
+            return FailureRow(
+                question_id=question.question_id,
+                category=question.category,
+                method=method.name,
+                run=run.number,
+                turn=failed.turn,
+                kind=failed.kind,
+                reason=failed.reason,
+            )
+
+    def _leave_out(self, missing: int, bar: ProgressBar) -> None:
         left_out = len(self.kept.failures)
         bar.update(missing, note=f"{left_out} left out" if left_out else "")
 
@@ -228,3 +281,39 @@ class _Loop:
                 got=failure.reason,
                 remedy="run the same command again: it goes on with the next question",
             ) from error
+
+
+def _side_by_side(
+    questions: Sequence[Question], work: Callable[[Question], Any], count: int
+) -> Iterator[tuple[Question, Any]]:
+    """Each question with its result as soon as it is there, ``count`` under way at once."""
+    if count == 1:
+        for question in questions:
+            yield question, work(question)
+        return
+    waiting: queue.SimpleQueue[Question] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Question, Any, BaseException | None]] = queue.SimpleQueue()
+    stopped = threading.Event()
+    for question in questions:
+        waiting.put(question)
+
+    def run() -> None:
+        with contextlib.suppress(queue.Empty):
+            while not stopped.is_set():
+                question = waiting.get_nowait()
+                try:
+                    done.put((question, work(question), None))
+                except BaseException as error:  # noqa: BLE001 (raised again below)
+                    done.put((question, None, error))
+
+    for _ in range(min(count, len(questions))):
+        # Daemons: an interrupted command does not wait for answers that take minutes.
+        threading.Thread(target=run, daemon=True).start()
+    try:
+        for _ in questions:
+            question, result, error = done.get()
+            if error is not None:
+                raise error
+            yield question, result
+    finally:
+        stopped.set()

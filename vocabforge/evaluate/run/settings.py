@@ -15,11 +15,13 @@ WARMUP_RUNS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """One pass over all questions: its number from 1, its seed, and which repeat of that seed it is."""
+    """One pass over all questions: its number from 1, its seed, which repeat of that seed it is, and how many
+    questions are under way at once (servers only)."""
 
     number: int
     seed: int
     repeat: int
+    concurrency: int = 1
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class RunSettings:
         warmup: runs of the first question per method before anything is measured.
         system: system message of every conversation that brings none of its own.
         seeds: one pass over all questions each, times ``repeats``; empty stands for the sampling's own seed.
+        concurrency: questions under way at once, several for a sweep of a server's load; the first counts for the
+            figures, the others for those of the load only.
 
     Raises:
         UsageError: several seeds of greedy decoding, a seed twice, or no repeat.
@@ -43,6 +47,7 @@ class RunSettings:
     system: str | None = None
     seeds: tuple[int, ...] = ()
     repeats: int = 1
+    concurrency: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -73,9 +78,25 @@ class RunSettings:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All passes over the questions: every seed, then every seed again."""
+        """The passes over the questions that count: every seed, then every seed again."""
+        return self.runs_at(self.concurrency[0])
+
+    def runs_at(self, concurrency: int) -> tuple[Run, ...]:
+        """The same under another load."""
         pairs = [(repeat, seed) for repeat in range(1, self.repeats + 1) for seed in self.seeds]
-        return tuple(Run(number, seed, repeat) for number, (repeat, seed) in enumerate(pairs, start=1))
+        first = 1 + self.concurrency.index(concurrency) * len(pairs)
+        return tuple(
+            Run(number, seed, repeat, concurrency) for number, (repeat, seed) in enumerate(pairs, start=first)
+        )
+
+    @property
+    def all_runs(self) -> tuple[Run, ...]:
+        """The passes under every load."""
+        return tuple(run for level in self.concurrency for run in self.runs_at(level))
+
+    def folder_of(self, kind: str, concurrency: int) -> str:
+        """``kind`` for the load that counts, below it ``concurrency_N`` for another."""
+        return kind if concurrency == self.concurrency[0] else f"{kind}/concurrency_{concurrency}"
 
     def sampling_of(self, run: Run) -> SamplingParams:
         """The sampling settings with the run's seed."""
@@ -84,7 +105,7 @@ class RunSettings:
     def to_dict(self) -> dict[str, object]:
         """All settings as plain values; those of the sampling, less its seed, under ``sampling``."""
         values = asdict(self)
-        values["seeds"] = list(self.seeds)
+        values["seeds"], values["concurrency"] = list(self.seeds), list(self.concurrency)
         del values["sampling"]["seed"]
         return values
 

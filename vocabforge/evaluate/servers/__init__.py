@@ -1,0 +1,1 @@
+"""Evaluations of OpenAI-compatible servers: asking, counting what they accept, starting and stopping them."""

@@ -1,0 +1,136 @@
+"""What servers count of speculation: vLLM's ``/metrics`` and SGLang's ``spec_tokens_details``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_SAMPLE = re.compile(r"^([A-Za-z_:]+?)(?:_total)?(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
+_POSITION = re.compile(r'position="(\d+)"')
+_PREFIX = "vllm:spec_decode_num_"
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Verifications of draft tokens, summed over requests.
+
+    Attributes:
+        accepted_by_depth: of the draft tokens at each depth, from 1.
+        offered: verifications that offered each depth; empty where a server does not tell.
+    """
+
+    verifications: int
+    drafted: int
+    accepted: int
+    accepted_by_depth: tuple[int, ...]
+    offered: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """vLLM's counters at one moment.
+
+    Attributes:
+        speculation: None without speculation.
+        generated: tokens of all requests so far.
+        started: when the server's process began, in seconds.
+    """
+
+    speculation: Speculation | None
+    generated: int
+    started: float | None
+
+    def restarted_since(self, before: Reading) -> bool:
+        """Whether the server began anew after an earlier reading."""
+        if self.started != before.started or self.generated < before.generated:
+            return True
+        old, new = before.speculation, self.speculation
+        return (old is None) != (new is None) or (
+            old is not None and new is not None and new.verifications < old.verifications
+        )
+
+    def since(self, before: Reading) -> Speculation | None:
+        """What was counted after an earlier reading of the same process."""
+        old, new = before.speculation, self.speculation
+        if old is None or new is None:
+            return None
+        verifications, drafted = new.verifications - old.verifications, new.drafted - old.drafted
+        depth = len(new.accepted_by_depth)
+        return Speculation(
+            verifications,
+            drafted,
+            new.accepted - old.accepted,
+            tuple(one - other for one, other in zip(new.accepted_by_depth, old.accepted_by_depth)),
+            # Each draft was of full length, else their lengths are not known.
+            (verifications,) * depth if drafted == verifications * depth else (),
+        )
+
+
+def read_metrics(text: str) -> Reading | None:
+    """The counters in the text of vLLM's ``/metrics`` (Prometheus' text format), summed over engines.
+
+    Returns:
+        None if they are not vLLM's.
+
+    Source: ``vllm/v1/spec_decode/metrics.py`` and ``vllm/v1/metrics/loggers.py`` of vLLM 0.32.
+    """
+    sums: dict[str, float] = {}
+    depths: dict[int, int] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        if name == f"{_PREFIX}accepted_tokens_per_pos":
+            if (place := _POSITION.search(labels)) is not None:
+                depth = int(place[1])
+                depths[depth] = depths.get(depth, 0) + int(float(value))
+        elif name.startswith(_PREFIX) or name in ("vllm:generation_tokens", "process_start_time_seconds"):
+            sums[name] = sums.get(name, 0.0) + float(value)
+    if "vllm:generation_tokens" not in sums:
+        return None
+    speculation = None
+    if (drafts := sums.get(f"{_PREFIX}drafts")) is not None:
+        speculation = Speculation(
+            int(drafts),
+            int(sums.get(f"{_PREFIX}draft_tokens", 0)),
+            int(sums.get(f"{_PREFIX}accepted_tokens", 0)),
+            tuple(depths[depth] for depth in sorted(depths)),
+        )
+    return Reading(speculation, int(sums["vllm:generation_tokens"]), sums.get("process_start_time_seconds"))
+
+
+def read_details(details: Mapping[str, Any]) -> Speculation:
+    """SGLang's ``spec_tokens_details`` of one request.
+
+    ``spec_correct_drafts_histogram[i]`` counts verifications that accepted i draft tokens.
+
+    Source: ``sglang/srt/entrypoints/openai/protocol.py`` and ``managers/tokenizer_manager.py`` of SGLang 0.5.23.
+    """
+    histogram: Sequence[int] = details.get("spec_correct_drafts_histogram") or ()
+    by_depth = tuple(sum(histogram[depth:]) for depth in range(1, len(histogram)))
+    while by_depth and not by_depth[-1]:
+        by_depth = by_depth[:-1]
+    return Speculation(
+        int(details["spec_verify_ct"]),
+        int(details.get("spec_num_proposed_drafts") or 0),
+        int(details["spec_num_correct_drafts"]),
+        by_depth,
+    )
+
+
+def total_of(parts: Sequence[Speculation | None]) -> Speculation | None:
+    """The sum of several; None if one of them is not known, or there is none."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    depth = max(len(part.accepted_by_depth) for part in known)
+
+    def summed(rows: list[tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(depth))
+
+    return Speculation(
+        sum(part.verifications for part in known),
+        sum(part.drafted for part in known),
+        sum(part.accepted for part in known),
+        summed([part.accepted_by_depth for part in known]),
+        summed([part.offered for part in known]) if all(part.offered for part in known) else (),
+    )

@@ -1,0 +1,381 @@
+"""A server as a way of decoding: it is asked over HTTP, streamed, and its counters are read before and after."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...core.console import say
+from ...core.errors import DataError
+from ...corpus.regenerate.rows import json_line, token_count
+from ...corpus.regenerate.server import Refused, Server, TooSlow, TryAgain, Unusable
+from ...decode.request import Generation, SamplingParams
+from ..run.request import MustStop
+from .counters import Reading, Speculation, read_details, read_metrics, total_of
+
+_ATTEMPTS = 5
+_LATE_S = 5.0  # the counters of a finished answer may come a moment after it
+_AGAIN = "run the same command again: finished answers are kept"
+
+
+@dataclass
+class ServedGeneration(Generation):
+    """One answer of a server.
+
+    ``prefill_s`` is the time to the first token, ``decode_s`` that from there to the last one. ``token_ids`` is empty
+    where the server does not tell them (``ids_known``).
+
+    Attributes:
+        prompt_tokens, new_tokens: as the server counts them.
+        speculation: of this answer alone; None where it cannot be told.
+    """
+
+    text: str = ""
+    ids_known: bool = False
+    prompt_tokens: int | None = None
+    new_tokens: int = 0
+    speculation: Speculation | None = None
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a server tells of itself; ``kind`` is the ``owned_by`` of its models (vllm, sglang, llamacpp, ...)."""
+
+    kind: str
+    version: str | None
+    model: str
+    max_model_len: int | None
+
+
+@dataclass
+class Window:
+    """The answers to a group of questions, ``concurrency`` at a time.
+
+    Attributes:
+        spans: begin and end of each turn, in seconds of one clock.
+        speculation: of all answers together; None where it is not known.
+        foreign: tokens that the server meanwhile generated for others.
+    """
+
+    concurrency: int
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    answered: list[ServedGeneration] = field(default_factory=list)
+    speculation: Speculation | None = None
+    foreign: int = 0
+
+    @property
+    def new_tokens(self) -> int:
+        return sum(one.new_tokens for one in self.answered)
+
+    def seconds(self) -> float:
+        """Time in which at least one request was under way."""
+        busy, end = 0.0, float("-inf")
+        for begin, finish in sorted(self.spans):
+            busy += max(0.0, finish - max(begin, end))
+            end = max(end, finish)
+        return busy
+
+    def row(self, facts: ServerFacts) -> dict[str, Any]:
+        """The window as JSON values."""
+        return {
+            "concurrency": self.concurrency,
+            "turns": len(self.spans),
+            "new_tokens": self.new_tokens,
+            "seconds": self.seconds(),
+            "speculation": None if self.speculation is None else asdict(self.speculation),
+            "foreign_tokens": self.foreign,
+            "server": asdict(facts),
+        }
+
+
+class ServerGenerator:
+    """Asks one server.
+
+    Args:
+        name: of the method, for messages.
+        running: gives the server's address while it is entered; starts and stops one that we start.
+        chat: ask for chat completions; else for plain ones.
+        model: name of the model; None: the only one that it serves.
+        timeout: seconds without a byte after which the server hangs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        running: Callable[[], AbstractContextManager[str]],
+        *,
+        chat: bool,
+        model: str | None,
+        key: str | None,
+        timeout: float,
+    ) -> None:
+        self.name, self._running, self._chat, self._wanted = name, running, chat, model
+        self._key, self._timeout = key, timeout
+        self._window = Window(1)
+        self._last: Reading | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def serving(self, before: Mapping[str, Any] | None) -> Iterator[None]:
+        """The server, reachable. ``before``: what the server was that gave earlier answers.
+
+        Raises:
+            MustStop: it is away, serves no such model, or is another one than before.
+        """
+        with self._running() as url:
+            self._server, self._window = Server(url, key=self._key, timeout=self._timeout), Window(1)
+            try:
+                self.facts = self._describe()
+                if before is not None and before != asdict(self.facts):
+                    raise MustStop(
+                        f"the server of {self.name} is not the one that gave the answers so far",
+                        got=asdict(self.facts),
+                        expected=dict(before),
+                        source=url,
+                        remedy="serve the same model with the same version, or start over with --fresh",
+                    )
+                self._last = self._reading()
+                yield
+            finally:
+                self._server.close()
+
+    @contextlib.contextmanager
+    def window(self, concurrency: int) -> Iterator[Window]:
+        """Answers that are counted together; with a concurrency of 1 each answer is also counted by itself."""
+        window = self._window = Window(concurrency)
+        before = self._check_reading() if concurrency > 1 else None
+        try:
+            yield window
+            if before is not None:
+                after, window.foreign = self._settled(before, window.new_tokens)
+                self._refuse_restart(after, before)
+                window.speculation, self._last = after.since(before), after
+            else:
+                window.speculation = total_of([one.speculation for one in window.answered])
+        except BaseException:
+            # What was answered so far still counts if each answer was counted by itself.
+            window.speculation = total_of([one.speculation for one in window.answered])
+            raise
+        finally:
+            if window.foreign:
+                say(
+                    f"{self.name}: others asked this server meanwhile ({window.foreign:,} tokens): its accepted "
+                    "length and times include them"
+                )
+
+    def generate(
+        self,
+        prompt_ids: Any,
+        *,
+        max_new_tokens: int,
+        stop_ids: Collection[int],
+        sampling: SamplingParams,
+    ) -> ServedGeneration:
+        """Answer a prompt: a list of messages, or a text.
+
+        Raises:
+            DataError: the server refuses this prompt.
+            MustStop: the server is dead, hangs, was restarted, or answers as another model.
+        """
+        body = self._body(prompt_ids, max_new_tokens, sampling)
+        alone = self._window.concurrency == 1
+        before = self._check_reading() if alone else None
+        reason = ""
+        for attempt in range(_ATTEMPTS):
+            try:
+                made, span = self._stream(body, max_new_tokens)
+                break
+            except Refused as error:
+                raise DataError(
+                    "the server refuses the request", got=error, source=self._server.url
+                ) from error
+            except Unusable as error:
+                raise self._stop(
+                    "does not answer our requests", str(error), "check --model, --api-key-env and the path"
+                ) from error
+            except TooSlow as error:
+                raise self._stop(
+                    "hangs", f"no byte in {self._timeout:g} s", f"{_AGAIN}; --timeout S waits longer"
+                ) from error
+            except TryAgain as error:
+                reason, wait = str(error), error.wait
+                if not self._server.alive():
+                    raise self._stop("is gone", reason, f"restart the server and {_AGAIN}") from error
+            time.sleep(wait or 0.25 * 2**attempt)
+        else:
+            raise self._stop(f"failed {_ATTEMPTS} times", reason, _AGAIN)
+        if before is not None:
+            after, foreign = self._settled(before, made.new_tokens)
+            self._refuse_restart(after, before)
+            made.speculation, self._last = after.since(before), after
+            self._window.foreign += foreign
+        _count(made)
+        with self._lock:
+            self._window.spans.append(span)
+            self._window.answered.append(made)
+        return made
+
+    def _stop(self, what: str, got: str, remedy: str) -> MustStop:
+        return MustStop(f"the server of {self.name} {what}", got=got, source=self._server.url, remedy=remedy)
+
+    def _describe(self) -> ServerFacts:
+        url = self._server.url
+        try:
+            entries = self._server.model_entries()
+        except (TryAgain, Unusable) as error:
+            raise self._stop("cannot be asked", str(error), "check --server and --api-key-env") from error
+        names = [str(entry["id"]) for entry in entries or ()]
+        if self._wanted is None and len(names) != 1:
+            raise MustStop(
+                "the server does not tell which model is meant",
+                got=", ".join(names) or "no list of models",
+                source=url,
+                remedy="name it with --model",
+            )
+        model = self._wanted or names[0]
+        if names and model not in names:
+            raise MustStop(
+                "the server does not serve this model", got=", ".join(names), expected=model, source=url
+            )
+        entry = next((one for one in entries or () if one["id"] == model), {})
+        version = None
+        for path in ("/version", "/server_info"):
+            with contextlib.suppress(TryAgain, Refused, Unusable, ValueError, KeyError, TypeError):
+                version = str(json.loads(self._get(path))["version"])
+                break
+        longest = entry.get("max_model_len")
+        return ServerFacts(
+            str(entry.get("owned_by") or "unknown"),
+            version,
+            model,
+            longest if isinstance(longest, int) else None,
+        )
+
+    def _get(self, path: str) -> str:
+        root = self._server.url.removesuffix("/v1")
+        return self._server.exchange("GET", root + path, None).decode("utf-8", "replace")
+
+    def _reading(self) -> Reading | None:
+        try:
+            return read_metrics(self._get("/metrics"))
+        except (Refused, Unusable, TryAgain):
+            return None
+
+    def _check_reading(self) -> Reading | None:
+        """The counters now; None if the server has none.
+
+        Raises:
+            MustStop: it began anew since they were last read.
+        """
+        if self._last is None:
+            return None
+        now = self._known_reading()
+        self._refuse_restart(now, self._last)
+        self._last = now
+        return now
+
+    def _known_reading(self) -> Reading:
+        if (now := self._reading()) is None:
+            raise self._stop(
+                "is gone", "its /metrics do not answer any more", f"restart the server and {_AGAIN}"
+            )
+        return now
+
+    def _refuse_restart(self, now: Reading, before: Reading) -> None:
+        if now.restarted_since(before):
+            raise self._stop("was restarted", "its counters went back", _AGAIN)
+
+    def _settled(self, before: Reading, new_tokens: int) -> tuple[Reading, int]:
+        """The counters once they have the tokens just answered, and the tokens of others among them.
+
+        Raises:
+            MustStop: the server has none any more.
+        """
+        until = time.monotonic() + _LATE_S
+        while True:
+            now = self._known_reading()
+            missing = before.generated + new_tokens - now.generated
+            if missing <= 0 or now.restarted_since(before) or time.monotonic() > until:
+                return now, max(0, -missing)
+            time.sleep(0.02)
+
+    def _body(self, prompt: Any, max_new_tokens: int, sampling: SamplingParams) -> bytes:
+        body: dict[str, Any] = {
+            "model": self.facts.model,
+            "messages" if self._chat else "prompt": prompt,
+            "max_tokens": max_new_tokens,
+            **sampling.chosen(),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.facts.kind == "vllm":
+            body["return_token_ids"] = True
+        elif self.facts.kind == "sglang":
+            body["return_spec_tokens_details"] = True
+            body["return_output_ids_in_sglext" if self._chat else "return_token_ids"] = True
+        return json_line(body)
+
+    def _stream(self, body: bytes, max_new_tokens: int) -> tuple[ServedGeneration, tuple[float, float]]:
+        """Ask once; the answer, and when it began and ended."""
+        made = ServedGeneration(finish="stop")
+        usage: Mapping[str, Any] = {}
+        ids: list[int] | None = None
+        url = f"{self._server.url}/{'chat/completions' if self._chat else 'completions'}"
+        first = last = None
+        start = time.perf_counter()
+        for event in self._server.events(url, body):
+            now = time.perf_counter()
+            if (other := event.get("model")) is not None and other != self.facts.model:
+                raise self._stop(
+                    "answers as another model",
+                    f"{other}, expected {self.facts.model}",
+                    "ask the server itself, not a router of several models",
+                )
+            usage = event.get("usage") or usage
+            extra = event.get("sglext") or {}
+            if (details := extra.get("spec_tokens_details")) is not None:
+                made.speculation = read_details(details)
+            if extra.get("output_ids"):
+                ids = list(extra["output_ids"][0])
+            for choice in event.get("choices") or ():
+                text = _text_of(choice)
+                if choice.get("token_ids") is not None:
+                    ids = [*(ids or ()), *choice["token_ids"]]
+                if text or choice.get("token_ids"):
+                    first, last = first or now, now
+                made.text += (choice.get("delta") or {}).get("content") or choice.get("text") or ""
+                if choice.get("finish_reason") == "length":
+                    made.finish = "length"
+        end = last or time.perf_counter()
+        count = token_count(usage.get("completion_tokens"))
+        if count is None:
+            raise Unusable("its answers have no usage, so that their tokens cannot be counted")
+        if ids is not None and len(ids) != count:  # cut on the way: what is left is not the answer
+            ids = None
+        made.new_tokens, made.prompt_tokens = count, token_count(usage.get("prompt_tokens"))
+        made.token_ids, made.ids_known = ids or [], ids is not None
+        if made.finish == "length" and count < max_new_tokens:
+            made.finish = "cache"
+        made.prefill_s = (first or end) - start
+        made.decode_s = end - start - made.prefill_s
+        made.timings = {"to the first token": made.prefill_s, "further tokens": made.decode_s}
+        return made, (start, end)
+
+
+def _text_of(choice: Mapping[str, Any]) -> str:
+    """What a piece of the stream brings, thinking included."""
+    delta = choice.get("delta") or {}
+    parts = (delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"), choice.get("text"))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _count(made: ServedGeneration) -> None:
+    if (found := made.speculation) is not None:
+        made.drafted = found.drafted
+        made.accepted_by_depth, made.drafted_by_depth = list(found.accepted_by_depth), list(found.offered)

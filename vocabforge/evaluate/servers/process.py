@@ -1,0 +1,197 @@
+"""A server that the evaluation starts itself, on a loopback address, and stops again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.console import say
+from ...core.errors import UsageError, VocabForgeError
+from ...core.files import disk_errors
+from ...core.provenance import hide_secrets, secrets_of
+from ...corpus.regenerate.server import Refused, Server, TryAgain, Unusable, base_url
+
+_SHOWN_LINES = 15
+_SAY_EVERY_S = 15.0
+_STOP_S = 20.0
+
+
+def split_command(text: str) -> list[str]:
+    """The words of a command, as a shell would split them; no shell runs it.
+
+    Raises:
+        UsageError: it cannot be split, or has no ``{port}``.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError("the command cannot be read", got=error, source="--start") from error
+    if not any("{port}" in word for word in words):
+        raise UsageError(
+            "the server's command has no place for its port",
+            got=hide_secrets(text),
+            expected="{port}, where the command takes its port: --port {port}",
+            source="--start",
+        )
+    return words
+
+
+@contextlib.contextmanager
+def started(name: str, command: str, log: Path, *, key: str | None, health_s: float) -> Iterator[str]:
+    """Start a server, wait for its health, give its address, and stop its whole process group at the end.
+
+    Args:
+        log: gets what the server says, keys replaced.
+        health_s: seconds that it may take to start.
+
+    Raises:
+        VocabForgeError: it cannot be started, ends, does not become healthy, or listens on other addresses, too.
+    """
+    port = _free_port()
+    words = [word.replace("{port}", str(port)) for word in split_command(command)]
+    hidden = [*secrets_of(command), *([key] if key else [])]
+    with disk_errors(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = open(log, "a", encoding="utf-8")  # noqa: SIM115 (the thread below closes it)
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        file.close()
+        raise UsageError(
+            f"the server of {name} cannot be started",
+            got=f"{error.strerror}: {words[0]}",
+            source="--start",
+            remedy="no shell runs the command: give a program and its arguments",
+        ) from error
+    last: deque[str] = deque(maxlen=_SHOWN_LINES)
+    reader = threading.Thread(target=_keep_log, args=(process.stdout, file, last, hidden), daemon=True)
+    reader.start()
+    say(f"Starting {name} on port {port}; its log is {log}")
+    try:
+        url = base_url(f"http://127.0.0.1:{port}")
+        _wait_until_healthy(name, process, url, key, health_s, last, log)
+        try:
+            yield url
+        except VocabForgeError as error:
+            if (code := _exit_code(process)) is None:
+                raise
+            raise type(error)(
+                error.message,
+                got=f"it ended with exit code {code}; its last lines:\n    " + "\n    ".join(last),
+                source=log,
+                remedy=error.remedy,
+            ) from error
+    finally:
+        _stop(process)
+        reader.join(timeout=5.0)
+
+
+def _keep_log(stream: Any, file: Any, last: deque[str], hidden: Sequence[str]) -> None:
+    with file, contextlib.suppress(ValueError):
+        for line in stream:
+            for secret in hidden:
+                line = line.replace(secret, "***")
+            last.append(line.rstrip())
+            with contextlib.suppress(OSError):  # a full disk must not stop the server
+                file.write(line)
+                file.flush()
+
+
+def _wait_until_healthy(
+    name: str,
+    process: subprocess.Popen[str],
+    url: str,
+    key: str | None,
+    health_s: float,
+    last: deque[str],
+    log: Path,
+) -> None:
+    begin = said = time.monotonic()
+    server = Server(url, key=key, timeout=5.0)
+    try:
+        while True:
+            if (code := _exit_code(process, 0.0)) is not None:
+                raise VocabForgeError(
+                    f"the server of {name} ended before it was ready (exit code {code})",
+                    got="\n    ".join(["its last lines", *last]),
+                    source=log,
+                    remedy="run the command of --start by hand, and mend it",
+                )
+            port = int(url.rpartition(":")[2].partition("/")[0])
+            if _reached_from_outside(port):
+                raise UsageError(
+                    f"the server of {name} listens on more than the loopback address",
+                    source="--start",
+                    remedy="bind it to 127.0.0.1: add --host 127.0.0.1 to its command",
+                )
+            with contextlib.suppress(TryAgain, Refused, Unusable):
+                server.exchange("GET", f"{url.removesuffix('/v1')}/health", None)
+                say(f"{name} is ready after {time.monotonic() - begin:.0f} s")
+                return
+            now = time.monotonic()
+            if now - begin > health_s:
+                raise VocabForgeError(
+                    f"the server of {name} was not ready in time",
+                    got="\n    ".join([f"no health after {health_s:g} s; its last lines", *last]),
+                    source=log,
+                    remedy="--start-timeout S waits longer",
+                )
+            if now - said > _SAY_EVERY_S:
+                said = now
+                say(
+                    f"Waiting for {name}: {now - begin:.0f} s; {last[-1][:120] if last else 'it said nothing'}"
+                )
+            time.sleep(0.25)
+    finally:
+        server.close()
+
+
+def _exit_code(process: subprocess.Popen[str], wait: float = 2.0) -> int | None:
+    try:
+        return process.wait(wait)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _reached_from_outside(port: int) -> bool:
+    """Whether this machine's own address that others see accepts connections; no packet leaves it."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # an address for documentation: only the route is looked up
+        own = probe.getsockname()[0]
+        if not own.startswith("127."):
+            with socket.create_connection((own, port), timeout=1.0):
+                return True
+    return False
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End the process group: ask, then force; what the server left behind ends as well."""
+    for number, wait in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait)
