@@ -112,8 +112,9 @@ def compare(world: Served, drafter: Path, target: Path, ours: Decoded, log: Path
         printed, cycles = ask(target, drafter, start, log)
         found = printed[printed.index(start) :]
         same_text += found.rstrip("\n") == whole.rstrip("\n") if ended else found.startswith(whole)
-        same_cycles += cycles[: len(lengths)] == lengths
-        count += len(lengths)
+        whole_cycles = lengths[:-1]
+        same_cycles += cycles[: len(whole_cycles)] == whole_cycles
+        count += len(whole_cycles)
     return same_text, same_cycles, count
 
 
