@@ -82,7 +82,7 @@ def test_sizes_that_are_not_stored_are_refused_before_they_are_made(
     loads, served = examine(tiny, path)
     assert not loads
     assert [one.server for one in served] == ["sglang", "vllm", "llamacpp"]
-    assert all(one.failed and one.drafter is None for one in served)
+    assert all(one.problems and one.drafter is None for one in served)
 
 
 def test_many_target_states_are_no_hang(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
