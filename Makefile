@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-llamacpp check format docs docs-serve targets clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -167,11 +167,15 @@ test-transformers: $(STAMP)
 
 # Real servers, each in an environment of its own, made from nothing: gigabytes, so that .ci/run leaves them out.
 SERVERS := $(VENV)/servers
-test-servers: test-vllm test-llamacpp
+test-servers: test-vllm test-sglang test-llamacpp
 
 test-vllm: $(STAMP)
 	$(PYTHON) .ci/server_env vllm $(SERVERS)/vllm
-	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py
+	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_capture_server.py
+
+test-sglang: $(STAMP)
+	$(PYTHON) .ci/server_env sglang $(SERVERS)/sglang
+	$(BIN)/python -m pytest -m servers tests/servers/test_sglang.py
 
 test-llamacpp: $(STAMP)
 	$(PYTHON) .ci/server_env llamacpp $(SERVERS)/llamacpp

@@ -87,7 +87,7 @@ def drafter_of(name: str, target: MarkovTarget, seed: int = 0) -> Any:
     attention = {"intermediate_size": 8, "num_heads": 2, "num_kv_heads": 1, "head_dim": 4}
     configs: dict[str, Any] = {
         "eagle1": lambda: Eagle1Config(**common, **attention),
-        "eagle2": lambda: Eagle1Config(**common, **attention),
+        "eagle2": lambda: Eagle1Config(**common, **attention, fc_bias=True),
         "eagle3": lambda: Eagle3Config(**common, **attention, aux_layers=(0, 1, 1)),
         "medusa": lambda: MedusaConfig(**common, medusa_heads=3),
     }

@@ -53,6 +53,7 @@ def eagle1(
         "head_dim": 8,
         "vocab_size": 61,
         "max_position_embeddings": 256,
+        "fc_bias": True,
     }
     torch.manual_seed(3)
     config = Eagle1Config(**{**sizes, "draft_vocab_size": own, **changes})
@@ -155,6 +156,7 @@ def test_vllm_takes_a_bias_of_zeros_only(folder: Path, shared: TargetTensors, tm
     drafter = eagle1(shared)
     with pytest.raises(MismatchError, match="without a bias") as error:
         Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server="vllm"))
+    assert "train again with drafter.fc_bias=false" in str(error.value)
     assert "--server sglang" in str(error.value)
     assert not (tmp_path / "out").exists()
     drafter.fc.bias.zero_()

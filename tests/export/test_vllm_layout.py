@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.worlds import tiny_drafter
-from vocabforge.core.errors import ArtifactError, UsageError
+from vocabforge.core.errors import ArtifactError
 from vocabforge.core.registry import resolve
 from vocabforge.export.checked import write_checked
 from vocabforge.export.layouts.interface import Export
@@ -76,11 +76,6 @@ def test_a_head_answers_after_reading_as_before(
     assert {name: tuple(one.shape) for name, one in again.named_parameters()} == {
         name: tuple(one.shape) for name, one in drafter.named_parameters()
     }
-
-
-def test_without_a_head_another_format_serves(drafter: Any, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="sglang-eagle3"):
-        write_checked(VllmEagle3, tmp_path / "served", export_of(drafter, folder, None), 5)
 
 
 def test_a_lost_tensor_is_an_error(drafter: Any, folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from vocabforge.train.ttt import unroll
 @torch.no_grad()
 def test_eagle1_is_its_definition(folder: Path, target: HFTarget) -> None:
     """Row by row: fc([e(x_{t+1}) ; f_t]), a layer without input norm, then the target's head."""
-    drafter = make_drafter("eagle1", folder, target)
+    drafter = make_drafter("eagle1", folder, target, fc_bias=True)
     (document,) = documents(4, [9])
     batch = capture(target, pack([[document]], 9))
     layer, c, ids, steps = drafter.layers[0], drafter.config, document.ids, 3
@@ -73,7 +72,7 @@ def test_medusa_has_one_to_five_heads(folder: Path, count: int) -> None:
 
 
 def test_eagle1_starts_with_both_inputs_equally_strong(folder: Path, target: HFTarget) -> None:
-    sizes = drafter_sizes("eagle1", read_target_config(folder))
+    sizes = drafter_sizes("eagle1", read_target_config(folder), fc_bias=True)
     drafter = new_drafter("eagle1", sizes, target.embedding, target.head_weight)
     hidden = torch.randn(50, 32) * 7
     drafter.init_from_target(hidden, hidden)
@@ -83,8 +82,8 @@ def test_eagle1_starts_with_both_inputs_equally_strong(folder: Path, target: HFT
     assert not drafter.fc.bias.any()
 
 
-def test_the_bias_of_eagle1_is_optional(folder: Path, target: HFTarget) -> None:
-    sizes = dataclasses.replace(drafter_sizes("eagle1", read_target_config(folder)), fc_bias=False)
+def test_eagle1_has_no_bias_unless_it_is_wished(folder: Path, target: HFTarget) -> None:
+    sizes = drafter_sizes("eagle1", read_target_config(folder))
     drafter = new_drafter("eagle1", sizes, target.embedding, target.head_weight)
     names = {name for name, _ in drafter.named_parameters()}
     assert names == {
@@ -129,6 +128,8 @@ def test_wishes_override_the_targets_sizes(folder: Path) -> None:
         ("eagle1", {"aux_layers": (1,)}),
         ("medusa", {"aux_layers": (1,), "num_heads": 2}),
         ("eagle3", {"medusa_heads": 2}),
+        ("eagle3", {"fc_bias": False}),
+        ("medusa", {"fc_bias": True}),
     ],
 )
 def test_wishes_that_a_kind_does_not_have_are_refused(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.test_goldens import FILES
 from tests.train.run_support import settings, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
@@ -20,7 +21,7 @@ from vocabforge.core.lock import only_writer
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
-from vocabforge.train.setup import build_trainer
+from vocabforge.train.setup import build_trainer, identity_of
 from vocabforge.train.trainer import Trainer
 
 
@@ -149,3 +150,22 @@ def test_best_is_judged_by_one_measure_at_a_time(place: Path, capsys: pytest.Cap
     train(other)
     assert other.facts["best"]["name"] == "chain_accepted_length"
     assert "best/ is now judged by" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("drafter", "kept"),
+    [
+        ({}, None),
+        ({"kind": "medusa"}, None),
+        ({"kind": "eagle1"}, False),
+        ({"kind": "eagle1", "fc_bias": False}, False),
+        ({"kind": "eagle1", "fc_bias": True}, None),
+        ({"kind": "eagle1", "init": FILES / "drafters" / "eagle1"}, None),
+    ],
+)
+def test_runs_of_before_fc_bias_resume_as_what_they_train(
+    place: Path, drafter: dict[str, Any], kept: bool | None
+) -> None:
+    """They have no such key, and their EAGLE-1 drafters a bias."""
+    config = parse_config(TrainConfig, settings(place, "run", drafter=drafter), source="test")
+    assert identity_of(config, "data", "target").get("drafter.fc_bias") is kept

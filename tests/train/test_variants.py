@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "eagle1": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 1}},
-    "hass": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 3, "feature_noise": 0.0}},
+    "hass": {"drafter": {"kind": "eagle1", "fc_bias": True}, "ttt": {"steps": 3, "feature_noise": 0.0}},
     "medusa": {"drafter": {"kind": "medusa", "medusa_heads": 2}, "ttt": {"steps": 2}},
     "lean-memory": {
         "drafter": {"head": "own"},

@@ -11,10 +11,11 @@ from ..core.errors import MismatchError
 from ..corpus.prepared.packing import PackedRows
 from ..models.target.head import TargetHead
 from ..models.target.hf import HFTarget
-from ..models.target.load import DTYPES, dtype_name
+from ..models.target.load import DTYPES, dtype_name, dtype_of
 from .cache import CachedCapture, CaptureKey, cache_key, open_cache, rows_digest
 from .config import CaptureConfig
 from .online import CaptureSource, OnlineCapture
+from .server import server_capture
 
 
 def load_capture_target(
@@ -25,7 +26,7 @@ def load_capture_target(
     device: torch.device,
     layers: bool = False,
 ) -> HFTarget | TargetHead:
-    """The target as training needs it: whole, or with a cache its embedding and LM head only, in the cache's dtype.
+    """The target as training needs it: whole, or beside a cache or server its embedding and LM head.
 
     Args:
         aux_layers: layers that the drafter reads; None when it reads none (any cache of the target serves then).
@@ -51,6 +52,10 @@ def load_capture_target(
         if not layers:
             return TargetHead.load(path, aux_layers=wanted, dtype=DTYPES[dtype], device=device)
         aux_layers = wanted
+    elif settings.server is not None and not layers:
+        resolved = dtype_of(path, dtype, device)
+        read = None if aux_layers is None else tuple(aux_layers)
+        return TargetHead.load(path, aux_layers=read, dtype=resolved, device=device)
     return HFTarget.load(
         path,
         aux_layers=aux_layers,
@@ -66,21 +71,28 @@ def build_capture(
     target: HFTarget | TargetHead,
     *,
     rows: Mapping[str, PackedRows],
+    path: Path,
     fingerprint: str,
+    owner: str,
 ) -> CaptureSource:
-    """The source of states: online, or the cache of ``settings`` after it was checked to be of this run.
+    """The source of states: online, the server of ``settings``, or its cache after it was checked to be of this run.
 
     Args:
         rows: split (``train``, ``heldout``) -> the packed rows that keys number.
+        path: of the target.
+        owner: names this process among the clients of a server; the same when the command is repeated.
 
     Raises:
         ArtifactError: the cache is damaged.
         MismatchError: the cache is of another target, other layers or other rows.
     """
     if settings.cache is None:
+        memory = int(settings.memory_gb * 2**30)
+        if settings.server is not None:
+            return server_capture(settings.server, target, path, fingerprint, rows, owner, memory)
         if not isinstance(target, HFTarget):
             raise TypeError("online capture runs the whole target")
-        return OnlineCapture(target, int(settings.memory_gb * 2**30))
+        return OnlineCapture(target, memory)
     cached = CachedCapture(settings.cache)
     cached.check(
         CaptureKey(

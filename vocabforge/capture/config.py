@@ -10,12 +10,36 @@ from pydantic import Field, model_validator
 from ..core.config import StrictModel
 
 
+class ServerConfig(StrictModel):
+    """A running server that gives hidden states; vLLM with VocabForge's connector.
+
+    Attributes:
+        url: its address, ``http://host:8000``.
+        folder: where it writes them (``shared_storage_path``), as this machine sees it.
+        buffer_gb: states that may lie there unread, in GB; what is read is deleted.
+        concurrency: documents under way. With 1 each goes through the server alone, and its states are the same bits
+            every time; together, rounding depends on which documents share a batch.
+        timeout_s: seconds without an answer.
+        retries: further attempts at a busy or absent server.
+        api_key_env: environment variable that holds the server's API key.
+    """
+
+    url: str
+    folder: Path
+    buffer_gb: Annotated[float, Field(gt=0.0)] = 8.0
+    concurrency: Annotated[int, Field(ge=1)] = 8
+    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    retries: Annotated[int, Field(ge=0)] = 7
+    api_key_env: str | None = None
+
+
 class CaptureConfig(StrictModel):
     """Where the target's hidden states come from.
 
     Attributes:
         cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a cache
             only the target's embedding and LM head are loaded.
+        server: a server that gives them while training goes on, likewise; a cache goes before it.
         dtype: the target computes in it, whatever run.mixed_precision says; ``auto`` is the checkpoint's own on
             CUDA and fp32 on a CPU, and with a cache the dtype that it was made in.
         device_map: Hugging Face placement of a target that does not fit on one device (``auto``, or modules to
@@ -25,10 +49,16 @@ class CaptureConfig(StrictModel):
     """
 
     cache: Path | None = None
+    server: ServerConfig | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: str | dict[str, int | str] | None = None
     tp_plan: Literal["auto"] | None = None
     memory_gb: Annotated[float, Field(ge=0.0)] = 2.0
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the target's layers run elsewhere, and only its embedding and LM head are loaded."""
+        return self.cache is not None or self.server is not None
 
     @model_validator(mode="after")
     def _one_placement(self) -> CaptureConfig:

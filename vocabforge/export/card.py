@@ -135,6 +135,7 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 _READERS = {
     "native": (),
     "sglang-eagle3": ("sglang", "vllm"),
+    "vllm": ("vllm",),
     "speculators-eagle3": ("vllm", "speculators"),
     "fr-spec": ("sglang", "fr-spec"),
     "gguf": ("llama.cpp",),
@@ -153,7 +154,7 @@ def _commands(name: str, layout: str, export: Export) -> str:
     quoted, target = shlex.quote(name), shlex.quote(base_model(export))
     blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {quoted} --prompt "..."')]
     known, count = readers(layout, export.server), export.speculative_tokens
-    method = "eagle3" if layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
+    method = "eagle3" if layout in ("sglang-eagle3", "vllm", "speculators-eagle3") else "eagle"
     named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
@@ -177,7 +178,8 @@ def _commands(name: str, layout: str, export: Export) -> str:
     if "vllm" in known:
         config = json.dumps({"method": method, "model": name, "num_speculative_tokens": count})
         start = " ".join(["vllm serve", target, *dtype])
-        blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
+        beside = ", with VocabForge installed beside it" if layout == "vllm" else ""
+        blocks.append((f"vLLM{beside}", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
     if "speculators" in known:
         blocks.append(("vLLM, the target as this folder names it", f"vllm serve {quoted}"))
     if "llama.cpp" in known:

@@ -109,6 +109,8 @@ class DrafterConfig(StrictModel):
             differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
+        fc_bias: give EAGLE-1's ``fc`` a bias, as its authors do; vLLM does not compute it. Default false. Other kinds
+            refuse the key.
     """
 
     kind: str = "eagle3"
@@ -123,6 +125,7 @@ class DrafterConfig(StrictModel):
     rope: Literal["target", "plain"] = "target"
     rope_theta: Annotated[float, Field(gt=1.0)] | None = None
     medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
+    fc_bias: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -268,7 +271,7 @@ class LiveConfig(StrictModel):
             where there is a template.
         depth, topk, total: shape of the draft tree.
         chain: also decode with a chain of as many drafts as TTT steps, to be held against the simulated length.
-        load_target: beside a capture cache, load the whole target for this; otherwise it is off there.
+        load_target: beside a capture cache or server, load the whole target for this; otherwise it is off there.
     """
 
     prompts: Annotated[int, Field(ge=0)] = 8

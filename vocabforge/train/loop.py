@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ..capture.online import to_tensors
+from ..capture.online import Key, to_tensors
+from ..capture.server import ServerCapture
 from ..core.console import ProgressBar, human_rate, say
 from ..core.distributed import Group
 from ..core.journal import MetricsLog
@@ -105,7 +106,7 @@ def train(trainer: Trainer) -> Path:
         KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
     """
     config, steps = trainer.config, trainer.config.optim.steps
-    start = resume(trainer)
+    start, source = resume(trainer), trainer.captured
     try:
         if start == steps and is_finished(trainer):
             MetricsLog(config.output / "metrics.jsonl")  # takes away a last line that was cut short
@@ -117,12 +118,24 @@ def train(trainer: Trainer) -> Path:
         with Trackers(names, config.output, values, resume_step=start, removed=log.removed) as trackers:
             log.listener = trackers.log
             log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
+            if isinstance(source, ServerCapture):
+                source.expect(coming_rows(trainer, start))
             run_steps(trainer, DrafterSteps(trainer), "train-drafter", start, log)
             path = finish(trainer, log)
             log.write(kind="end", step=steps, time=time.time())
             return path
     finally:
+        if isinstance(source, ServerCapture):
+            source.close()
         trainer.strategy.close()
+
+
+def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
+    """The rows that this process will capture from step ``start`` on, in order."""
+    optim, count = trainer.config.optim, len(trainer.data.train)
+    for step in range(start, optim.steps):
+        for part in trainer.division.own(batch_rows(count, optim.batch_size, step, trainer.config.run.seed)):
+            yield from (("train", row) for row in part)
 
 
 def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: MetricsLog) -> None:

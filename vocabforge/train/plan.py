@@ -104,7 +104,7 @@ def _costs(
     vocab = drafter.config.vocab_size
     row = config.data.sequence_length
     drafted = divide(config.optim, group.rank, group.size).micro * row * steps
-    cached = config.capture.cache is not None  # then only embedding and LM head are loaded, and no layer runs
+    cached = config.capture.elsewhere  # then only embedding and LM head are loaded, and no layer runs
     held = None
     if target is not None:
         dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))

@@ -119,6 +119,11 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
     flat |= {"drafter.copying": False, "memory.candidates": None}
     if config.drafter.rope == "target":  # as all were in earlier versions
         del flat["drafter.rope"], flat["drafter.rope_theta"]
+    drafter = config.drafter
+    if drafter.kind == "eagle1" and drafter.init is None and not drafter.fc_bias:
+        flat["drafter.fc_bias"] = False
+    else:  # in earlier versions every EAGLE-1 drafter had the bias; ``drafter.init sizes`` has that of init
+        del flat["drafter.fc_bias"]
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint
@@ -158,6 +163,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
         "num_kv_heads": config.num_kv_heads,
         "rope": RopeSettings(config.rope_theta or 10_000.0) if config.rope == "plain" else None,
         "medusa_heads": config.medusa_heads,
+        "fc_bias": config.fc_bias,
     }
     if config.init is None:
         return drafter_sizes(config.kind, target, **wishes)
@@ -204,7 +210,10 @@ def build_trainer(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
     )
     rows = {"train": data.train, "heldout": data.heldout}
-    captured = build_capture(config.capture, target, rows=rows, fingerprint=fingerprint)
+    owner = f"{config.output.absolute()} {group.rank}"
+    captured = build_capture(
+        config.capture, target, rows=rows, path=config.target, fingerprint=fingerprint, owner=owner
+    )
     if config.drafter.init is None:
         drafter = _fresh_drafter(basis, target, captured, data, device)
     else:

@@ -22,6 +22,14 @@ class CacheOptions(StrictModel):
     shard_mb: Positive = option(256, "Size of one file, MB.")
     part: str | None = option(None, "Do the I-th of N parts; the last to finish joins them.", "I/N")
     from_speculators: Path | None = option(None, "Take the states from speculators' samples.", "DIR")
+    server: str | None = option(
+        None, "Take the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
+    )
+    server_folder: Path | None = option(None, "The folder that the server writes its states to.", "DIR")
+    buffer_gb: float | None = option(None, "States that may lie there unread [default: 8].", "GB")
+    api_key_env: str | None = option(
+        None, "Environment variable that holds the server's API key.", "VARIABLE"
+    )
     yes: bool = option(False, "Do not ask before the disk is filled.", short="-y")
     overrides: tuple[str, ...] = option(
         (), "Override configuration keys, as for train-drafter.", "KEY.SUB=VALUE", positional=True
@@ -42,7 +50,16 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
     from ...train.config import TrainConfig
     from .capture_run import plan, run
 
-    settings = load_config(TrainConfig, cache.config, cache.overrides)
+    served = {
+        "url": cache.server,
+        "folder": cache.server_folder,
+        "buffer_gb": cache.buffer_gb,
+        "api_key_env": cache.api_key_env,
+    }
+    given = [f"capture.server.{key}={value}" for key, value in served.items() if value is not None]
+    if given and cache.from_speculators is not None:
+        raise UsageError("--server and --from-speculators exclude each other", remedy="leave one out")
+    settings = load_config(TrainConfig, cache.config, (*cache.overrides, *given))
     folder = cache.output or settings.capture.cache
     if folder is None:
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")

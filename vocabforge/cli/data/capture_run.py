@@ -9,8 +9,10 @@ from typing import Any
 
 import typer
 
+from ...capture.build import load_capture_target
 from ...capture.cache import SPLITS, CaptureKey, CaptureShard, rows_digest
 from ...capture.online import CaptureSource, OnlineCapture
+from ...capture.server import server_capture
 from ...capture.speculators import SpeculatorsCapture
 from ...capture.writer import (
     CaptureJob,
@@ -31,6 +33,7 @@ from ...core.errors import UsageError
 from ...core.hub import hub_name, model_name
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...models.target.fingerprint import target_fingerprint
+from ...models.target.head import TargetHead
 from ...models.target.hf import (
     HFTarget,
     check_row_length,
@@ -70,7 +73,7 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
 
 def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite: bool) -> dict[str, Any]:
     """Capture this process's shards and, when all are there, finish the cache."""
-    together = settings.capture.tp_plan is not None and options.from_speculators is None
+    together = settings.capture.tp_plan is not None and _source_name(settings, options) == "online"
     part = _part(options.part, together)
     if device_of(settings).type == "cpu":
         set_threads(settings)  # as training does: the number of threads decides the last bits
@@ -84,17 +87,18 @@ def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite
         _ask(job, todo, options)
     else:
         todo = []
-    target = None
     if todo or together:
-        target = _load(settings, job, tokenizer)
+        target = _load(settings, job, tokenizer, served=_source_name(settings, options) == "server")
         if together:
             todo = _agreed(todo)
-        source = _source(target, options, job)
-        write_shards(job, todo, source, target.device, writes=leads)
+        if isinstance(target, TargetHead):
+            _from_server(settings, job, todo, target, f"{output.absolute()} {part}")
+        else:
+            write_shards(job, todo, _source(target, options, job), target.device, writes=leads)
     meta = {
         "target_name": model_name(settings.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
-        "source": "online" if options.from_speculators is None else "speculators",
+        "source": _source_name(settings, options),
     }
     config = settings.model_dump(mode="json")
     whole = leads and finish(job, meta, config, overwrite=overwrite)
@@ -177,14 +181,19 @@ def _ask(job: CaptureJob, todo: list[CaptureShard], options: CacheOptions) -> No
         )
 
 
-def _load(settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer) -> HFTarget:
-    target = HFTarget.load(
-        settings.target,
-        aux_layers=job.key.aux_layers,
-        dtype=job.key.target_dtype,
-        device=device_of(settings),
-        device_map=settings.capture.device_map,
-        tp_plan=settings.capture.tp_plan,
+def _source_name(settings: TrainConfig, options: CacheOptions) -> str:
+    if options.from_speculators is not None:
+        return "speculators"
+    return "online" if settings.capture.server is None else "server"
+
+
+def _load(
+    settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer, *, served: bool
+) -> HFTarget | TargetHead:
+    """The target; of one that a server runs, its embedding and LM head."""
+    capture = settings.capture.model_copy(update={"cache": None, "dtype": job.key.target_dtype})
+    target = load_capture_target(
+        settings.target, capture, aux_layers=job.key.aux_layers, device=device_of(settings), layers=not served
     )
     check_tokenizer_fits(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=settings.target
@@ -197,6 +206,18 @@ def _source(target: HFTarget, options: CacheOptions, job: CaptureJob) -> Capture
         return OnlineCapture(target, 0)
     length = next(iter(job.rows.values())).input_ids.shape[1]
     return SpeculatorsCapture(options.from_speculators, target, length)
+
+
+def _from_server(
+    settings: TrainConfig, job: CaptureJob, todo: list[CaptureShard], target: TargetHead, owner: str
+) -> None:
+    assert settings.capture.server is not None
+    source = server_capture(settings.capture.server, target, settings.target, job.key.target, job.rows, owner)
+    source.expect((shard.split, shard.first + row) for shard in todo for row in range(shard.rows))
+    try:
+        write_shards(job, todo, source, target.device)
+    finally:
+        source.close()
 
 
 def _agreed(todo: list[CaptureShard]) -> list[CaptureShard]:

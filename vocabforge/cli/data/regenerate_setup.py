@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ...corpus.regenerate.backends import Backend, local_backend, server_backend
 from ...corpus.regenerate.local import LocalTarget
 from ...corpus.regenerate.pool import PoolOptions
 from ...corpus.regenerate.rows import GenerationSettings
-from ...corpus.regenerate.server import ChatServer, TryAgain, Unusable, base_url
+from ...corpus.regenerate.server import ChatServer, TryAgain, Unusable, api_key, base_url
 from .regenerate_options import RegenerateOptions
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -78,7 +77,7 @@ def _local_side(
 
 
 def _server_side(wanted: Mapping[str, Any], options: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
-    key, timeout = _key(options.api_key_env), options.timeout
+    key, timeout = api_key(options.api_key_env), options.timeout
     addresses = list(dict.fromkeys(base_url(url) for url in options.server or ()))
     probe = GenerationSettings(backend={"kind": "server"}, model=options.model or "", **wanted)
     listed: dict[str, list[str] | None] = {}
@@ -108,19 +107,6 @@ def _server_side(wanted: Mapping[str, Any], options: RegenerateOptions) -> tuple
     servers = [ChatServer(url, generation, key=key, timeout=timeout) for url in addresses]
     pool = PoolOptions(concurrency=options.concurrency, retries=options.retries)
     return generation, server_backend(servers, pool)
-
-
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise UsageError(
-            "the environment variable of --api-key-env is not set",
-            got=variable,
-            expected="the variable's name, with the key as its value",
-        )
-    return key
 
 
 def _only_model(listed: Mapping[str, list[str] | None]) -> str:

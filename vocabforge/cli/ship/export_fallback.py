@@ -136,23 +136,28 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
 
 def with_head(request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter) -> HeadParts:
     """The drafter with its draft head as it is, over a hot core if there is a draft vocabulary."""
-    path = request.head
-    assert path is not None
-    trained = load_head(path)
-    owner = HeadOwner(
-        drafter_digest(request.drafter), target_fingerprint(target), load_tokenizer(target).fingerprint
-    )
-    check_owner(trained.artifact, owner, drafter=request.drafter)
-    spec = drafting.model_copy(update={"head": path, "vocab": request.vocab})
-    if request.vocab is not None and spec.dynamic is None:
-        spec = spec.model_copy(update={"dynamic": trained.kind})
-    found = head_parts(base_of(loaded), spec, trained, owner.tokenizer)
-    assert found is not None
-    served = ServedHead(*found, loaded.transform)
-    served.over(base_of(loaded))  # mistakes are found before anything is written
-    parents = {"head": trained.artifact.content_hash}
+    trained, parents = None, {}
+    tokenizer = load_tokenizer(target).fingerprint
+    spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
+    if request.head is not None:
+        trained = load_head(request.head)
+        owner = HeadOwner(drafter_digest(request.drafter), target_fingerprint(target), tokenizer)
+        check_owner(trained.artifact, owner, drafter=request.drafter)
+        parents["head"] = trained.artifact.content_hash
+        if request.vocab is not None and spec.dynamic is None:
+            spec = spec.model_copy(update={"dynamic": trained.kind})
     if request.vocab is not None:
         parents["vocab"] = open_artifact(request.vocab, "subset").content_hash
+    found = head_parts(base_of(loaded), spec, trained, tokenizer)
+    if found is None:
+        raise UsageError(
+            "this format is for a drafter with a draft head",
+            got=f"--format {WITH_HEAD} without --head",
+            expected="--head DIR with a ranker, low-rank head or router, or --vocab DIR --dynamic context",
+            remedy="vLLM reads --format sglang-eagle3, with --vocab for a static draft vocabulary",
+        )
+    served = ServedHead(*found, loaded.transform)
+    served.over(base_of(loaded))  # mistakes are found before anything is written
     return HeadParts(loaded, meta={"head": served.kind}, parents=parents, head=served)
 
 

@@ -122,7 +122,7 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
 def _parts(
     request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
 ) -> HeadParts:
-    if request.head is not None and request.format == WITH_HEAD:
+    if request.format == WITH_HEAD:
         return with_head(request, drafting, target, loaded)
     if request.head is not None:
         return choose(request, target, loaded)

@@ -1,11 +1,12 @@
-"""One OpenAI-compatible server: a chat completion asked for, and what its answers and refusals mean."""
+"""One OpenAI-compatible server: how it is asked, and what its answers and refusals mean."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,11 +69,29 @@ def base_url(text: str) -> str:
     return bare if parts.path.strip("/") else f"{bare}/v1"
 
 
-class ChatServer:
-    """A server's chat completions; ``key`` is shown nowhere, ``timeout`` counts seconds without a byte."""
+def api_key(variable: str | None) -> str | None:
+    """The key in an environment variable; None without a variable.
 
-    def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
-        self.url, self._generation, self._key, self._timeout = url, generation, key, timeout
+    Raises:
+        UsageError: it is not set.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise UsageError(
+            "the environment variable of --api-key-env is not set",
+            got=variable,
+            expected="the variable's name, with the key as its value",
+        )
+    return key
+
+
+class Server:
+    """Requests to one server; ``key`` is shown nowhere, ``timeout`` counts seconds without a byte."""
+
+    def __init__(self, url: str, *, key: str | None, timeout: float) -> None:
+        self.url, self._key, self._timeout = url, key, timeout
         self._http = http_library()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = self._http.Client(
@@ -86,21 +105,6 @@ class ChatServer:
         """Close connections; requests under way fail."""
         self._client.close()
 
-    def complete(self, request: ChatRequest) -> ChatCompletion:
-        """The target's answer.
-
-        Raises:
-            TryAgain, Refused, Unusable: what to make of having none.
-        """
-        body = json_line(request_body(request, self._generation))
-        reply = self._exchange("POST", f"{self.url}/chat/completions", body)
-        try:
-            return read_answer(json.loads(reply), request.seed)
-        except (ValueError, RecursionError) as error:  # nested without end, which no answer is
-            raise TryAgain(f"its answer is not JSON: {self._quote(reply)}") from error
-        except DataError as error:
-            raise TryAgain(f"{error.message}: {self._quote(reply)}") from error
-
     def models(self) -> list[str] | None:
         """Names of the models that it serves; None when it does not tell.
 
@@ -108,7 +112,7 @@ class ChatServer:
             TryAgain, Unusable: the server is away, or the key is wrong.
         """
         try:
-            reply = json.loads(self._exchange("GET", f"{self.url}/models", None))
+            reply = json.loads(self.exchange("GET", f"{self.url}/models", None))
             return [str(entry["id"]) for entry in reply["data"]]
         except (ValueError, KeyError, TypeError, RecursionError, Refused):
             return None
@@ -127,15 +131,29 @@ class ChatServer:
             pass
         return True
 
-    def _exchange(self, method: str, url: str, body: bytes | None) -> bytes:
-        try:
+    def exchange(self, method: str, url: str, body: bytes | None) -> bytes:
+        """The content of a reply.
+
+        Raises:
+            TryAgain, Refused, Unusable: what to make of having none.
+        """
+        with self._named_errors():
             reply = self._client.request(method, url, content=body)
+        self._check(reply)
+        return bytes(reply.content)
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
         except self._http.TimeoutException as error:
             raise TryAgain(f"no answer in time ({type(error).__name__})") from error
         except (self._http.HTTPError, self._http.InvalidURL, RuntimeError, OSError) as error:
             raise TryAgain(self._hide(f"{type(error).__name__}: {error}")) from error
+
+    def _check(self, reply: Any) -> None:
         if reply.status_code == 200:
-            return bytes(reply.content)
+            return
         said = f"{reply.status_code} {self._quote(reply.content)}"
         if reply.status_code in _AGAIN or reply.status_code >= 500:
             raise TryAgain(said, _wait(reply.headers.get("retry-after")))
@@ -147,6 +165,29 @@ class ChatServer:
 
     def _hide(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
+
+
+class ChatServer(Server):
+    """A server's chat completions."""
+
+    def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
+        super().__init__(url, key=key, timeout=timeout)
+        self._generation = generation
+
+    def complete(self, request: ChatRequest) -> ChatCompletion:
+        """The target's answer.
+
+        Raises:
+            TryAgain, Refused, Unusable: what to make of having none.
+        """
+        body = json_line(request_body(request, self._generation))
+        reply = self.exchange("POST", f"{self.url}/chat/completions", body)
+        try:
+            return read_answer(json.loads(reply), request.seed)
+        except (ValueError, RecursionError) as error:  # nested without end, which no answer is
+            raise TryAgain(f"its answer is not JSON: {self._quote(reply)}") from error
+        except DataError as error:
+            raise TryAgain(f"{error.message}: {self._quote(reply)}") from error
 
 
 def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def live_acceptance(
     """Live acceptance for a run, or None if it is off; why it cannot be on is said once.
 
     Args:
-        target: the training process's target, whose weights are shared; or a lean one. With a capture cache it is
-            the head only: ``config.load_target`` then decides whether the rest is loaded from ``folder``.
+        target: the training process's target, whose weights are shared; or a lean one. With a capture cache or server
+            it is the head only: ``config.load_target`` then decides whether the rest is loaded from ``folder``.
         prompts_file: held-out prompts in Spec-Bench format.
         chain_steps: K of the training-time test.
         shortlists: candidates of a ranker, by name of the head.
@@ -81,7 +81,7 @@ def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> 
         return target
     if folder is None:
         raise UsageError(
-            "training from a cache holds the target's head only",
+            "training from a cache or a server holds the target's head only",
             got="no layers",
             remedy="run.live.load_target=true loads the rest",
         )

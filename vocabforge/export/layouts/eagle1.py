@@ -161,7 +161,7 @@ def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: 
             "vLLM computes EAGLE drafters without a bias in fc",
             got=f"a trained bias of up to {float(bias.abs().max()):.3g}",
             expected="none, or zeros",
-            remedy="export --server sglang, which computes it",
+            remedy="train again with drafter.fc_bias=false; or export --server sglang, which computes it",
         )
     tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

@@ -8,7 +8,6 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from ...core.errors import UsageError
 from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Drafter
 from ...models.drafters.io import TargetTensors
@@ -35,13 +34,7 @@ class VllmEagle3:
     def write(path: Path, export: Export) -> None:
         """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "the vLLM layout")
-        if export.head is None:
-            raise UsageError(
-                "this format is for a drafter with a draft head",
-                got="--format vllm without --head",
-                expected="--head RUN/heads/ranker or another draft head",
-                remedy="vLLM reads --format sglang-eagle3, with --vocab for a static draft vocabulary",
-            )
+        assert export.head is not None  # `export` asks for one
         config, layers = drafter.config, int(text_config(export.target).num_hidden_layers)
         check_expressible(
             config.aux_layers, layers - 1, layout="vLLM", remedy="train with other drafter.aux_layers"

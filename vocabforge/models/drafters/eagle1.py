@@ -36,7 +36,7 @@ class Eagle1Config(parts.DictSizes):
         hidden_size: H, equal to the target's.
         vocab_size: V, rows of the target's LM head.
         draft_vocab_size: R, rows of the own head; None shares the target's head, as published.
-        fc_bias: ``fc`` has a bias (SGLang's layout wants one, vLLM's has none).
+        fc_bias: ``fc`` has a bias. vLLM computes none; SGLang always does (zeros are written for none).
     """
 
     kind: ClassVar[str] = "eagle1"
@@ -49,7 +49,7 @@ class Eagle1Config(parts.DictSizes):
     vocab_size: int
     draft_vocab_size: int | None
     max_position_embeddings: int
-    fc_bias: bool = True
+    fc_bias: bool = False
     rms_norm_eps: float = 1e-5
     rope: RopeSettings = field(default_factory=RopeSettings)
 
@@ -65,7 +65,7 @@ class Eagle1Config(parts.DictSizes):
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle1Config:
         """The target's sizes where ``wishes`` leaves them out."""
-        return cls(**wishes.attention(target))
+        return cls(fc_bias=bool(wishes.fc_bias), **wishes.attention(target))
 
 
 class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):

@@ -75,6 +75,7 @@ class SizeWishes:
     num_heads: int | None = None
     num_kv_heads: int | None = None
     medusa_heads: int | None = None
+    fc_bias: bool | None = None
     rope: RopeSettings | None = None
 
     def attention(self, target: TargetSizes) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import DataError, MismatchError, UsageError
+from ..checkpoint import checkpoint_files, fill, read_headers
 from .documents import document_spans, gather, plan_passes, restarts, scatter
-from .load import Placement, load_causal_lm, read_target_config, whole_weight
+from .load import Placement, auto_class, load_causal_lm, read_target_config, whole_weight
 from .logits import LogitTransform
 from .stack import find_stack
 from .text_config import text_config
@@ -339,15 +340,47 @@ def final_norm(target: HFTarget, states: Tensor) -> Tensor:
     Raises:
         DataError: the model has none under the usual names.
     """
+    return _find_norm(target.backbone, target.source)(states).to(states.device)
+
+
+def load_final_norm(path: Path, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """That norm alone: no other weight of the target is read.
+
+    Raises:
+        DataError: there is none under the usual names.
+    """
+    import transformers
+
+    auto = auto_class(path, read_target_config(path))
+    with torch.device("meta"):
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        model = auto.from_config(config, dtype=dtype)
+    norm = _find_norm(find_stack(model, path).decoder, path)
+    prefix = next(name for name, module in model.named_modules() if module is norm)
+    stored = read_headers(checkpoint_files(path))
+    norm = norm.to_empty(device=device).requires_grad_(False)
+    own = {f"{prefix}.{name}": (tensor,) for name, tensor in norm.named_parameters()}
+    if missing := sorted(own.keys() - stored.keys()):
+        raise DataError(
+            "the target's final norm is not stored under its name",
+            got=f"no {missing[0]}",
+            source=path,
+            remedy="capture in this process: leave the server out",
+        )
+    fill({name: stored[name] for name in own}, own)
+    return norm
+
+
+def _find_norm(backbone: Any, source: object) -> nn.Module:
     for name in _FINAL_NORMS:
-        norm = getattr(target.backbone, name, None)
+        norm = getattr(backbone, name, None)
         if norm is not None:
-            return norm(states).to(states.device)
+            return norm
     raise DataError(
         "the target has no final norm where it was looked for",
-        got=type(target.model).__name__,
+        got=type(backbone).__name__,
         expected=" or ".join(_FINAL_NORMS),
-        source=target.source,
+        source=source,
     )
 
 

@@ -79,7 +79,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
 
     _check_launch(placement)
     config = read_target_config(path)
-    auto = _auto_class(path, config)
+    auto = auto_class(path, config)
     quantised = check_quantisation(path, config)
     read_headers(checkpoint_files(path))  # names a missing or damaged file, which transformers does not
     hf_logging.disable_progress_bar()
@@ -132,7 +132,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
     return model.to(placement.device)
 
 
-def _auto_class(path: Path, config: Mapping[str, Any]) -> Any:
+def auto_class(path: Path, config: Mapping[str, Any]) -> Any:
     """The class of Transformers that loads a causal language model with this configuration.
 
     Raises:

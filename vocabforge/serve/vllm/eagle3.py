@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.forward_context import get_forward_context
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
@@ -19,11 +20,49 @@ from ...models.heads.interface import DraftHead, DraftState, HeadBase
 from ...models.heads.served import KEY, PREFIX, ServedHead, read_served
 
 
+class SlotTexts:
+    """The texts of all requests, by place in the drafter's KV cache: vLLM tells a draft model no more of them.
+
+    The drafter reads the token behind each position, so that the place of position p has token p + 1; the first token
+    of a text is in none. Blocks that requests share have the same tokens.
+
+    Args:
+        slots: places of the cache. block: of a block.
+    """
+
+    def __init__(self, slots: int, block: int, device: torch.device) -> None:
+        self._block, self._places = block, None
+        self._tokens = torch.zeros(
+            slots + 1, dtype=torch.int64, device=device
+        )  # the last takes what is padding
+
+    def write(self, input_ids: Tensor, places: Any) -> None:
+        """The tokens of a pass; ``places`` is the attention's metadata."""
+        slots = places.slot_mapping[: len(input_ids)]
+        slots = torch.where(slots < 0, len(self._tokens) - 1, slots).long()
+        self._tokens[slots] = input_ids[: len(slots)].long()
+        self._places = places
+
+    def latest(self, positions: Tensor, size: int, vocab: int) -> Tensor:
+        """The ``size`` distinct tokens met last up to a position (N,) of each request, padded with -1: (N, size)."""
+        assert self._places is not None
+        blocks = -(-int(self._places.max_seq_len) // self._block)
+        table = self._places.block_table[: len(positions), :blocks].long()  # (N, blocks)
+        steps = torch.arange(table.shape[1] * self._block, device=table.device)  # (S,)
+        slots = table[:, steps // self._block] * self._block + steps % self._block
+        behind = steps > positions[:, None]
+        tokens = self._tokens[slots].masked_fill(behind, vocab)  # (N, S)
+        last = torch.full((len(tokens), vocab + 1), -1, device=table.device)
+        last.scatter_reduce_(1, tokens, steps.expand_as(tokens), "amax")
+        met, ids = last[:, :vocab].topk(min(size, vocab))
+        return ids.masked_fill(met < 0, -1)
+
+
 class WithDraftHead:
     """Before a class of vLLM's: drafts with the draft head that the folder holds.
 
-    A row of ``forward`` carries behind the normed state what the drafter was fed, since a router reads it: vLLM picks
-    the rows to draft from out of what ``forward`` returns, and nothing else goes with them.
+    A row of ``forward`` carries behind the normed state what the drafter was fed (a router reads it) and where: vLLM
+    picks the rows to draft from out of what ``forward`` returns, and nothing else goes with them.
     """
 
     config: Any
@@ -31,7 +70,13 @@ class WithDraftHead:
     model: Any
     _served: ServedHead
     _head: DraftHead | None
+    _texts: SlotTexts | None
     _step = 0
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
+        self._cache = vllm_config.cache_config
+        self._texts = None
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """The drafter's tensors go to vLLM's class, the head's are kept until its LM head is known."""
@@ -82,14 +127,39 @@ class WithDraftHead:
         if self._head is None:
             self._head = self._build()
         normed, following = super().forward(input_ids, positions, hidden_states, inputs_embeds)  # type: ignore[misc]
-        fed = input_ids.to(torch.int32)[:, None].view(normed.dtype)  # the bits of the ids, not their values
+        if self._head.context_size:
+            self._read(input_ids)
+        ids = torch.stack([input_ids, positions], 1).to(torch.int32)
+        fed = ids.view(normed.dtype)  # their bits, not their values
         return torch.cat([normed, hidden_states.to(normed.dtype), fed], -1), following
+
+    def _read(self, input_ids: Tensor) -> None:
+        """Note the tokens of this pass by their places in the KV cache."""
+        found = get_forward_context().attn_metadata
+        if not found:  # memory is measured
+            return
+        layer = self.model.layers[0].self_attn.attn.layer_name
+        places = found.get(layer) if isinstance(found, dict) else None
+        if not hasattr(places, "block_table") or not hasattr(places, "slot_mapping"):
+            raise UsageError(
+                "a draft head over the text of a request needs to know where its tokens lie in the KV cache",
+                got=f"attention metadata {type(places).__name__}",
+                expected="block_table and slot_mapping",
+                remedy="start vLLM with --attention-backend FLASH_ATTN or TRITON_ATTN, without dual-batch overlap",
+            )
+        if self._texts is None:
+            slots = int(self._cache.num_gpu_blocks) * int(self._cache.block_size)
+            self._texts = SlotTexts(slots, int(self._cache.block_size), input_ids.device)
+        self._texts.write(input_ids, places)
 
     def _split(self, carried: Tensor) -> tuple[DraftHead, Tensor, DraftState]:
         assert self._head is not None
         size = self.config.hidden_size
-        tokens = carried[:, 2 * size :].contiguous().view(torch.int32)[:, 0].long()
-        state = DraftState(self._step, tokens, carried[:, size : 2 * size], requests=len(carried))
+        tokens, positions = carried[:, 2 * size :].contiguous().view(torch.int32).long().unbind(1)
+        if self._texts is not None and self._step == 0:
+            self._context = self._texts.latest(positions, self._head.context_size, self.config.vocab_size)
+        context = None if self._texts is None else self._context
+        state = DraftState(self._step, tokens, carried[:, size : 2 * size], len(carried), context)
         self._step += 1
         return self._head, carried[:, :size].contiguous(), state
 

@@ -7,6 +7,7 @@ models, of the target's vocabulary or of another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,22 +38,26 @@ class TextProposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        model, told = vllm_config.model_config, vllm_config.additional_config
+        model = vllm_config.model_config
         self._most = int(vllm_config.speculative_config.num_speculative_tokens)
         self._positions = int(model.max_model_len) + self._most
-        spec = _spec(told, self._most)
-        device, vocab = torch.device(vllm_config.device_config.device), int(model.get_vocab_size())
+        self._spec = _spec(vllm_config.additional_config, self._most)
+        self._device = torch.device(vllm_config.device_config.device)
+        self._model = model
+        self._texts: list[np.ndarray] = []  # of each slot, as far as the proposer has read it
+
+    def load_model(self, target_model: Any) -> None:
+        """Called by vLLM when its own model is loaded."""
+        vocab = int(self._model.get_vocab_size())
         # What proposers of text ask of a target: no weights.
         target: Any = SimpleNamespace(
             config=SimpleNamespace(vocab_size=vocab, max_positions=self._positions, recurrent=False),
-            device=device,
-            dtype=model.dtype,
-            embedding=torch.empty(vocab, 0, device=device),
+            device=self._device,
+            dtype=self._model.dtype,
+            embedding=torch.empty(vocab, 0, device=self._device),
         )
-        models = Models(model.model, model.tokenizer, model=target)
-        self._proposer, _, _ = build_proposer(models, spec, "vLLM's draft")
-        self._device = device
-        self._texts: list[np.ndarray] = []  # of each slot, as far as the proposer has read it
+        models = Models(Path(self._model.model), Path(self._model.tokenizer), model=target)
+        self._proposer, _, _ = build_proposer(models, self._spec, "vLLM's draft")
 
     @torch.inference_mode()
     def propose(

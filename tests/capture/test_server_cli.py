@@ -1,0 +1,115 @@
+"""``vocabforge capture --server`` and training that takes its states from a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.capture.hidden_server import HiddenServer
+from tests.cli.cli_support import invoke
+from tests.train.run_support import make_place, write_config
+from vocabforge.models.target.hf import HFTarget
+
+SECTIONS: dict[str, Any] = {"optim": {"steps": 8}, "run": {"live": {"prompts": 0}, "trackers": []}}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture
+def server(place: Path) -> Iterator[HiddenServer]:
+    with HiddenServer(place / "sent", HFTarget.load(place / "target")) as running:
+        yield running
+
+
+def capture(place: Path, server: HiddenServer, output: Path, *words: Any) -> Any:
+    config = write_config(place, "run", **SECTIONS)
+    given = ("--server", server.url, "--server-folder", server.folder)
+    return invoke("capture", "-c", config, "-o", output, "--yes", *given, *words)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "drafter" / "drafter.safetensors")
+
+
+def test_training_from_the_server_is_training_from_its_cache(
+    place: Path, server: HiddenServer, tmp_path: Path
+) -> None:
+    done = capture(
+        place, server, tmp_path / "states", "--buffer-gb", "0.0002", "capture.server.concurrency=1"
+    )
+    assert done.exit_code == 0, done.output
+    captured = len(server.bodies)
+    cached = invoke(
+        "train-drafter",
+        "-c",
+        write_config(place, "cached", **SECTIONS),
+        f"capture.cache={tmp_path / 'states'}",
+    )
+    assert cached.exit_code == 0, cached.output
+    assert len(server.bodies) == captured
+    section = {"url": server.url, "folder": str(server.folder), "buffer_gb": 0.0002}
+    config = write_config(place, "served", **SECTIONS, capture={"server": section})
+    served = invoke("train-drafter", "-c", config)
+    assert served.exit_code == 0, served.output
+    assert len(server.bodies) > captured
+    one, other = weights(place / "cached"), weights(place / "served")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert not list(server.folder.iterdir())
+
+
+def test_the_same_command_goes_on_when_the_server_is_back(
+    place: Path, server: HiddenServer, tmp_path: Path
+) -> None:
+    words = ("--shard-mb", "1", "capture.server.retries=0", "capture.server.concurrency=1")
+    whole = capture(place, server, tmp_path / "whole", *words)
+    assert whole.exit_code == 0, whole.output
+    shards = sorted(file.name for file in (tmp_path / "whole").glob("*.safetensors"))
+    needed = len(server.bodies)
+    assert len(shards) > 1
+    server.fail_after = 2 * needed - 1
+    died = capture(place, server, tmp_path / "twice", *words)
+    assert died.exit_code == 1
+    assert "the server gives no hidden states" in died.output
+    assert not list(server.folder.iterdir())
+    kept = len(list((tmp_path / "twice.partial").glob("*.safetensors")))
+    assert 0 < kept < len(shards)
+    server.fail_after, before = None, len(server.bodies)
+    again = capture(place, server, tmp_path / "twice", *words)
+    assert again.exit_code == 0, again.output
+    assert 0 < len(server.bodies) - before < needed
+    for name in shards:
+        one, other = load_file(tmp_path / "whole" / name), load_file(tmp_path / "twice" / name)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenServer) -> None:
+    section = {"url": server.url, "folder": str(server.folder), "retries": 0, "buffer_gb": 0.0002}
+    sections = {**SECTIONS, "capture": {"server": section}}
+    straight = invoke("train-drafter", "-c", write_config(place, "straight", **sections))
+    assert straight.exit_code == 0, straight.output
+    needed = len(server.bodies)
+    config, server.fail_after = write_config(place, "resumed", **sections), needed + needed * 3 // 4
+    died = invoke("train-drafter", "-c", config)
+    assert died.exit_code == 1
+    assert "the server gives no hidden states" in died.output
+    server.fail_after, before = None, len(server.bodies)
+    again = invoke("train-drafter", "-c", config)
+    assert again.exit_code == 0, again.output
+    assert len(server.bodies) - before < needed  # from its checkpoint
+    one, other = weights(place / "resumed"), weights(place / "straight")
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_sources_exclude_each_other(place: Path, server: HiddenServer, tmp_path: Path) -> None:
+    done = capture(place, server, tmp_path / "x", "--from-speculators", tmp_path)
+    assert done.exit_code == 2
+    assert "exclude each other" in done.output

@@ -1,0 +1,136 @@
+"""A real SGLang engine on a CPU reads our exports: same outputs, same accepted lengths.
+
+Greedy and in fp32, one request at a time. SGLang's own: scheduler, cache, models and their loaders, draft worker, and
+the attention backend for CPUs. Stand-ins in plain PyTorch (``sglang_stand_ins.py``): the compiled kernels that these
+call (attention over the cache, building and verifying a tree, moving tokens and cache slots), and a torchvision stub.
+Not proved here: those kernels, CUDA, CUDA graphs, several requests side by side, and temperatures above 0, which SGLang
+verifies greedily on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cli.cli_support import invoke
+from tests.servers.world import NEW_TOKENS, Decoded, Served, ask_runner, python_of, server_world
+
+pytestmark = pytest.mark.servers
+TOKENS = 5
+
+
+class Case(NamedTuple):
+    """A folder for SGLang: options of ``export``, the drafter, whether it drafts over the world's draft vocabulary."""
+
+    export: str
+    drafter: str = "eagle3"
+    reduced: bool = False
+    algorithm: str = "EAGLE3"
+    head: str = ""  # a trained draft head of the drafter
+    ours: Mapping[str, Any] = MappingProxyType({})
+
+
+EAGLE3 = "--format sglang-eagle3"
+CASES = {
+    "sglang-eagle3, full head": Case(EAGLE3),
+    "sglang-eagle3, reduced head": Case(EAGLE3, reduced=True),
+    "sglang-eagle3, shared head": Case(EAGLE3, "shared"),
+    "eagle": Case("--format eagle --server sglang", "eagle1", algorithm="EAGLE"),
+    "fr-spec": Case("--format fr-spec", "eagle1", reduced=True, algorithm="EAGLE"),
+    "ranker": Case("--format vllm --shortlist 4", head="ranker", ours={"shortlist": 4}),
+    "ranker, reduced head": Case(
+        "--format vllm --shortlist 4", "reduced", head="ranker", ours={"shortlist": 4}
+    ),
+    "low-rank": Case("--format vllm", head="low-rank"),
+    "hybrid": Case(
+        "--format vllm --dynamic ranker:1", reduced=True, head="ranker", ours={"dynamic": "ranker:1"}
+    ),
+}
+CONTROL = "layer list changed"
+TREES = {name: f"{name}, a tree" for name in ("sglang-eagle3, reduced head", "fr-spec", "ranker")}
+
+
+@pytest.fixture(scope="module")
+def world() -> Served:
+    return server_world()
+
+
+@pytest.fixture(scope="module")
+def theirs(world: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoded]:
+    """Every case through one SGLang process that forks an engine each."""
+    python, folder = python_of("sglang"), tmp_path_factory.mktemp("sglang")
+    engines: dict[str, dict[str, Any]] = {"plain": {}}
+    for name, case in CASES.items():
+        output = folder / name.replace(" ", "-").replace(",", "")
+        words = [*case.export.split(), *(("--vocab", world.vocab) if case.reduced else ())]
+        words += ["--head", world.head(case.head, case.drafter)] if case.head else []
+        done = invoke("export", "--drafter", world.drafter(case.drafter), *words, "--output", output)
+        assert done.exit_code == 0, done.output
+        engines[name] = told(output, case.algorithm, TOKENS, 1, TOKENS + 1)
+        if name in TREES:
+            engines[TREES[name]] = told(output, case.algorithm, 4, 3, 12)
+    wrong = folder / "control"
+    shutil.copytree(engines["sglang-eagle3, full head"]["speculative_draft_model_path"], wrong)
+    body = json.loads((wrong / "config.json").read_text("utf-8"))
+    layers = body["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+    body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [layer + 1 for layer in layers]
+    (wrong / "config.json").write_text(json.dumps(body), "utf-8")
+    engines[CONTROL] = told(wrong, "EAGLE3", TOKENS, 1, TOKENS + 1)
+    request = {"target": world.target, "prompts": world.prompts, "new_tokens": NEW_TOKENS, "engines": engines}
+    ours_too = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "vocabforge.serve.sglang"}
+    found = ask_runner(python, Path(__file__).with_name("sglang_runner.py"), request, folder, **ours_too)
+    return {name: Decoded(one["tokens"], one["lengths"]) for name, one in found.items()}
+
+
+def told(folder: Path, algorithm: str, steps: int, topk: int, size: int) -> dict[str, Any]:
+    """What SGLang is told of a drafter, as its server's options are named."""
+    tree = {"num_steps": steps, "eagle_topk": topk, "num_draft_tokens": size}
+    settings = {"algorithm": algorithm, "draft_model_path": folder, **tree}
+    for token_map in folder.glob("freq_*.pt"):
+        settings["token_map"] = token_map
+    return {f"speculative_{key}": value for key, value in settings.items()}
+
+
+def ours(case: Case, world: Served) -> Decoded:
+    settings = {**case.ours, **({"vocab": world.vocab} if case.reduced else {})}
+    settings |= {"head": world.head(case.head, case.drafter)} if case.head else {}
+    return world.ours(world.drafter(case.drafter), levels=TOKENS, **settings)
+
+
+def agreeing(theirs: Decoded, ours: Decoded) -> list[bool]:
+    """For each prompt, whether all cycles committed as many tokens; SGLang counts the last one beyond the end."""
+    return [
+        their[:-1] == our[:-1] and len(their) == len(our)
+        for their, our in zip(theirs.lengths, ours.lengths, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sglang_drafts_as_we_do(name: str, theirs: dict[str, Decoded], world: Served) -> None:
+    mine, their = ours(CASES[name], world), theirs[name]
+    print(f"{name}: SGLang {their.accepted_length:.3f}, ours {mine.accepted_length:.3f} tokens a cycle")
+    assert their.tokens == theirs["plain"].tokens == mine.tokens
+    assert all(agreeing(their, mine)), [
+        pair for pair in zip(their.lengths, mine.lengths) if pair[0] != pair[1]
+    ]
+    assert mine.accepted_length > 1.1, "drafts are accepted, so that equal lengths say something"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_leaves_outputs_as_they_are(name: str, theirs: dict[str, Decoded]) -> None:
+    """Outputs alone: from the second level on, SGLang's branches read keys by their rank, not by their ancestors."""
+    tree = theirs[TREES[name]]
+    assert tree.tokens == theirs["plain"].tokens
+    assert tree.accepted_length > 1.1
+
+
+def test_a_wrong_layer_list_shows(theirs: dict[str, Decoded], world: Served) -> None:
+    mine = ours(CASES["sglang-eagle3, full head"], world)
+    assert theirs[CONTROL].tokens == mine.tokens
+    assert not all(agreeing(theirs[CONTROL], mine))

@@ -1,0 +1,1 @@
+"""Models that SGLang loads: ``SGLANG_EXTERNAL_MODEL_PACKAGE=vocabforge.serve.sglang``."""

@@ -1,0 +1,102 @@
+"""An EAGLE-3 drafter with a draft head of ours as SGLang's draft worker runs it (SGLang 0.5.23).
+
+The worker takes logits over the target's tokens and picks the best of each row, for chains and trees alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...models.heads.interface import DraftHead, DraftState, HeadBase
+from ...models.heads.served import KEY, PREFIX, read_served
+
+# What SGLang's draft worker does not hand to the logits: the tokens and states fed, the text.
+_NEEDS_MORE = ("router", "context")
+
+
+class HeadLogits(LogitsProcessor):
+    """SGLang's processor with a draft head in the LM head's place.
+
+    Args:
+        config: with the target's number of tokens. build: makes the head, once SGLang has shared the LM head.
+    """
+
+    def __init__(self, config: Any, build: Callable[[], DraftHead]) -> None:
+        super().__init__(config)
+        self._vocab, self._build = int(config.vocab_size), build
+        self._heads: list[DraftHead] = []  # in a list, so that it is no part of the model's own weights
+
+    def _compute_lm_head(
+        self,
+        hidden_states: Tensor,
+        lm_head: Any,
+        embedding_bias: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """(N, V), -inf for what the head does not score."""
+        if not self._heads:
+            self._heads.append(self._build())
+        rows = len(hidden_states)
+        state = DraftState(0, hidden_states.new_zeros(rows, dtype=torch.int64), hidden_states, rows)
+        logits, ids = self._heads[0].scores(hidden_states, 1, state)
+        every = logits.new_full((rows, self._vocab), float("-inf"))
+        return every.scatter_(-1, ids.expand(rows, -1), logits)
+
+
+class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):
+    """What ``export --format vllm`` writes, in SGLang.
+
+    Raises:
+        UsageError: a form of the norms that SGLang's class does not compute, or a head that reads more than hidden
+            states.
+    """
+
+    def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
+        kind = getattr(config, KEY)["kind"]
+        if kind in _NEEDS_MORE or config.norm_before_residual:
+            raise UsageError(
+                "SGLang cannot run this drafter",
+                got="a drafter with norm_before_residual"
+                if config.norm_before_residual
+                else f"a {kind} head",
+                expected="a ranker, low-rank or hybrid head, and norms as train-drafter has them",
+                remedy="serve it with vLLM",
+            )
+        super().__init__(config, quant_config, prefix)
+        # SGLang's class gives its processor the rows of the reduced head.
+        self.logits_processor = HeadLogits(copy.deepcopy(config), self._build)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """The drafter's tensors go to SGLang's class, the head's are kept until its LM head is known."""
+        own: dict[str, Tensor] = {}
+
+        def others() -> Iterable[tuple[str, Tensor]]:
+            for name, tensor in weights:
+                if name.startswith(PREFIX):
+                    own[name] = tensor.clone()
+                else:
+                    yield name, tensor
+
+        super().load_weights(others())
+        self._served = read_served(getattr(self.config, KEY), own, self.config.name_or_path)
+        # The draft worker would take its logits for rows of the reduced head.
+        self._ids, self.hot_token_id = self.hot_token_id, None  # type: ignore[has-type]
+
+    def _build(self) -> DraftHead:
+        rows = self.config.draft_vocab_size or self.config.vocab_size
+        weight = self.lm_head.weight.detach()[:rows]
+        ids = torch.arange(rows, device=weight.device) if self._ids is None else self._ids.to(weight.device)
+        embedding = self.model.embed_tokens.weight.detach()[: self.config.vocab_size]
+        return self._served.over(HeadBase(weight, ids, embedding, self._served.transform))
+
+
+EntryClass = VocabForgeLlamaEagle3
