@@ -62,7 +62,8 @@ def exported(*words: object) -> Result:
     return done
 
 
-@pytest.mark.parametrize("name", FORMATS)
+# gguf: the world's tokenizer does not cut texts as llama.cpp does; tests/export/test_gguf_target.py decodes with one.
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "gguf"])
 def test_every_format_decodes_as_before(name: str, pristine: World, small: Path, tmp_path: Path) -> None:
     drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
     vocab = ["--vocab", pristine.vocab] if name != "eagle" else []
