@@ -257,7 +257,6 @@ def test_each_fault_of_a_gguf_file_is_named(
     path = Path(shutil.copytree(gguf_folder, tmp_path / "x"))
     change(GGUFReader(path / "drafter.gguf", "r+"))
     rows = world.examine(path)
-    print({k: (r.state, r.found) for k, r in rows.items()})
     row = rows[f"{LLAMACPP}: {check}"]
     assert row.state == state, row
     assert row.remedy
@@ -268,7 +267,6 @@ def test_a_misnamed_tensor_of_a_gguf_file(world: World, gguf_folder: Path, tmp_p
     file = path / "drafter.gguf"
     file.write_bytes(file.read_bytes().replace(b"blk.0.ffn_norm", b"blk.0.ffn_nurm"))
     rows = world.examine(path)
-    print({k: (r.state, r.found) for k, r in rows.items()})
     row = rows[f"{LLAMACPP}: tensors"]
     assert (row.state, "ffn_nurm" in row.found) == ("failed", True), row
 
@@ -284,7 +282,6 @@ def test_what_llama_cpp_converts_and_does_not_run(
     if path is None:
         path = write(world.tiny, eagle3(world.tiny, layers=(1, 4)), "sglang-eagle3", tmp_path / "two")
     rows = world.examine(path)
-    print({k: (r.state, r.found) for k, r in rows.items()})
     row = rows[f"{LLAMACPP}: {check}"]
     assert (row.state, words in row.found) == ("warning", True), row
     assert all(one.state == "ok" for key, one in rows.items() if SGLANG in key)

@@ -135,9 +135,9 @@ def compare(world: Served, drafter: Path, target: Path, ours: Decoded, log: Path
         kept = len(tokens) - 1 - sum(lengths[:-1])  # of our last cycle
         if ended and kept < LEVELS:
             wanted[-1] = kept
+        same_tokens += [token for cycle in found for token in cycle][: len(tokens) - 1] == tokens[1:]
         if not ended:  # by our limit; its own comes later
             found = found[: len(wanted)]
-        same_tokens += [token for cycle in found for token in cycle][: len(tokens) - 1] == tokens[1:]
         same_lengths += [len(cycle) for cycle in found] == wanted
         count += len(wanted)
     return same_tokens, same_lengths, count
