@@ -160,7 +160,7 @@ def write_tokenizer(folder: Path, pieces: str = QWEN2) -> Path:
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
         "post_processor": None,
-        "decoder": {"type": "ByteLevel"},
+        "decoder": byte_level,
         "model": {
             "type": "BPE",
             "vocab": {one: at for at, one in enumerate([*letters, "ab"])},
