@@ -171,7 +171,7 @@ test-servers: test-vllm test-sglang test-llamacpp
 
 test-vllm: $(STAMP)
 	$(PYTHON) .ci/server_env vllm $(SERVERS)/vllm
-	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_capture_server.py
+	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_capture_server.py tests/servers/test_eval_server.py
 
 test-sglang: $(STAMP)
 	$(PYTHON) .ci/server_env sglang $(SERVERS)/sglang

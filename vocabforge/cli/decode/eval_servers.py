@@ -60,7 +60,8 @@ def evaluate_servers(
         concurrency=servers.concurrency,
     )
     key = api_key(servers.api_key_env)
-    sources = _sources(servers, outcome.output, key)
+    logs: dict[str, Path] = {}
+    sources = _sources(servers, outcome.output, key, logs)
     methods = [
         Method(
             name,
@@ -92,6 +93,7 @@ def evaluate_servers(
         fresh=outcome.fresh,
         allow_code=outcome.allow_code_execution,
         dialect=outcome.dialect,
+        logs=logs,
     )
     results = evaluate_methods(outcome.output, evaluation, handling)
     if ending.as_json:
@@ -101,9 +103,9 @@ def evaluate_servers(
 
 
 def _sources(
-    servers: ServerOptions, output: Path, key: str | None
+    servers: ServerOptions, output: Path, key: str | None, logs: dict[str, Path]
 ) -> dict[str, tuple[str, Callable[[], AbstractContextManager[str]]]]:
-    """Label -> description, and what gives the address; the plain server first."""
+    """Label -> description, and what gives the address; the plain server first. ``logs`` gets those to be written."""
     found: dict[str, tuple[str, Any]] = {}
 
     def add(label: str, description: str, running: Any) -> None:
@@ -123,7 +125,7 @@ def _sources(
     for text in servers.start:
         label, command = _labelled(text)
         split_command(command)
-        log = output.with_name(f"{output.name}.{label}.log")
+        log = logs[label] = output.with_name(f"{output.name}.{label}.log")
         running = partial(started, label, command, log, key=key, health_s=servers.start_timeout)
         add(label, hide_secrets(command), running)
     return dict(sorted(found.items(), key=lambda one: one[0] != PLAIN))

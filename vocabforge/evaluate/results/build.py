@@ -70,7 +70,8 @@ def build_results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         target=EvaluatedTarget(
-            name=provenance.target,
+            name=", ".join(dict.fromkeys(one.model for one in served.get("servers", ())))
+            or provenance.target,
             fingerprint=provenance.fingerprint,
             tokenizer=provenance.tokenizer,
             dtype=str(provenance.environment.get("dtype", "unknown")),

@@ -50,6 +50,7 @@ class OutputOptions:
         allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
         dialect: also write the answers as this row of ``DIALECTS`` does.
         synchronise: waits for the device; called before and after each timed call.
+        logs: files of servers that were started, by method; they become ``servers/METHOD.log``.
     """
 
     overwrite: bool = False
@@ -57,6 +58,7 @@ class OutputOptions:
     allow_code: bool = False
     dialect: str | None = None
     synchronise: Callable[[], None] = lambda: None
+    logs: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,5 +162,10 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
                 DIALECTS[handling.dialect](folder, evaluation.benchmark, evaluation.names, runs)
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
             atomic_write(folder / "report.html", render_report(results))
+            logs = {name: log for name, log in handling.logs.items() if log.is_file()}
+            for name, log in logs.items():
+                atomic_write(folder / "servers" / f"{name}.log", log.read_bytes())
         journal.remove()
+        for log in logs.values():
+            log.unlink()
     return results

@@ -85,6 +85,7 @@ def started(name: str, command: str, log: Path, *, key: str | None, health_s: fl
     reader = threading.Thread(target=_keep_log, args=(process.stdout, file, last, hidden), daemon=True)
     reader.start()
     say(f"Starting {name} on port {port}; its log is {log}")
+    former = signal.signal(signal.SIGTERM, _end)  # a killed command must not leave its server behind
     try:
         url = base_url(f"http://127.0.0.1:{port}")
         _wait_until_healthy(name, process, url, key, health_s, last, log)
@@ -102,6 +103,11 @@ def started(name: str, command: str, log: Path, *, key: str | None, health_s: fl
     finally:
         _stop(process)
         reader.join(timeout=5.0)
+        signal.signal(signal.SIGTERM, former)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _keep_log(stream: Any, file: Any, last: deque[str], hidden: Sequence[str]) -> None:

@@ -1,0 +1,152 @@
+"""Servers that an evaluation starts: health, logs without keys, loopback only, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_support import call
+from tests.worlds import ROOT
+from vocabforge.core.provenance import hide_secrets
+from vocabforge.evaluate.results.schema import read_results
+from vocabforge.evaluate.servers import process
+
+SERVER = f"{sys.executable} -m tests.evaluate.served_fakes --port {{port}} --api-key sk-secret-of-tests"
+QUESTION = {"question_id": 1, "category": "qa", "turns": ["Who was it"]}
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", "sk-secret-of-tests")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "question.jsonl"
+    path.write_text(json.dumps(QUESTION) + "\n", "utf-8")
+    return path
+
+
+def words(questions: Path, *starts: str) -> list[object]:
+    asked: list[object] = ["eval", "--benchmark", questions, "--warmup", "0", "--api-key-env", "SERVER_KEY"]
+    for start in starts:
+        asked += ["--start", start]
+    return [*asked, "--output", questions.parent / "out"]
+
+
+def left_behind() -> list[str]:
+    """Command lines of fakes that run."""
+    return [text for text in _commands() if "served_fakes" in text and "sk-secret-of-tests" in text]
+
+
+def _commands() -> Iterator[str]:
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = one.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:  # it ended meanwhile
+            continue
+        if "vocabforge eval" not in text.replace("-m vocabforge", "vocabforge"):
+            yield text
+
+
+def test_servers_are_started_asked_and_stopped_one_after_the_other(questions: Path) -> None:
+    done = call(*words(questions, f"eagle3={SERVER}", f"plain={SERVER} --plain"))
+    assert done.returncode == 0, done.stderr
+    output = questions.parent / "out"
+    results = read_results(output)
+    assert [one.name for one in results.methods] == ["plain", "eagle3"]
+    assert results.methods[1].summary.outputs is not None
+    assert results.methods[1].summary.outputs.identical == 1
+    assert "--api-key '***'" in results.command or "--api-key ***" in results.command
+    log = (output / "servers" / "eagle3.log").read_text("utf-8")
+    assert "'api_key': '***'" in log
+    for path in questions.parent.rglob("*"):
+        assert not path.is_file() or b"sk-secret" not in path.read_bytes(), path
+    assert "sk-secret" not in done.stdout + done.stderr
+    assert left_behind() == []
+
+
+def test_a_server_that_ends_shows_its_last_lines(questions: Path) -> None:
+    done = call(*words(questions, f"{SERVER} --fails"))
+    assert done.returncode == 1
+    assert "ended before it was ready (exit code 1)" in done.stderr
+    assert "CUDA error: no such device" in done.stderr
+    assert "CUDA error" in (questions.parent / "out.server.log").read_text("utf-8")
+    assert "sk-secret" not in done.stderr
+
+
+def test_a_program_that_is_not_there_is_one_error(questions: Path) -> None:
+    done = call(*words(questions, "no-such-program --port {port}"))
+    assert done.returncode == 2
+    assert "cannot be started" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_evaluation_stops_its_server(questions: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "vocabforge", *map(str, words(questions, f"{SERVER} --slow 30"))]
+    run = subprocess.Popen(command, cwd=ROOT, env=os.environ, stderr=subprocess.PIPE, text=True)
+    assert run.stderr is not None
+    for line in run.stderr:
+        if "is ready" in line:
+            break
+    time.sleep(0.5)  # it asks
+    assert len(left_behind()) == 1
+    run.send_signal(number)
+    assert run.wait(60) in (130, 143)
+    assert left_behind() == []
+
+
+def test_a_server_open_to_others_is_refused(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_reached_from_outside", lambda port: True)
+    command = f"{SERVER} --plain"
+    log = questions.parent / "log"
+    with pytest.raises(process.UsageError, match="more than the loopback address"):
+        with process.started("server", command, log, key=None, health_s=30.0):
+            pass
+    assert left_behind() == []
+
+
+def test_a_port_is_reached_from_outside_only_where_it_is_open() -> None:
+    import socket
+
+    for address, expected in (("127.0.0.1", False), ("0.0.0.0", True)):
+        with socket.socket() as one:
+            one.bind((address, 0))
+            one.listen()
+            if expected and not _has_own_address():
+                pytest.skip("this machine has no address but the loopback")
+            assert process._reached_from_outside(one.getsockname()[1]) is expected
+
+
+def _has_own_address() -> bool:
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return False
+        return not probe.getsockname()[0].startswith("127.")
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden"),
+    [
+        ("serve --api-key abc --port 1", "serve --api-key *** --port 1"),
+        ("serve --api-key=abc", "serve --api-key=***"),
+        ("serve --api-key abc xyz --port 1", "serve --api-key *** *** --port 1"),
+        ("serve --hf-token abc", "serve --hf-token ***"),
+        ("serve --model m --model-url http://me:abc@host/x", "serve --model m --model-url http://***@host/x"),
+        ("eval --tokenizer abc --max-new-tokens 7 --api-key-env KEY",) * 2,
+    ],
+)
+def test_keys_in_commands_are_hidden(command: str, hidden: str) -> None:
+    assert hide_secrets(command) == hidden
