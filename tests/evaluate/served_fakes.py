@@ -210,12 +210,15 @@ class FakeInference:
                 if fake.closed:
                     self.close_connection = True
                     return None
-                if served.key and self.path != "/health":
-                    if (
+                if (
+                    served.key
+                    and self.path != "/health"
+                    and (
                         self.headers.get("Authorization") != f"Bearer {served.key}"
                         and self.path != "/metrics"
-                    ):
-                        return self.reply(401, b'{"error":"Unauthorized"}')
+                    )
+                ):
+                    return self.reply(401, b'{"error":"Unauthorized"}')
                 entry = {"id": "tiny", "object": "model", "owned_by": served.kind, "max_model_len": 512}
                 pages = {
                     "/health": b"",
