@@ -210,12 +210,9 @@ class FakeInference:
                 if fake.closed:
                     self.close_connection = True
                     return None
-                if served.key and self.path != "/health":
-                    if (
-                        self.headers.get("Authorization") != f"Bearer {served.key}"
-                        and self.path != "/metrics"
-                    ):
-                        return self.reply(401, b'{"error":"Unauthorized"}')
+                wrong = served.key and self.headers.get("Authorization") != f"Bearer {served.key}"
+                if wrong and self.path not in ("/health", "/metrics"):
+                    return self.reply(401, b'{"error":"Unauthorized"}')
                 entry = {"id": "tiny", "object": "model", "owned_by": served.kind, "max_model_len": 512}
                 pages = {
                     "/health": b"",

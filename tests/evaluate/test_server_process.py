@@ -108,9 +108,9 @@ def test_a_server_open_to_others_is_refused(questions: Path, monkeypatch: pytest
     monkeypatch.setattr(process, "_reached_from_outside", lambda port: True)
     command = f"{SERVER} --plain"
     log = questions.parent / "log"
-    with pytest.raises(process.UsageError, match="more than the loopback address"):
-        with process.started("server", command, log, key=None, health_s=30.0):
-            pass
+    refused = pytest.raises(process.UsageError, match="more than the loopback address")
+    with refused, process.started("server", command, log, key=None, health_s=30.0):
+        pass
     assert left_behind() == []
 
 
