@@ -24,10 +24,14 @@ needs_data = pytest.mark.skipif(
 )
 
 
-def tiny_target(folder: Path, *, seed: int = 0, **changes: Any) -> Path:
-    """A random Llama of a few thousand parameters, saved as a Hugging Face folder (no tokenizer)."""
+def tiny_target(folder: Path, *, seed: int = 0, kind: str = "llama", **changes: Any) -> Path:
+    """A random Llama of a few thousand parameters, saved as a Hugging Face folder (no tokenizer).
+
+    Args:
+        kind: another ``model_type`` with the same settings.
+    """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     settings: dict[str, Any] = {
         "vocab_size": 61,
@@ -44,7 +48,7 @@ def tiny_target(folder: Path, *, seed: int = 0, **changes: Any) -> Path:
         "initializer_range": 0.4,  # large, so that attention and argmax matter
     }
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**{**settings, **changes}))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**settings, **changes}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -12,9 +12,18 @@ import torch
 from tests.capture.capture_support import make_cache, make_job, splits
 from tests.cli.cli_support import invoke
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
+from tests.export.readers_support import write_tokenizer as write_known_tokenizer
 from tests.export.test_eagle_layout import eagle1
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
-from tests.worlds import ROOT, byte_tokenizer, make_drafter, make_target, make_vocab, tiny_drafter
+from tests.worlds import (
+    ROOT,
+    byte_tokenizer,
+    make_drafter,
+    make_target,
+    make_vocab,
+    tiny_drafter,
+    tiny_target,
+)
 from vocabforge.cli.options.tables import load_part
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.prepared.artifact import write_prepared
@@ -156,6 +165,13 @@ def make_study_report(path: Path) -> None:
         (inside / RESULTS).write_text(results.model_dump_json(), "utf-8")
 
 
+def make_gguf(path: Path, target: Path) -> None:
+    write_known_tokenizer(tiny_target(target, vocab_size=31, num_hidden_layers=8))
+    drafter = make_drafter(path.with_name("known-drafter"), target)
+    done = invoke("export", "--drafter", drafter, "--format", "gguf", "--output", path)
+    assert done.exit_code == 0, done.output
+
+
 def make_every_kind(folder: Path) -> Path:
     """One artefact of every kind under its kind's name, and the tokenizer ``tokenizer`` of most."""
     tokenizer = byte_tokenizer(folder / "tokenizer")
@@ -184,7 +200,10 @@ def make_every_kind(folder: Path) -> Path:
     )
     save_drafter(folder / "medusa", heads, meta)
     made = {"eagle": "small", "fr-spec": "small", "medusa": "medusa"}
+    make_gguf(folder / "export-gguf", folder / "known")  # llama.cpp does not know the others' tokenizer
     for name in EXPORTS:
+        if name == "gguf":
+            continue
         drafter = made.get(name, "drafter")
         arguments = ["--target", model, "--format", name, "--output", folder / f"export-{name}"]
         vocab = ["--vocab", folder / "subset"] if name in ("fr-spec", "vllm") else []

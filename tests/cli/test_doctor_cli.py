@@ -185,7 +185,7 @@ def test_maps_that_disagree(pristine: World, tmp_path: Path, damage: str) -> Non
     failed = [key for key, row in rows.items() if row["state"] == "failed"]
     here = {"drafter: tensors", "drafter: draft vocabulary"}
     assert set(failed) & here
-    served = {f"served by {name}: draft tokens" for name in ("SGLang", "vLLM")}
+    served = {f"served by {name}: draft tokens" for name in ("SGLang", "vLLM", "llama.cpp")}
     assert set(failed) - here == (served if damage == "d2t" else set()), "servers do not read t2d"
 
 
@@ -218,7 +218,9 @@ def test_a_folder_is_read_as_servers_read_it(pristine: World, tmp_path: Path) ->
     code, rows = examine("--target", pristine.target, "--drafter", folder)
     assert code == 0
     served = {key: row for key, row in rows.items() if key.startswith("served by")}
-    assert {key.partition(": ")[0] for key in served} == {"served by SGLang", "served by vLLM"}
+    assert {key.partition(": ")[0] for key in served} == {
+        f"served by {name}" for name in ("SGLang", "vLLM", "llama.cpp")
+    }
     untold = {key for key, row in served.items() if row["state"] != "ok" and "acceptance" not in key}
     assert untold == set(), "a random drafter hardly drafts, which is all there is to say"
     assert "4 draft steps" in served["served by SGLang: logits"]["found"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.doctor.doctor_faults import FAULTS, GATE
-from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write
+from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write, write_tokenizer
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.doctor import servers
 from vocabforge.doctor.checks import CheckRow, Report
@@ -107,6 +110,8 @@ READ_BY = {
 )
 def test_good_folders_raise_no_alarm(world: World, name: str) -> None:
     rows = world.examine(world.folders[name])
+    if name == "norm_output":  # which llama.cpp does not compute
+        rows = {key: row for key, row in rows.items() if LLAMACPP not in key}
     odd = {key for key, row in rows.items() if row.state != "ok"}
     if name in UNTRAINED:
         odd = {key for key in odd if "layers by acceptance" not in key}
@@ -205,3 +210,78 @@ def test_neighbours_must_be_clearly_better(gained: int, lost: int, clear: bool) 
     other, own = torch.zeros(200, dtype=torch.bool), torch.zeros(200, dtype=torch.bool)
     other[:gained], own[100 : 100 + lost] = True, True
     assert clearly_better(other, own) == clear
+
+
+@pytest.fixture(scope="module")
+def gguf_folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    folder = tmp_path_factory.mktemp("gguf")
+    tokenizer = write_tokenizer(folder / "tokenizer")
+    return write(world.tiny, eagle3(world.tiny), "gguf", folder / "good", target_path=tokenizer)
+
+
+def test_a_good_gguf_file_raises_no_alarm(world: World, gguf_folder: Path) -> None:
+    rows = world.examine(gguf_folder)
+    assert {key: row.found for key, row in rows.items() if row.state != "ok"} == {}
+    assert {row.group for row in rows.values() if row.check == "logits"} == {LLAMACPP}
+
+
+def later_layers(reader: Any) -> None:
+    layers = reader.fields["eagle3.target_layers"]
+    for at in layers.data:
+        layers.parts[at][0] += 1
+
+
+def d2t_of(change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def edit(reader: Any) -> None:
+        data = next(one for one in reader.tensors if one.name == "d2t").data
+        data[:] = change(data)
+
+    return edit
+
+
+GGUF_FAULTS: dict[str, tuple[Callable[[Any], None], str, str]] = {
+    "layers of another counting": (later_layers, "layers by acceptance", "failed"),
+    "d2t of offsets": (d2t_of(lambda ids: ids - np.arange(len(ids))), "draft tokens", "failed"),
+    "d2t beyond the vocabulary": (d2t_of(lambda ids: ids + 50), "draft tokens", "failed"),
+}
+
+
+@pytest.mark.parametrize("fault", GGUF_FAULTS)
+def test_each_fault_of_a_gguf_file_is_named(
+    world: World, gguf_folder: Path, tmp_path: Path, fault: str
+) -> None:
+    from gguf import GGUFReader
+
+    change, check, state = GGUF_FAULTS[fault]
+    path = Path(shutil.copytree(gguf_folder, tmp_path / "x"))
+    change(GGUFReader(path / "drafter.gguf", "r+"))
+    rows = world.examine(path)
+    row = rows[f"{LLAMACPP}: {check}"]
+    assert row.state == state, row
+    assert row.remedy
+
+
+def test_a_misnamed_tensor_of_a_gguf_file(world: World, gguf_folder: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(gguf_folder, tmp_path / "x"))
+    file = path / "drafter.gguf"
+    file.write_bytes(file.read_bytes().replace(b"blk.0.ffn_norm", b"blk.0.ffn_nurm"))
+    rows = world.examine(path)
+    row = rows[f"{LLAMACPP}: tensors"]
+    assert (row.state, "ffn_nurm" in row.found) == ("failed", True), row
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "words"),
+    [("two", "target layers", "loads exactly 3"), ("norm_output", "configuration", "norm_output")],
+)
+def test_what_llama_cpp_converts_and_does_not_run(
+    world: World, tmp_path: Path, name: str, check: str, words: str
+) -> None:
+    path = world.folders.get(name)
+    if path is None:
+        path = write(world.tiny, eagle3(world.tiny, layers=(1, 4)), "sglang-eagle3", tmp_path / "two")
+    rows = world.examine(path)
+    row = rows[f"{LLAMACPP}: {check}"]
+    assert (row.state, words in row.found) == ("warning", True), row
+    assert all(one.state == "ok" for key, one in rows.items() if SGLANG in key)

@@ -31,6 +31,11 @@ V, R, LAYERS = 61, 40, (1, 3, 4)
 IDS = torch.cat([torch.arange(1, 9), torch.arange(12, 43), torch.tensor([55])])
 PROMPTS = tuple(tuple((7 * i + 11 * j + 3) % V for j in range(6)) for i in range(8))
 RIDGE = 1e-2
+# How Qwen2's tokenizer cuts a text.
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,33 @@ def write(
     export = Export(drafter, read_target_config(tiny.path), tiny.shared, str(tiny.path), dtype)
     layout_of(name).write(folder, dataclasses.replace(export, **fields))
     (folder / "manifest.json").unlink()
+    return folder
+
+
+def write_tokenizer(folder: Path, pieces: str = QWEN2) -> Path:
+    """A tokenizer of 29 tokens for 31 rows: letters, one merge, two special tokens."""
+    letters = [chr(97 + at) for at in range(26)]
+    split = {"type": "Split", "pattern": {"Regex": pieces}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    body = {
+        "added_tokens": [
+            {"id": 27, "content": "<|end|>", "special": True, **special},
+            {"id": 28, "content": "<word>", "special": False, **special},
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "vocab": {one: at for at, one in enumerate([*letters, "ab"])},
+            "merges": [["a", "b"]],
+        },
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
     return folder
 
 

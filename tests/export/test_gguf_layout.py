@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from tests.export.eagle3_cases import LAYERS, ROPES, TARGET, assert_same, config_of, drafter_of, shared_of
+from tests.export.readers_support import QWEN2, write_tokenizer
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.export.layouts.gguf.layout import DRAFTER, Gguf, serving_form
 from vocabforge.export.layouts.interface import Export
@@ -17,38 +17,7 @@ from vocabforge.models.rope import RopeSettings, rope_tables
 
 gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 VOCAB = 31
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def write_tokenizer(folder: Path, pieces: str = QWEN2) -> Path:
-    """A tokenizer of 29 tokens for 31 rows: letters, one merge, two special tokens."""
-    letters = [chr(97 + at) for at in range(26)]
-    split = {"type": "Split", "pattern": {"Regex": pieces}, "behavior": "Isolated", "invert": False}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    body = {
-        "added_tokens": [
-            {"id": 27, "content": "<|end|>", "special": True, **special},
-            {"id": 28, "content": "<word>", "special": False, **special},
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel"},
-        "model": {
-            "type": "BPE",
-            "vocab": {one: at for at, one in enumerate([*letters, "ab"])},
-            "merges": [["a", "b"]],
-        },
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(json.dumps(body))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
-    return folder
 
 
 @pytest.fixture

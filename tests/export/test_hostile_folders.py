@@ -82,7 +82,8 @@ def test_sizes_that_are_not_stored_are_refused_before_they_are_made(
     loads, served = examine(tiny, path)
     assert not loads
     assert [one.server for one in served] == ["sglang", "vllm", "llamacpp"]
-    assert all(one.failed and one.drafter is None for one in served)
+    assert all(one.failed or one.server == "llamacpp" for one in served)
+    assert all(one.problems and one.drafter is None for one in served)  # of llama.cpp's converter: warnings
 
 
 def test_many_target_states_are_no_hang(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
@@ -90,8 +91,7 @@ def test_many_target_states_are_no_hang(tiny: Tiny, good: dict[str, Path], tmp_p
         body.update(num_aux_hidden_states=10**9, fc_norm=True)
 
     _, served = examine(tiny, changed(good["sglang"], tmp_path / "states", config=edit))
-    assert served
-    assert all(one.failed for one in served)
+    assert {one.server for one in served if one.failed} == {"sglang", "vllm"}  # llama.cpp reads neither key
 
 
 def test_t2d_with_another_count_of_tokens_is_a_row_of_the_doctor(

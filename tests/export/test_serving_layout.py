@@ -103,6 +103,7 @@ def test_the_whole_configuration(tmp_path: Path) -> None:
         "num_aux_hidden_states": 3,
         "eagle_aux_hidden_state_layer_ids": [2, 6, 9],  # inputs: vLLM
         "norm_before_residual": False,
+        "norm_before_fc": True,
         "fc_norm": False,
         "norm_output": True,
         "eagle_config": {

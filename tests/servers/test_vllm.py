@@ -70,9 +70,9 @@ CASES = {
         ours={"head": "ranker", "dynamic": "ranker:1"},
     ),
     "context": Case("--format vllm --vocab VOCAB --dynamic context:40", ours={"dynamic": "context:40"}),
-    "context, prompts in parts and blocks shared": Case(
+    "context, blocks shared": Case(
         "--format vllm --vocab VOCAB --dynamic context:40",
-        engine={"enable_prefix_caching": True, "block_size": 32, "max_num_batched_tokens": 64},
+        engine={"enable_prefix_caching": True, "block_size": 32},
         ours={"dynamic": "context:40"},
         rounds=2,
     ),

@@ -23,12 +23,12 @@ WORLD = Path(os.path.relpath(ROOT / "runs" / "servers"))  # the same commands wh
 QUESTIONS, NEW_TOKENS = 16, 64
 
 _TARGET = (
-    "vocab_size=1024 hidden_size=128 intermediate_size=192 num_layers=8 num_heads=4 num_kv_heads=2 "
+    "vocab_size=1024 hidden_size=128 intermediate_size=192 num_layers=8 num_heads=4 num_kv_heads=2 init_std=0.05 "
     "optim.steps=700 optim.lr=3.0e-3 threads=1"
 )
 # A draft model with another vocabulary.
 _SMALL = (
-    "vocab_size=600 hidden_size=64 intermediate_size=128 num_layers=2 num_heads=2 num_kv_heads=1 "
+    "vocab_size=600 hidden_size=64 intermediate_size=128 num_layers=2 num_heads=2 num_kv_heads=1 init_std=0.05 "
     "optim.steps=500 optim.lr=4.0e-3 threads=1"
 )
 _DRAFTER = (

@@ -142,7 +142,7 @@ SCALES = {
     Size.full: _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1 --total-nodes 30"),
     Size.tutorial: _Scale(
         {"train": 1500, "heldout": 60, "questions_per_category": 2},
-        "vocab_size=1024 hidden_size=96 intermediate_size=144 num_heads=3 num_kv_heads=1 "
+        "vocab_size=1024 hidden_size=96 intermediate_size=144 num_layers=3 num_heads=3 num_kv_heads=1 init_std=0.05 "
         "optim.steps=480 optim.batch_size=1 optim.lr=4.0e-3",
         "optim.steps=100 drafter.intermediate_size=144 run.eval_every=50 run.eval_rows=8",
         256,
@@ -151,7 +151,7 @@ SCALES = {
     Size.ci: _Scale(
         {"train": 240, "heldout": 24, "questions_per_category": 1},
         "vocab_size=768 hidden_size=64 intermediate_size=128 num_layers=4 num_heads=2 num_kv_heads=1 "
-        "optim.steps=60",
+        "init_std=0.05 optim.steps=60 optim.lr=2.0e-3",
         "optim.steps=10 ttt.steps=2 run.eval_every=10 run.checkpoint_every=10 run.eval_rows=4",
         256,
         "--limit 3 --max-new-tokens 16 --warmup 0",

@@ -201,7 +201,7 @@ def _commands(name: str, layout: str, export: Export) -> str:
         beside = f"{quoted}/target.gguf" if export.with_target else "TARGET.gguf"
         models = f"-m {beside} -md {quoted}/drafter.gguf"
         draft = f"--spec-type draft-eagle3 --spec-draft-n-max {count}"
-        blocks.append(("llama.cpp", f"llama-server {models} \\\n  {draft}"))
+        blocks.append(("llama.cpp", f"llama-speculative-simple {models} \\\n  {draft} -p 'PROMPT'"))
     parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
     if layout == "native":
         parts.append("`vocabforge export` writes it in the layouts of servers.")

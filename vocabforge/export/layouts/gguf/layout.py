@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ....core.errors import DataError, MismatchError
 from ....models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ....models.drafters.interface import Drafter
 from ....models.drafters.io import TargetTensors
 from ....models.target.text_config import text_config
 from ..eagle3 import ARCHITECTURE, eagle3_only, parameters, read_serving_config
@@ -119,7 +120,7 @@ def check_form(config: Eagle3Config, target: Mapping[str, Any]) -> None:
     )
 
 
-def _write_drafter(path: Path, drafter: Eagle3Drafter, target: Path, name: str, dtype: torch.dtype) -> None:
+def _write_drafter(path: Path, drafter: Drafter, target: Path, name: str, dtype: torch.dtype) -> None:
     config = drafter.config
     sizes = {"layers": 1, "positions": config.max_position_embeddings}
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}

@@ -44,7 +44,7 @@ def check_target(folder: Path) -> LeanConfig:
 
 
 def write_target(path: Path, folder: Path, name: str, dtype: torch.dtype) -> None:
-    """Write a target's weights and tokenizer as llama.cpp loads them (``llama-server -m``).
+    """Write a target's weights and tokenizer as llama.cpp loads them.
 
     Raises:
         MismatchError: see :func:`check_target`.
