@@ -135,6 +135,7 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
     Kept("docs/guides/draft-heads.md", "vocabforge bench draft-heads", "tests/study/test_draft_heads.py"),
+    Kept("docs/guides/serving.md", "vocabforge eval", "real servers; tests/servers/test_eval_server.py"),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
     Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept(

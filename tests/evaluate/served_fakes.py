@@ -210,14 +210,8 @@ class FakeInference:
                 if fake.closed:
                     self.close_connection = True
                     return None
-                if (
-                    served.key
-                    and self.path != "/health"
-                    and (
-                        self.headers.get("Authorization") != f"Bearer {served.key}"
-                        and self.path != "/metrics"
-                    )
-                ):
+                wrong = served.key and self.headers.get("Authorization") != f"Bearer {served.key}"
+                if wrong and self.path not in ("/health", "/metrics"):
                     return self.reply(401, b'{"error":"Unauthorized"}')
                 entry = {"id": "tiny", "object": "model", "owned_by": served.kind, "max_model_len": 512}
                 pages = {

@@ -108,8 +108,8 @@ def test_a_server_open_to_others_is_refused(questions: Path, monkeypatch: pytest
     monkeypatch.setattr(process, "_reached_from_outside", lambda port: True)
     command = f"{SERVER} --plain"
     log = questions.parent / "log"
-    running = process.started("server", command, log, key=None, health_s=30.0)
-    with pytest.raises(process.UsageError, match="more than the loopback address"), running:
+    refused = pytest.raises(process.UsageError, match="more than the loopback address")
+    with refused, process.started("server", command, log, key=None, health_s=30.0):
         pass
     assert left_behind() == []
 

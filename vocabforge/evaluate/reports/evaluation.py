@@ -215,13 +215,13 @@ def _load(results: Results) -> list[Block]:
                 continue
             values = [one.speedup if results.baseline else one.tokens_per_s for one in own]
             traces.append(Trace(index, [one.concurrency for one in own], values))
-        label = "speed-up over the plain server" if results.baseline else "tokens per second"
+        label = "speed-up" if results.baseline else "tokens per second"
         labels = ("questions under way at once", label)
         svg = trace_lines(
             "load", labels, traces, log_x=True, bottom=0, level=1.0 if results.baseline else None
         )
         note = "Tokens of all requests per second in which one was under way"
-        note += "; below 1 speculation does not pay" if results.baseline else ""
+        note += ", over the plain server's; below 1 speculation does not pay" if results.baseline else ""
         legend = [(trace.index, names[trace.index]) for trace in traces]
         blocks.append(PageChart("Speed under load", note, svg, legend))
     return [*blocks, DataTable(table.title, table.columns, table.rows)]
