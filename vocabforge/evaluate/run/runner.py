@@ -189,14 +189,18 @@ class _Loop:
                 key = self._key(question, method, run)
                 if key in self.kept:
                     continue
-                outcome = self._ask(question, method, run)
-                if isinstance(outcome, FailureRow):
-                    self.kept.fail(outcome.model_dump())
-                    self._check_device(outcome)
-                    break
-                self.kept.add(key, self._rows(question, outcome, method))
-                missing -= 1
-                bar.update(1)
+                try:
+                    turns = self.asking.ask(question, method, run)
+                except TurnFailed as failed:
+                    failure = _failure_row(question, method, run, failed)
+                else:
+                    self.kept.add(key, self._rows(question, turns, method))
+                    missing -= 1
+                    bar.update(1)
+                    continue
+                self.kept.fail(failure.model_dump())
+                self._check_device(failure)
+                break
         self._leave_out(missing, bar)
 
     def answer_by_method(self, bar: ProgressBar) -> None:
@@ -250,15 +254,7 @@ class _Loop:
         try:
             return self.asking.ask(question, method, run)
         except TurnFailed as failed:
-            return FailureRow(
-                question_id=question.question_id,
-                category=question.category,
-                method=method.name,
-                run=run.number,
-                turn=failed.turn,
-                kind=failed.kind,
-                reason=failed.reason,
-            )
+            return _failure_row(question, method, run, failed)
 
     def _leave_out(self, missing: int, bar: ProgressBar) -> None:
         left_out = len(self.kept.failures)
@@ -281,6 +277,18 @@ class _Loop:
                 got=failure.reason,
                 remedy="run the same command again: it goes on with the next question",
             ) from error
+
+
+def _failure_row(question: Question, method: Method, run: Run, failed: TurnFailed) -> FailureRow:
+    return FailureRow(
+        question_id=question.question_id,
+        category=question.category,
+        method=method.name,
+        run=run.number,
+        turn=failed.turn,
+        kind=failed.kind,
+        reason=failed.reason,
+    )
 
 
 def _side_by_side(
