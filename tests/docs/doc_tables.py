@@ -115,6 +115,8 @@ class Kept(NamedTuple):
 
 _ELSEWHERE = "needs GPUs, or minutes; every recipe is trained, shrunken, in tests/pipeline/test_recipes.py"
 _OF_THE_GUIDE = "of code that the guide adds; tests/contracts/test_guide_examples.py executes it"
+_SERVERS = "real servers; tests/servers/test_eval_server.py"
+_STATES = "a real server; tests/servers/test_capture_server.py"
 _PROCESSES = "several processes; tests/train/test_distributed.py"
 _MANY = "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter"
 _SHORTLIST = "heads.ranker.shortlist=16"
@@ -135,7 +137,23 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
     Kept("docs/guides/draft-heads.md", "vocabforge bench draft-heads", "tests/study/test_draft_heads.py"),
-    Kept("docs/guides/serving.md", "vocabforge eval", "real servers; tests/servers/test_eval_server.py"),
+    Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
+    Kept("README.md", "vocabforge eval --server", _SERVERS),
+    Kept("docs/commands.md", "vocabforge eval --server", _SERVERS),
+    Kept(
+        "docs/commands.md",
+        "vocabforge export --drafter run/drafter --format vllm",
+        "a head of another run there",
+    ),
+    Kept(
+        "docs/guides/capture.md", "vocabforge capture --config RECIPE.yaml --output states/ --server", _STATES
+    ),
+    Kept("docs/guides/capture.md", "vocabforge train-drafter --config RECIPE.yaml capture.server", _STATES),
+    Kept(
+        "docs/guides/serving.md",
+        "vocabforge export --drafter run/drafter --target model/ --format gguf",
+        "a tokenizer that llama.cpp knows; tests/export/test_gguf_target.py",
+    ),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
     Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept(

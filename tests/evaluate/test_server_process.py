@@ -92,7 +92,15 @@ def test_a_program_that_is_not_there_is_one_error(questions: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_evaluation_stops_its_server(questions: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "vocabforge", *map(str, words(questions, f"{SERVER} --slow 30"))]
-    run = subprocess.Popen(command, cwd=ROOT, env=os.environ, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What started the tests may ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert run.stderr is not None
     for line in run.stderr:
         if "is ready" in line:
