@@ -42,7 +42,7 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (TINY, "a size of none", swap("hidden_size: 192", "hidden_size: 0"), "hidden_size"),
     (TINY, "a size below none", swap("vocab_size: 4096", "vocab_size: -1"), "vocab_size"),
     (TINY, "half a layer", swap("num_layers: 8", "num_layers: 2.5"), "num_layers"),
-    (TINY, "infinity", swap("init_std: 0.05", "init_std: .inf"), "init_std"),
+    (TINY, "infinity", swap("init_std: 0.1", "init_std: .inf"), "init_std"),
     (TINY, "an unknown choice", swap("loss_on: assistant", "loss_on: nobody"), "loss_on"),
     (TINY, "a key twice", more("seed: 1\n"), "stands twice"),
     (ROUTER, "a seed beyond 63 bits", swap("seed: 3", f"seed: {2**63}"), "run.seed"),
