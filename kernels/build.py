@@ -19,6 +19,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ BUILD = ROOT / "build"
 NATIVE = ROOT.parent / "vocabforge" / "ops" / "lib" / "libvocabforge_ops.so"
 ARCHITECTURES = ("80", "90a")
 _FLAGS = {"native": ("-O3",), "cpu": ("-O3", "-DVF_NO_CUDA"), "emulated": ("-O1", "-DVF_EMULATE")}
+# Chosen when an op is called, so that one library serves several machines.
+_PROCESSOR = {"base": ("-O3", "-Wno-psabi"), "v3": ("-O3", "-march=x86-64-v3")}
 _ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # the stable ABI of torch 2.11: any later torch loads it
 
 
@@ -66,7 +69,10 @@ def _units(
     for folder in folders:
         units.append(Unit(folder / "binding.cpp", variant, (*host, *flags, "-O1", "-w", _ABI, *includes)))
         for source in sorted(folder.glob("*.cpp")):
-            if source.name != "binding.cpp":
+            if folder.name == "cpu" and source.name != "binding.cpp":
+                if source.stem != "v3" or platform.machine() in ("x86_64", "AMD64"):
+                    units.append(Unit(source, variant, (*host, *_PROCESSOR[source.stem])))
+            elif source.name != "binding.cpp":
                 units.append(Unit(source, variant, (*host, "-O3", "-ffp-contract=off")))
         if variant == "emulated":
             units += [Unit(one, variant, (*host, *flags, "-x", "c++")) for one in sorted(folder.glob("*.cu"))]
@@ -163,7 +169,8 @@ def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = Non
     Raises:
         BuildError: no such folder; the compiler is missing or has failed.
     """
-    folders = op_folders() if names is None else [ROOT / name for name in names]
+    cuda = [folder for folder in op_folders() if any(folder.glob("*.cu"))]
+    folders = cuda if names is None else [ROOT / name for name in names]
     for folder in folders:
         if not (folder / "binding.cpp").is_file():
             raise BuildError(f"no op in {folder}: expected binding.cpp there")

@@ -4,7 +4,7 @@
 - ``native``: the compiled library (`make kernels`): CUDA kernels on CUDA tensors, a CPU implementation on others.
 - ``emulated``: the CUDA kernels run on CPU tensors, thread by thread; tests load it (tests/ops/conftest.py).
 - ``auto``: ``native`` for CUDA tensors of the dtypes that the kernels take, where the library is built; else
-  ``reference``. A fall-back on CUDA is said once.
+  ``reference``. A fall-back on CUDA is said once. Ops made for CPUs (``host``): the same there.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Op:
     Args:
         name: as in ``torch.ops.vocabforge``.
         reference: the same arguments in the same order, in plain PyTorch.
-        dtypes: of the first argument, that the CUDA kernel takes.
+        dtypes: of the first argument, that the CUDA kernel takes, or the CPU's where ``host``.
+        host: made for CPUs; it has no CUDA kernel.
     """
 
     name: str
     reference: Callable[..., Any]
     dtypes: frozenset[torch.dtype] = HALVES
+    host: bool = False
     _said: list[str] = field(default_factory=list, compare=False)
     # torch's compiler cannot trace the choice, only read what was chosen; nor is it worth making in every call.
     _chosen: dict[tuple[object, ...], Callable[..., Any]] = field(default_factory=dict, compare=False)
@@ -72,10 +74,18 @@ class Op:
                 remedy="use backend reference",
             ) from error
 
+    def compiled(self, tensor: Tensor) -> Callable[..., Any] | None:
+        """The library's, where ``auto`` takes that for such a tensor."""
+        key = "auto", tensor.is_cuda, tensor.dtype
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = self.implementation("auto", tensor)
+        return None if chosen is self.reference else chosen
+
     def implementation(self, backend: str, tensor: Tensor) -> Callable[..., Any]:
         """What runs this op for such a tensor."""
         if backend == "auto":
-            if not tensor.is_cuda:
+            if tensor.is_cuda == self.host or (self.host and tensor.dtype not in self.dtypes):
                 return self.reference
             if problem := self._problem(tensor):
                 self._say(problem)
@@ -110,12 +120,14 @@ class Op:
         """Why the compiled op cannot run for this tensor."""
         facts = library_facts()
         if facts is None:
-            return f"no library at {LIBRARY}"
+            return f"no library at {LIBRARY} (`make kernels`, without nvcc `make kernels-cpu`)"
         if not hasattr(torch.ops.vocabforge, self.name):
             return f"a library without {self.name}: it was built from older sources"
+        if tensor.is_cuda and self.host:
+            return "it is made for CPUs"
         if tensor.is_cuda and facts["variant"] != "native":
             return "a library without CUDA kernels (built by `make kernels-cpu`)"
-        if tensor.is_cuda and tensor.dtype not in self.dtypes:
+        if tensor.is_cuda != self.host and tensor.dtype not in self.dtypes:
             return f"{tensor.dtype}; its kernel takes {', '.join(sorted(str(one) for one in self.dtypes))}"
         return None
 

@@ -1,0 +1,175 @@
+#include <cstring>
+
+#include "../common/binding.h"
+#include "cpu.h"
+
+namespace {
+
+using namespace vf;
+
+#if defined(__x86_64__)
+const bool level_3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#define VF_BEST(call) (level_3 ? v3::call : base::call)
+#else
+#define VF_BEST(call) base::call
+#endif
+
+void split(int64_t count, int64_t grain, void (*part)(int64_t, int64_t, void*), void* context) {
+  torch::stable::parallel_for(0, count, grain, [=](int64_t first, int64_t last) { part(first, last, context); });
+}
+
+void check_float(const Tensor& tensor, const char* what) {
+  VF_CHECK(!tensor.is_cuda() && tensor.is_contiguous(), what, ": expected a contiguous tensor of the CPU");
+  check_type(tensor, ScalarType::Float, what);
+}
+
+const float* pointer(const std::optional<Tensor>& tensor, int64_t size, const char* what) {
+  if (!tensor.has_value()) return nullptr;
+  check_float(*tensor, what);
+  VF_CHECK(tensor->numel() == size, what, ": expected ", size, " numbers, got ", tensor->numel());
+  return data<float>(*tensor);
+}
+
+Tensor few_rows(Tensor x, Tensor w, std::optional<Tensor> bias) {
+  check_float(x, "few_rows: x");
+  VF_CHECK(x.dim() == 2 && w.dim() == 2 && w.is_contiguous() && !w.is_cuda() && w.size(1) == x.size(1),
+           "few_rows: w: expected a contiguous matrix as wide as x");
+  const bool bf16 = w.scalar_type() == ScalarType::BFloat16;
+  if (!bf16) check_type(w, ScalarType::Float, "few_rows: w");
+  Tensor out = new_tensor(x, {x.size(0), w.size(0)}, ScalarType::Float);
+  const FewRowsArguments a{data<float>(x), data<void>(w), pointer(bias, w.size(0), "few_rows: bias"), data<float>(out),
+                           x.size(0), w.size(0), x.size(1), bf16, split};
+  VF_BEST(few_rows(a));
+  return out;
+}
+
+// The numbers that each of a layer's weights must have, in the order of LayerWeights.
+std::vector<int64_t> sizes_of(const DecoderLayersArguments& a, int64_t width) {
+  const int64_t q = a.heads * a.head, kv = a.kv_heads * a.head, all = q + 2 * kv, h = a.hidden, i = a.inner;
+  return {h, all * width, all, q, kv, q + kv, a.heads, q, h * q, h, h, h, 2 * i * h, 2 * i, i, h * i, h, h};
+}
+
+LayerWeights weights_of(const std::vector<Tensor>& given, int64_t layer, const DecoderLayersArguments& a) {
+  const std::vector<int64_t> sizes = sizes_of(a, layer > 0 || a.fed == nullptr ? a.hidden : a.joined[0] == nullptr ? a.fed_width : 2 * a.hidden);
+  const float* found[kLayerWeights];
+  for (int i = 0; i < kLayerWeights; ++i) {
+    const Tensor& one = given[layer * kLayerWeights + i];
+    found[i] = nullptr;
+    if (one.numel() == 0) continue;
+    check_float(one, "decoder_layers: weights");
+    VF_CHECK(one.numel() == sizes[i], "decoder_layers: weight ", i, " of layer ", layer, ": expected ", sizes[i],
+             " numbers, got ", one.numel());
+    found[i] = data<float>(one);
+  }
+  LayerWeights weights;
+  static_assert(sizeof found == sizeof weights);
+  std::memcpy(&weights, found, sizeof weights);
+  VF_CHECK(weights.qkv && weights.o && weights.gate_up && weights.down, "decoder_layers: layer ", layer, " lacks a matrix");
+  return weights;
+}
+
+LayerView view_of(const Tensor& cos, const Tensor& sin, const std::optional<Tensor>& seen, int64_t view,
+                  const DecoderLayersArguments& a) {
+  const int64_t angles = a.batch * a.length * a.head;
+  LayerView made{pointer(cos, angles, "decoder_layers: angles"), pointer(sin, angles, "decoder_layers: angles"), nullptr, 0,
+                 view};
+  if (!seen.has_value()) return made;
+  check_type(*seen, ScalarType::Bool, "decoder_layers: seen");
+  const int64_t one = a.length * view;
+  VF_CHECK(seen->is_contiguous() && (seen->numel() == one || seen->numel() == a.batch * one),
+           "decoder_layers: seen: expected (", a.batch, " or 1, ", a.length, ", ", view, ")");
+  made.seen = data<bool>(*seen);
+  made.seen_row = seen->numel() == one ? 0 : one;
+  return made;
+}
+
+std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, std::vector<Tensor> joined,
+                                          bool normed_residual, std::vector<Tensor> weights,
+                                          std::optional<Tensor> norm, std::vector<Tensor> angles,
+                                          std::optional<Tensor> seen, std::optional<Tensor> near_seen, int64_t view,
+                                          std::optional<Tensor> partners, Tensor keys, Tensor values, Tensor slots,
+                                          std::vector<int64_t> kinds, std::vector<int64_t> aux, int64_t heads,
+                                          int64_t activation, double eps, double scale, double residual_scale,
+                                          bool one_plus) {
+  check_float(x, "decoder_layers: x");
+  check_type(keys, ScalarType::Float, "decoder_layers: keys");
+  check_type(values, ScalarType::Float, "decoder_layers: values");
+  VF_CHECK(keys.dim() == 5 && keys.stride(4) == 1 && keys.stride(3) == keys.size(4), "decoder_layers: keys: gaps");
+  for (int64_t i = 0; i < 5; ++i) {
+    VF_CHECK(keys.size(i) == values.size(i) && keys.stride(i) == values.stride(i), "decoder_layers: values do not fit keys");
+  }
+  DecoderLayersArguments a{};
+  a.layers = static_cast<int64_t>(kinds.size());
+  a.batch = keys.size(1);
+  a.kv_heads = keys.size(2);
+  a.head = keys.size(4);
+  a.heads = heads;
+  a.hidden = x.size(1);
+  VF_CHECK(x.dim() == 2 && a.batch > 0 && x.size(0) % a.batch == 0 && a.layers <= keys.size(0) && heads % a.kv_heads == 0 &&
+               view <= keys.size(3) && weights.size() == static_cast<size_t>(a.layers * kLayerWeights),
+           "decoder_layers: x, keys, kinds and weights do not fit");
+  a.length = x.size(0) / a.batch;
+  if (fed.has_value()) {
+    a.fed_width = fed->size(1);
+    a.fed = pointer(fed, x.size(0) * a.fed_width, "decoder_layers: fed");
+  }
+  VF_CHECK(joined.empty() || (joined.size() == 2 && a.fed_width == a.hidden), "decoder_layers: joined: two norms as wide as x");
+  for (size_t i = 0; i < joined.size(); ++i) a.joined[i] = pointer(joined[i], a.hidden, "decoder_layers: joined");
+  a.normed_residual = normed_residual;
+  a.inner = a.layers > 0 ? weights[15].size(1) : 0;
+  std::vector<LayerWeights> each;
+  for (int64_t layer = 0; layer < a.layers; ++layer) each.push_back(weights_of(weights, layer, a));
+  a.weights = each.data();
+  const LayerView views[2] = {view_of(angles[0], angles[1], seen, view, a), view_of(angles[2], angles[3], near_seen, view, a)};
+  a.views[0] = views;
+  a.views[1] = views + 1;
+  a.kinds = kinds.data();
+  a.norm = pointer(norm, a.hidden, "decoder_layers: norm");
+  if (partners.has_value()) {
+    check_type(*partners, ScalarType::Long, "decoder_layers: partners");
+    a.partners = data<int64_t>(*partners);
+  }
+  a.keys = data<float>(keys);
+  a.values = data<float>(values);
+  a.layer_stride = keys.stride(0);
+  a.row_stride = keys.stride(1);
+  a.head_stride = keys.stride(2);
+  check_type(slots, ScalarType::Long, "decoder_layers: slots");
+  VF_CHECK(slots.is_contiguous() && (slots.numel() == a.length || slots.numel() == a.batch * a.length),
+           "decoder_layers: slots do not fit");
+  a.slots = data<int64_t>(slots);
+  a.slots_row = slots.numel() == a.length ? 0 : a.length;
+  for (int64_t i = 0; i < slots.numel(); ++i) {
+    VF_CHECK(a.slots[i] >= 0 && a.slots[i] < keys.size(3), "decoder_layers: slot ", a.slots[i], " of ", keys.size(3));
+  }
+  a.aux = aux.data();
+  a.aux_count = static_cast<int64_t>(aux.size());
+  Tensor hidden_out = new_tensor(x, {x.size(0), a.hidden}, ScalarType::Float);
+  Tensor aux_out = new_tensor(x, {x.size(0), a.aux_count * a.hidden}, ScalarType::Float);
+  std::vector<float> stream(data<float>(x), data<float>(x) + x.numel());
+  a.x = stream.data();
+  a.hidden_out = data<float>(hidden_out);
+  a.aux_out = data<float>(aux_out);
+  a.eps = static_cast<float>(eps);
+  a.scale = static_cast<float>(scale);
+  a.residual_scale = static_cast<float>(residual_scale);
+  a.one_plus = one_plus;
+  a.activation = static_cast<Activation>(activation);
+  a.split = split;
+  VF_BEST(decoder_layers(a));
+  return {hidden_out, aux_out};
+}
+
+}  // namespace
+
+VF_DEFINE(m) {
+  m.def("few_rows(Tensor x, Tensor w, Tensor? bias) -> Tensor");
+  m.def("decoder_layers(Tensor x, Tensor? fed, Tensor[] joined, bool normed_residual, Tensor[] weights, Tensor? norm, Tensor[] angles, Tensor? seen, "
+        "Tensor? near_seen, int view, Tensor? partners, Tensor(a!) keys, Tensor(b!) values, Tensor slots, int[] kinds, "
+        "int[] aux, int heads, int activation, float eps, float scale, float residual_scale, bool one_plus) -> "
+        "(Tensor, Tensor)");
+}
+VF_IMPLEMENT(m) {
+  m.impl("few_rows", TORCH_BOX(&few_rows));
+  m.impl("decoder_layers", TORCH_BOX(&decoder_layers));
+}

@@ -1,0 +1,215 @@
+"""Decoder layers for few rows on a CPU, in one call: there most of a small pass is calls, not arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .backend import Op
+
+# What a layer has, in this order; an empty tensor where it has none. Matrices are (outputs, inputs).
+WEIGHTS = (
+    "attention_norm",
+    "qkv",  # the rows of queries, keys, values
+    "qkv_bias",
+    "q_norm",  # over all heads together,
+    "k_norm",
+    "qk_norm",  # or (Hq + Hkv, D), a weight for each head
+    "sinks",
+    "attention_sub_norm",
+    "o",
+    "o_bias",
+    "attention_out_norm",
+    "mlp_norm",
+    "gate_up",  # the rows of gates, then of ups
+    "gate_up_bias",
+    "mlp_sub_norm",
+    "down",
+    "down_bias",
+    "mlp_out_norm",
+)
+ACTIVATIONS = ("silu", "relu2", "gelu_tanh")  # of the gates
+
+
+def decoder_layers_reference(
+    x: Tensor,
+    fed: Tensor | None,
+    joined: Sequence[Tensor],
+    normed_residual: bool,
+    weights: Sequence[Tensor],
+    norm: Tensor | None,
+    angles: Sequence[Tensor],
+    seen: Tensor | None,
+    near_seen: Tensor | None,
+    view: int,
+    partners: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    kinds: Sequence[int],
+    aux: Sequence[int],
+    heads: int,
+    activation: int,
+    eps: float,
+    scale: float,
+    residual_scale: float,
+    one_plus: bool,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`decoder_layers`, in PyTorch."""
+    _, batch, kv_heads, _, size = keys.shape
+    q_width, kv_width = heads * size, kv_heads * size
+    if partners is None:
+        partners = torch.arange(size, device=x.device).roll(size // 2)
+    rows = torch.arange(batch, device=x.device)[:, None]
+    slots = slots.expand(batch, -1)
+    outputs: list[Tensor] = []
+
+    def normed(y: Tensor, weight: Tensor, plus: bool = one_plus) -> Tensor:
+        scaled = y * (y.square().mean(-1, keepdim=True) + eps).rsqrt()
+        return scaled * (1 + weight) if plus else scaled * weight
+
+    def product(y: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(y, w, bias if bias.numel() else None)
+
+    for layer, kind in enumerate(kinds):
+        w = dict(zip(WEIGHTS, weights[layer * len(WEIGHTS) :][: len(WEIGHTS)]))
+        has = {name for name, one in w.items() if one.numel()}
+        y = x
+        if layer == 0 and fed is not None and joined:
+            beside = normed(x, joined[1], False)
+            y = torch.cat((normed(fed, joined[0], False), beside), -1)
+            x = beside if normed_residual else x
+        elif layer == 0 and fed is not None:
+            y = fed
+        elif "attention_norm" in has:
+            y = normed(x, w["attention_norm"])
+        qk, v = product(y, w["qkv"], w["qkv_bias"]).split((q_width + kv_width, kv_width), -1)
+        if "q_norm" in has:
+            q, k = qk.split((q_width, kv_width), -1)
+            qk = torch.cat((normed(q, w["q_norm"]), normed(k, w["k_norm"])), -1)
+        qk = qk.view(batch, -1, heads + kv_heads, size)
+        if "qk_norm" in has:
+            qk = normed(qk, w["qk_norm"].view(-1, size))
+        if not kind & 2:
+            cos, sin = (one.view(batch, -1, 1, size) for one in angles[2 * (kind & 1) :][:2])
+            qk = qk * cos + qk[..., partners] * sin
+        q, k = qk.split((heads, kv_heads), 2)
+        keys[layer][rows, :, slots] = k
+        values[layer][rows, :, slots] = v.view(batch, -1, kv_heads, size)
+        allowed = near_seen if kind & 1 else seen
+        scores = q.view(batch, -1, kv_heads, heads // kv_heads, size).permute(
+            0, 2, 3, 1, 4
+        )  # (B, kv, g, T, D)
+        scores = scores @ keys[layer, :, :, None, :view].transpose(-1, -2) * scale
+        if allowed is not None:
+            mask = allowed if allowed.dim() == 2 else allowed[:, None, None]
+            scores = scores.masked_fill(~mask, -torch.inf)
+        if "sinks" in has:
+            sink = w["sinks"].view(1, kv_heads, -1, 1, 1).expand(batch, -1, -1, scores.shape[3], 1)
+            scores = torch.cat((scores, sink), -1)
+        shares = scores.softmax(-1)[..., :view].nan_to_num(0.0)  # a row that sees nothing gives 0
+        y = (shares @ values[layer, :, :, None, :view].nan_to_num(0.0)).permute(0, 3, 1, 2, 4)
+        y = y.reshape(-1, q_width)
+        if "attention_sub_norm" in has:
+            y = normed(y, w["attention_sub_norm"], False)
+        y = product(y, w["o"], w["o_bias"])
+        x = x + residual_scale * (normed(y, w["attention_out_norm"]) if "attention_out_norm" in has else y)
+        y = normed(x, w["mlp_norm"]) if "mlp_norm" in has else x
+        gate, up = product(y, w["gate_up"], w["gate_up_bias"]).chunk(2, -1)
+        y = (F.silu(gate), F.relu(gate).square(), F.gelu(gate, approximate="tanh"))[activation] * up
+        if "mlp_sub_norm" in has:
+            y = normed(y, w["mlp_sub_norm"], False)
+        y = product(y, w["down"], w["down_bias"])
+        x = x + residual_scale * (normed(y, w["mlp_out_norm"]) if "mlp_out_norm" in has else y)
+        outputs.append(x)
+    found = torch.cat([outputs[layer] for layer in aux], -1) if aux else x[:, :0].clone()
+    return x.clone() if norm is None else normed(x, norm), found
+
+
+_OP = Op("decoder_layers", decoder_layers_reference, frozenset({torch.float32}), host=True)
+
+
+def runs_layers(x: Tensor) -> bool:
+    """Whether the compiled op takes such an x, on a machine where it is built."""
+    return _OP.compiled(x) is not None
+
+
+def decoder_layers(
+    x: Tensor,
+    fed: Tensor | None = None,
+    *,
+    weights: Sequence[Tensor],
+    norm: Tensor | None,
+    angles: Sequence[Tensor],
+    joined: Sequence[Tensor] = (),
+    normed_residual: bool = False,
+    seen: Tensor | None,
+    near_seen: Tensor | None,
+    view: int,
+    partners: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    kinds: Sequence[int],
+    aux: Sequence[int] = (),
+    heads: int,
+    activation: str = "silu",
+    eps: float,
+    scale: float,
+    residual_scale: float = 1.0,
+    one_plus: bool = False,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Run T tokens of B sequences through L decoder layers with dense MLPs, and write their keys and values.
+
+    What one token gives does not depend on how many there are: sums have the same order for any number of rows.
+
+    Source: Vaswani et al., 2017, equation 1; RoFormer (Su et al., 2021), equation 34; RMSNorm (Zhang and Sennrich,
+    2019), equation 4; SwiGLU (Shazeer, 2020), equation 5.
+
+    Args:
+        x: (B * T, H) fp32, as all numbers here: the residual stream.
+        fed: (B * T, K) what queries, keys and values of the first layer read; None: the norm of x.
+        joined: two norms (H,): what they make of ``fed`` (B * T, H) and of x is read side by side.
+        normed_residual: the latter is the residual stream, too.
+        weights: those of ``WEIGHTS``, a layer after the other.
+        norm: (H,) of the norm after the last layer, or None.
+        angles: cosines and signed sines (B, T, D) of full layers, and the same of those with a window.
+        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots a token sees; None: all of them.
+        near_seen: the same in layers with a window.
+        partners: (D,) the dimension that each is rotated with; None: rotate-half.
+        keys: (L, B, Hkv, S, D), in one piece from a slot to the next; written in place.
+        values: likewise.
+        slots: (T,) or (B, T) int64 that the tokens are written to, each below S.
+        kinds: of each layer: 1 with a window, 2 not rotated, 3 both, else 0.
+        aux: layers whose outputs are wanted.
+        activation: of ``ACTIVATIONS``.
+        residual_scale: a block's output is multiplied by it.
+        one_plus: norms multiply by 1 + weight, those within blocks excepted.
+
+    Returns:
+        (B * T, H) after the norm, and (B * T, len(aux) * H).
+    """
+    numbers = ACTIVATIONS.index(activation), eps, scale, residual_scale, one_plus
+    shapes = (
+        _whole(seen),
+        _whole(near_seen),
+        view,
+        partners,
+        keys,
+        values,
+        slots.contiguous(),
+        kinds,
+        aux,
+        heads,
+    )
+    parts = x.contiguous(), _whole(fed), joined, normed_residual, weights, norm, angles
+    result: tuple[Tensor, Tensor] = _OP(backend, *parts, *shapes, *numbers)
+    return result
+
+
+def _whole(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
