@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -63,40 +64,46 @@ class SteppedCycle:
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
         if plan.levels == 0 or self._proposer is None:
             tree = replace(self._plain, tokens=self._roots[:, None])
-            if (
-                self._side.eager
-                and len(judges) == 1
-                and judges[0] is not None
-                and by_argmax(judges[0].sampling)
-            ):
-                return self._step(tree, judges[0], lap)
         else:
             draws = None
             if self._proposer.samples:
                 draws = [Draw(one.sampling, one.chance) if one else _IDLE for one in judges]
             tree = self._proposer.propose(self._roots, plan, draws, lap)
             lap("draft")
+        greedy = all(one is None or by_argmax(one.sampling) for one in judges)
+        if greedy and self._side.eager and is_line(tree):
+            return self._line(plan, tree, judges, lap)
         output, verdicts = self._verify(plan, tree, judges)
         lap("verify")
         self._commit(plan, tree, output, verdicts)
         return CycleResult(verdicts, *offered(tree))
 
-    def _step(self, root: DraftTree, judge: RowVerification, lap: Lap) -> CycleResult:
-        """One greedy token of one row: on a CPU, most of the time beside the pass is small calls."""
-        output = self._side.verify_pass(root)
+    def _line(self, plan: Plan, tree: DraftTree, judges: Judges, lap: Lap) -> CycleResult:
+        """Greedy tokens of a chain, or of the root alone: nothing of it needs a tree."""
+        output = self._side.verify_pass(tree)
         assert output.logits is not None
-        highest, self._roots = output.logits[0].max(-1)  # (1,)
-        if not highest.item() > -torch.inf:
-            raise no_law("target", judge.history.length)
-        verdicts = Verdicts(root.parents, [0], [self._roots.tolist()])
+        highest, choices = output.logits.max(-1)  # (B, N)
+        rows = zip(judges, choices.tolist(), highest.tolist(), tree.tokens.tolist())
+        tokens = [[] if judge is None else accepted_line(judge, *row) for judge, *row in rows]
+        lengths = list(map(len, tokens))
         lap("verify")
-        self._side.committed.add_(1)
-        self._side.note([1])
+        side, most = self._side, max(lengths)
+        counts = torch.tensor(lengths, device=choices.device)
+        side.committed.add_(counts)
+        side.note(lengths)
+        following = choices[:, :most]
+        path = tree.depths[:, :most]
+        self._roots = (
+            following[:, -1] if len(lengths) == 1 else torch.tensor([row[-1] if row else 0 for row in tokens])
+        )
         if self._proposer is not None:
-            counts = torch.ones_like(self._roots)
-            following, states = self._roots[:, None], output.states(self._reads)
-            self._proposer.commit(Commit(following, states, counts, None, verdicts.tokens))
-        return CycleResult(verdicts, [0], [0])
+            states = output.states(self._reads)
+            states = None if states is None else states[:, :most]
+            drafted = None if plan.levels == 0 else path
+            self._proposer.commit(Commit(following, states, counts, drafted, tokens))
+        count = tree.tokens.shape[1] - 1
+        verdicts = Verdicts(path, [length - 1 for length in lengths], tokens)
+        return CycleResult(verdicts, [count] * len(lengths), [count] * len(lengths))
 
     def _verify(self, plan: Plan, tree: DraftTree, judges: Judges) -> tuple[TargetPass, Verdicts]:
         if all(one is None or by_argmax(one.sampling) for one in judges):
@@ -120,6 +127,30 @@ class SteppedCycle:
         states = states_on(tree, path, output.states(self._reads))
         drafted = None if plan.levels == 0 else path
         self._proposer.commit(Commit(following, states, counts, drafted, verdicts.tokens))
+
+
+def is_line(tree: DraftTree) -> bool:
+    """Whether every row is a chain whose drafts are a function of the context."""
+    return (tree.chain or tree.tokens.shape[1] == 1) and tree.alive is None and tree.laws is None
+
+
+def accepted_line(
+    judge: RowVerification, choices: Sequence[int], highest: Sequence[float], drafted: Sequence[int]
+) -> list[int]:
+    """The target's choices (N,) along a chain of ``drafted`` tokens (N,), the root first, up to the first that was not
+    drafted.
+
+    Raises:
+        DataError: the logits behind such a choice hold no largest number (``highest``).
+    """
+    taken: list[int] = []
+    for place, choice in enumerate(choices):
+        if not highest[place] > -math.inf:
+            raise no_law("target", judge.history.length + place)
+        taken.append(choice)
+        if place + 1 == len(drafted) or drafted[place + 1] != choice:
+            break
+    return taken
 
 
 def tokens_behind(tree: DraftTree, path: Tensor, counts: Tensor, last: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def our_logits(
     every = torch.arange(count + STEPS, device=like.device)
     rows = []
     for step in range(STEPS + 1):
-        states = drafter.extend(
+        states, _ = drafter.extend(
             ids[None],
             states,
             positions[None],

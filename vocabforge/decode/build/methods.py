@@ -106,9 +106,12 @@ def build_method(
         return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
     with _named(name):
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
-        spec = spec.on(models.model.device.type, chains=models.model.config.recurrent)
+        trained = spec.drafter is not None and not is_draft_model(spec.drafter)
+        device, chains = models.model.device.type, models.model.config.recurrent
+        spec = spec.on(device, chains=chains, sampled=sampled, trained=trained)
         made, built, way = build_proposer(models, spec, name, sampled=sampled)
-        decoder = Decoder(models.model, made, control=spec.control, verifier=spec.verifier, wrap=wrap)
+        control = spec.control or "fixed"
+        decoder = Decoder(models.model, made, control=control, verifier=spec.verifier, wrap=wrap)
     plan = made.plan
     parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
     if way is not None:
@@ -122,8 +125,8 @@ def build_method(
         parts.append(f"draft vocabulary of {made.head.size:,} tokens")
     if made.samples:
         parts.append("drawn drafts")
-    if spec.control != "fixed":
-        parts.append(f"{spec.control} control")
+    if control != "fixed":
+        parts.append(f"{control} control")
     lossless = spec.verifier is None or chosen_verifier(spec.verifier, sampled=sampled).lossless
     if spec.verifier is not None:
         parts.append(f"verifier {spec.verifier}{'' if lossless else ' (not lossless)'}")

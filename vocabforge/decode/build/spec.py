@@ -97,7 +97,8 @@ class MethodSpec(StrictModel):
     )
     tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
         "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
-        "proposer's own on CUDA, a chain of 3 tokens or of --depth on a CPU [default: the proposer's]."
+        "proposer's own on CUDA, a chain of 3 tokens or of --depth on a CPU [default: auto for a trained "
+        "drafter, unless --topk or --total-nodes asks for a tree; else the proposer's]."
     )
     tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
@@ -132,9 +133,9 @@ class MethodSpec(StrictModel):
     drafter_tokenizer: TokenizerPath | None = option(
         "Tokenizer folder for a draft model whose own folder has none."
     )
-    control: Literal["fixed", "adaptive"] = option(
-        "fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing if nothing does.",
-        "fixed",
+    control: Literal["fixed", "adaptive"] | None = option(
+        "fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing if nothing does [default: "
+        "adaptive on a CPU at temperature 0, else fixed]."
     )
     verifier: str | None = option(
         "Decides, above temperature 0, which drafts are accepted: match, point or residual [default: residual for "
@@ -179,20 +180,26 @@ class MethodSpec(StrictModel):
             or (value == 0 and type(value) is int)
         }
 
-    def on(self, device: str, *, chains: bool = False) -> MethodSpec:
-        """The same with the tree that suits a type of device and a target, if that was left to them.
+    def on(
+        self, device: str, *, chains: bool = False, sampled: bool = False, trained: bool = False
+    ) -> MethodSpec:
+        """The same with the tree and the control that suit a type of device and a target, where they were left to them.
 
         A CPU computes every node of a tree one after the other, a GPU many at the price of one. A target with
-        recurrent layers verifies ``chains`` only.
+        recurrent layers verifies ``chains`` only. Above temperature 0 (``sampled``) adaptive control would let a seed's
+        output depend on a clock. ``trained``: the drafter is one of this project's kinds, not a language model.
         """
+        control = self.control or ("adaptive" if device == "cpu" and not sampled else "fixed")
+        spec = self.model_copy(update={"control": control})
         if chains and self.tree in (None, "auto") and self.drafter is not None:
-            return self.without("topk", "total_nodes").model_copy(update={"tree": "chain"})
-        if self.tree != "auto":
-            return self
+            return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain"})
+        asked = self.tree_file or self.topk or self.total_nodes
+        if self.tree != "auto" and (self.tree is not None or asked or not trained):
+            return spec
         if device == "cuda":
-            return self.without("tree")
+            return spec.without("tree")
         depth = 2 if self.depth is None else self.depth
-        return self.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
+        return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
 
     def without(self, *names: str) -> MethodSpec:
         """The same with the defaults for these fields."""
@@ -242,7 +249,9 @@ class MethodGrid:
     def on(self, device: str) -> MethodGrid:
         """The same with the tree that suits a device; see :meth:`MethodSpec.on`."""
         grid = copy(self)
-        grid.common = self.common.on(device)
+        if self.common.tree == "auto":
+            tree = self.common.on(device)
+            grid.common = tree.model_copy(update={"control": self.common.control})
         return grid
 
 

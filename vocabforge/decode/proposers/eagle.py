@@ -49,6 +49,7 @@ class EagleBackend:
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
         self._bits = False  # what a pass sees is told by lengths and bits, not by masks
+        self._told = True  # the host says where one row is: that takes fewer calls
         self._run_extend = self._extend
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
@@ -67,6 +68,7 @@ class EagleBackend:
         self.rows = torch.zeros(rows, dtype=torch.int64, device=self._device)  # committed rows
         self.lengths = [0] * rows  # the same on the host
         self._g = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=self._device)
+        self._read: Tensor | None = None  # what the head reads of it, if that is known
         self._fed = torch.zeros_like(self._g)  # what made it
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
@@ -79,7 +81,7 @@ class EagleBackend:
         steps = self._slots[start : start + count]
         view = self._slots[: view_length(start + count, self.cache.capacity)]
         fused = self.drafter.fuse(states)
-        g = self.drafter.extend(
+        g, _ = self.drafter.extend(
             following[None],
             fused[None],
             steps[None],
@@ -87,7 +89,7 @@ class EagleBackend:
             slots=steps,
             mask=view[None] <= steps[:, None],
         )
-        self._g[row], self._fed[row] = g[0, -1], fused[-1]
+        self._g[row], self._fed[row], self._read = g[0, -1], fused[-1], None
         self.rows[row] += count
         self.lengths[row] += count
 
@@ -98,6 +100,7 @@ class EagleBackend:
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
+        self._read = None
         self._run_extend(following, states, counts, self._view(following.shape[1]))
         self.rows.add_(counts)
 
@@ -109,24 +112,42 @@ class EagleBackend:
 
     def _extend(self, following: Tensor, states: Tensor, counts: Tensor, view: Tensor) -> None:
         """Write the keys of committed positions, and ``_g`` and ``_fed`` of the last ones."""
-        steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
+        count = following.shape[1]
+        alone = self._told and len(self.lengths) == 1 and count == int(counts)
+        steps = self._ahead(0, count)  # (B, L)
         fused = self.drafter.fuse(states)
         bits = self._bits and steps.shape[1] <= WORD
-        mask = line_sight(steps) if bits else view <= steps[:, :, None]
-        g = self.drafter.extend(following, fused, steps, cache=self.cache, slots=steps, mask=mask)
+        if alone and count == 1:
+            mask: Tensor | Sight | int = self.lengths[0] + 1
+        else:
+            mask = line_sight(steps) if bits else view <= steps[:, :, None]
+        g, read = self.drafter.extend(following, fused, steps, cache=self.cache, slots=steps, mask=mask)
+        if alone:
+            self._g.copy_(g[:, -1])
+            self._fed.copy_(fused[:, -1])
+            self._read = read[:, -1]
+            return
         last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, g.shape[-1])
         idle = (counts == 0)[:, None]
         self._g.copy_(torch.where(idle, self._g, g.gather(1, last)[:, 0]))
         self._fed.copy_(torch.where(idle, self._fed, fused.gather(1, last)[:, 0]))
 
+    def _ahead(self, used: int, count: int) -> Tensor:
+        """(B, count) slots behind the committed ones and ``used`` more."""
+        if self._told and len(self.lengths) == 1:
+            return self._slots[self.lengths[0] + used :][:count][None]
+        return self.rows[:, None] + self._slots[used : used + count]
+
     def _view(self, ahead: int) -> Tensor:
         """Slots that a pass of ``ahead`` new ones looks at."""
         if self._bits:
             return self._slots
+        if self._told and len(self.lengths) == 1:
+            return self._slots[: self.lengths[0] + ahead]
         return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
 
     def wrap(self, wrap: Wrap) -> None:
-        self._bits = isinstance(wrap, GraphCapture)
+        self._bits, self._told = isinstance(wrap, GraphCapture), False
         self._run_extend = wrap(f"{self.kind} commit", self._extend)
 
     def view(self) -> Tensor:
@@ -137,7 +158,8 @@ class EagleBackend:
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         g = self._g[:, None]
-        return DraftStep(self.drafter.read(g), roots[:, None], self._fed[:, None], _Carry(g, None, 0, view))
+        read = self.drafter.read(g) if self._read is None else self._read[:, None]
+        return DraftStep(read, roots[:, None], self._fed[:, None], _Carry(g, None, 0, view))
 
     def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
         g: Tensor = step.carry.g
@@ -149,12 +171,16 @@ class EagleBackend:
         carry: _Carry = step.carry
         width = frontier.tokens.shape[1]
         view = carry.view
-        slots = self.rows[:, None] + self._slots[carry.used : carry.used + width]  # (B, W)
-        position = (self.rows + (level - 1))[:, None].expand(-1, width)
+        slots = self._ahead(carry.used, width)  # (B, W)
         above: Tensor | None = None
         if width == 1 and carry.used == level - 1:  # a chain sees all nodes before it
-            mask: Tensor | Sight = line_sight(slots) if self._bits else view <= slots[:, :, None]
+            position = slots
+            if self._told and len(self.lengths) == 1:
+                mask: Tensor | Sight | int = self.lengths[0] + level
+            else:
+                mask = line_sight(slots) if self._bits else view <= slots[:, :, None]
         else:
+            position = (self.rows + (level - 1))[:, None].expand(-1, width)
             pick = frontier.parents[:, :, None]
             own = self._columns[carry.used : carry.used + width]
             before = self._above(carry).gather(1, pick.expand(-1, -1, own.shape[-1]))
@@ -164,10 +190,10 @@ class EagleBackend:
             else:
                 mask = block_mask(above, self.rows, len(view))
         g = self.fed(frontier, step)
-        state = self.drafter.extend(frontier.tokens, g, position, cache=self.cache, slots=slots, mask=mask)
-        return DraftStep(
-            self.drafter.read(state), frontier.tokens, g, _Carry(state, above, carry.used + width, view)
+        state, read = self.drafter.extend(
+            frontier.tokens, g, position, cache=self.cache, slots=slots, mask=mask
         )
+        return DraftStep(read, frontier.tokens, g, _Carry(state, above, carry.used + width, view))
 
     def _above(self, carry: _Carry) -> Tensor:
         """``above`` of the last frontier; where that was a chain, all its nodes."""

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
 from ..ttt.attention import TTTState, ttt_attention
@@ -126,12 +127,16 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor | Sight,
-    ) -> Tensor:
+        mask: Tensor | Sight | int,
+    ) -> tuple[Tensor, Tensor]:
         """See :class:`.drafter.CachedDrafter`."""
         layer, x = self._layer, self._join(ids, g)
+        if layer.fits(x, mask):
+            assert not isinstance(mask, Sight)
+            return layer.run(x, None, None, (self.cos[position], self.sin[position]), cache, slots, mask)
         q, k, v = layer.qkv(x, *self.rotary(position))
-        return layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
+        g = layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
+        return g, g
 
     @property
     def _layer(self) -> PlainLayer:
@@ -142,4 +147,4 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
     def _join(self, ids: Tensor, g: Tensor) -> Tensor:
         """fc([e(x) ; g]): (B, T), (B, T, H) -> (B, T, H)."""
         joined = torch.cat([self.embed(ids), g], dim=-1)  # (B, T, 2H)
-        return self.fc(joined.to(self.fc.weight.dtype))
+        return linear(joined.to(self.fc.weight.dtype), self.fc.weight, self.fc.bias)

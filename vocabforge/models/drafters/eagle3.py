@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import MismatchError
+from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
 from ..target.hf import default_aux_layers
@@ -137,7 +138,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         if self.config.fc_norm:
             chunks = features.chunk(len(self.fc_norm), dim=-1)  # n_aux of (..., H)
             features = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks)], dim=-1)
-        return self.fc(features)
+        return linear(features, self.fc.weight)
 
     def read(self, g: Tensor) -> Tensor:
         """What the LM head reads: the final norm of g, which ``norm_output`` has already applied."""
@@ -161,11 +162,18 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor | Sight,
-    ) -> Tensor:
+        mask: Tensor | Sight | int,
+    ) -> tuple[Tensor, Tensor]:
         """See :class:`.drafter.CachedDrafter`."""
-        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
-        return self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
+        layer, embedded = self.midlayer, self.embed(ids)
+        if layer.fits(g, mask):
+            assert not isinstance(mask, Sight)
+            angles = self.cos[position], self.sin[position]
+            g, normed = layer.run(g, embedded, self.norm.weight, angles, cache, slots, mask)
+            return (normed if self.config.norm_output else g), normed
+        q, k, v, residual = layer.qkv(embedded, g, *self.rotary(position))
+        g = self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
+        return g, self.read(g)
 
     def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         g = self.midlayer.finish(residual, attended)

@@ -10,6 +10,9 @@ from torch.nn import functional as F
 
 from ...ops.add_rms_norm import add_rms_norm
 from ...ops.backend import HALVES
+from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
+from ...ops.few_rows import MOST_ROWS
+from ..kv_cache import KVCache, Sight
 from ..lean.layers import rms_norm
 from ..rope import apply_rope
 
@@ -93,7 +96,87 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class MidLayer(nn.Module):
+class OneCall(nn.Module):
+    """A layer that a CPU runs in one call, with merged matrices."""
+
+    self_attn: Attention
+    mlp: MLP
+    post_attention_layernorm: RMSNorm
+    # The weight that tells of changes, where and in which version it was, and what was made of all of them.
+    _merged: tuple[Tensor, tuple[int, int], dict[str, Any]] | None = None
+
+    def fits(self, x: Tensor, mask: Tensor | Sight | int) -> bool:
+        """Whether :meth:`run` takes x (B, N, H) under this mask."""
+        few = x.shape[0] * x.shape[1] <= MOST_ROWS and not isinstance(mask, Sight)
+        return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and runs_layers(x)
+
+    def run(
+        self,
+        x: Tensor,
+        embedded: Tensor | None,
+        norm: Tensor | None,
+        angles: tuple[Tensor, Tensor],
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | int,
+    ) -> tuple[Tensor, Tensor]:
+        """The residual x (B, N, H) through the layer: what comes of it, and an RMSNorm of that, each (B, N, H).
+
+        Args:
+            embedded: (B, N, H) that EAGLE-3's layer reads beside x.
+            norm: (H,), or None: nothing is normed.
+            angles: cosines and signed sines (B, N, D).
+            cache, slots, mask: as :func:`.parts.cached_attention` has them.
+        """
+        if self._merged is None or self._merged[1] != _state(self._merged[0]):
+            first = self.self_attn.q_proj.weight
+            self._merged = first, _state(first), self._merge()
+        seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
+        normed, out = decoder_layers(
+            x.flatten(0, 1),
+            None if embedded is None else embedded.flatten(0, 1),
+            norm=norm,
+            angles=(*angles, *angles),
+            seen=seen,
+            near_seen=seen,
+            view=view,
+            keys=cache.k,
+            values=cache.v,
+            slots=slots,
+            **self._merged[2],
+        )
+        return out.view_as(x), normed.view_as(x)
+
+    def _merge(self) -> dict[str, Any]:
+        """What ``decoder_layers`` is told of this layer."""
+        attention, mlp = self.self_attn, self.mlp
+        found = {
+            "qkv": torch.cat([one.weight for one in (attention.q_proj, attention.k_proj, attention.v_proj)]),
+            "o": attention.o_proj.weight,
+            "mlp_norm": self.post_attention_layernorm.weight,
+            "gate_up": torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+            "down": mlp.down_proj.weight,
+        }
+        if attention.qk_norm:
+            norms = (attention.q_norm, attention.heads), (attention.k_norm, attention.kv_heads)
+            found["qk_norm"] = torch.cat([norm.weight.expand(count, -1) for norm, count in norms])
+        none = found["o"].new_empty(0)
+        return {
+            "weights": [found.get(name, none) for name in WEIGHTS],
+            "partners": None,
+            "kinds": (0,),
+            "aux": (0,),
+            "heads": attention.heads,
+            "eps": self.post_attention_layernorm.eps,
+            "scale": attention.head_dim**-0.5,
+        }
+
+
+def _state(weight: Tensor) -> tuple[int, int]:
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+
+
+class MidLayer(OneCall):
     """EAGLE-3's decoder layer."""
 
     def __init__(self, config: Any) -> None:
@@ -114,13 +197,17 @@ class MidLayer(nn.Module):
         x = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # (B, T, 2H)
         return *self.self_attn.qkv(x, cos, sin), normed if self.norm_before_residual else g
 
+    def _merge(self) -> dict[str, Any]:
+        norms = self.input_layernorm.weight, self.hidden_norm.weight
+        return super()._merge() | {"joined": norms, "normed_residual": self.norm_before_residual}
+
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before the final norm."""
         g = residual + self.self_attn.output(attended)
         return g + self.mlp(self.post_attention_layernorm(g))
 
 
-class PlainLayer(nn.Module):
+class PlainLayer(OneCall):
     """EAGLE-1's decoder layer: no norm before the attention."""
 
     def __init__(self, config: LayerSizes) -> None:

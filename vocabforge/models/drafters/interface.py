@@ -107,15 +107,16 @@ class CachedDrafter(Drafter, Protocol):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor | Sight,
-    ) -> Tensor:
-        """One cached step of decoding: the next g (B, N, H).
+        mask: Tensor | Sight | int,
+    ) -> tuple[Tensor, Tensor]:
+        """One cached step of decoding: the next g (B, N, H), and :meth:`read` of it.
 
         Args:
             ids: (B, N) tokens fed.
             g: (B, N, H) hidden states fed.
             position: (B, N) rotary positions.
             cache: one-layer cache; this step's keys go to ``slots`` (N,).
-            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
+            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all; or S' for
+                one token that sees them all.
         """
         ...

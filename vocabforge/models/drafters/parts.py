@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError
+from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight, sight_attention
 from ..rope import ROPE_TYPES, RopeSettings, layer_ropes, parse_rope, rope_tables
 from ..target.logits import IDENTITY, LogitTransform
@@ -253,21 +254,27 @@ def _is_number(value: object) -> bool:
 
 
 def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor | Sight
+    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor | Sight | int
 ) -> Tensor:
     """Attention (B, h, N, D) of one decoding step against a one-layer cache, which takes the step's keys.
 
     Args:
         q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
-        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
+        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all;
+            or S' for one token that sees them all.
     """
     keys, values = cache.write(0, k, v, slots)
     if isinstance(mask, Sight):
         return sight_attention(q.transpose(1, 2), keys, values, mask).transpose(1, 2)
-    view = mask.shape[-1]
-    mask = mask if mask.dim() == 2 else mask.unsqueeze(1)
+    view = mask if isinstance(mask, int) else mask.shape[-1]
+    if isinstance(mask, Tensor) and mask.dim() == 3:
+        mask = mask.unsqueeze(1)
     return F.scaled_dot_product_attention(
-        q, keys[:, :, :view], values[:, :, :view], attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
+        q,
+        keys[:, :, :view],
+        values[:, :, :view],
+        attn_mask=None if isinstance(mask, int) else mask,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
 
 
@@ -314,7 +321,7 @@ class OverTarget:
 
     def logits(self, g: Tensor) -> Tensor:
         """(..., H) -> (..., R or V) draft logits."""
-        return self.transform(F.linear(self.read(g), self.head_weight))
+        return self.transform(linear(self.read(g), self.head_weight))
 
     def embed(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ...core.errors import MismatchError, UsageError
 from ...ops.draft_topk import draft_topk
+from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
 from . import on_ops as head_ops
@@ -168,10 +169,10 @@ class CoreAndTail(nn.Module):
 
     def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
         spare, tail = self._spare_and_tail(hidden, k, state)
-        parts = [F.linear(hidden, self.core.weight).float()]
+        parts = [linear(hidden, self.core.weight).float()]
         rows = [self.core.rows]
         if len(spare):
-            parts.append(F.linear(hidden, self.weight[spare]).float())
+            parts.append(linear(hidden, self.weight[spare]).float())
             rows.append(spare)
         if len(tail) == len(hidden) > 1:
             parts.append(indexed_logits(hidden, self.weight, tail))
@@ -192,7 +193,7 @@ class CoreAndTail(nn.Module):
         size = len(self.core.inside)
         inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column takes the padding
         inside.scatter_(-1, torch.where(tail < 0, size, tail).long(), True)
-        logits = self.transform(F.linear(hidden, self.weight).float())
+        logits = self.transform(linear(hidden, self.weight).float())
         return masked(logits, of_rows(inside[:, :size], len(logits)))
 
     def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
@@ -202,9 +203,9 @@ class CoreAndTail(nn.Module):
         grouped = hidden.reshape(len(tail), -1, hidden.shape[-1])  # (G, N / G, H)
         beside = torch.bmm(grouped, self.weight[places].transpose(1, 2)).float()
         beside = beside.masked_fill((tail < 0)[:, None], float("-inf")).flatten(0, 1)
-        always = [F.linear(hidden, self.core.weight).float()]
+        always = [linear(hidden, self.core.weight).float()]
         if len(spare):
-            always.append(F.linear(hidden, self.weight[spare]).float())
+            always.append(linear(hidden, self.weight[spare]).float())
         logits = self.transform(torch.cat([*always, beside], -1))
         rows = torch.cat([self.core.rows, spare]).expand(len(tail), -1)
         ids = self.target_ids[torch.cat([rows, places], -1)]  # (G, C)

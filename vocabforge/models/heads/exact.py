@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...core.errors import MismatchError, UsageError
 from ...ops.draft_topk import draft_topk
+from ...ops.few_rows import linear
 from ...ops.ordering import topk_by_id, topk_lowest_id
 from ..target.logits import IDENTITY, LogitTransform
 from . import on_ops as head_ops
@@ -55,6 +55,9 @@ class FullHead(nn.Module):
         values, places = topk_lowest_id(logits := logits.float(), k)
         return normalised(values, logits), places
 
+    def best(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden).argmax(-1, keepdim=True)
+
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self.logits(hidden).float(), self.target_ids  # (N, V), (V,)
 
@@ -63,7 +66,7 @@ class FullHead(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, H) -> (N, R) in the head's dtype."""
-        return self.transform(F.linear(hidden, self.weight))
+        return self.transform(linear(hidden, self.weight))
 
 
 class StaticHead(FullHead):
@@ -96,6 +99,9 @@ class StaticHead(FullHead):
             return draft_topk(self.logits(hidden), k, target_ids=self.target_ids)
         logprobs, rows = super().topk(hidden, k)
         return logprobs, self.target_ids[rows]
+
+    def best(self, hidden: Tensor) -> Tensor:
+        return self.target_ids[super().best(hidden)]
 
 
 def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:

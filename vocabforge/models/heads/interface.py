@@ -142,6 +142,7 @@ class DraftHead(Protocol):
 
     With ``static_shapes`` true :meth:`topk` reads nothing on the host and its shapes depend on its arguments' shapes
     alone: it can be compiled or captured. On the ops that holds for up to 64 tokens, and up to 64 rows of a request.
+    A head may have ``best``, (N, H) -> (N, 1): the ids of ``topk`` without probabilities, for chains.
     """
 
     @property

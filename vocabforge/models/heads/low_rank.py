@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError, UsageError
 from ...ops.draft_topk import draft_topk
+from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
 from . import on_ops as head_ops
@@ -104,7 +104,7 @@ class RankerHead(nn.Module):
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         own = self.candidates(hidden, k)
         union = own[0] if len(own) == 1 else own.unique()  # of all requests: one product for them all
-        logits = self.transform(F.linear(hidden, self.weight[union]).float())  # (N, C)
+        logits = self.transform(linear(hidden, self.weight[union]).float())  # (N, C)
         if len(own) == 1:
             return logits, self.target_ids[union]
         places = torch.searchsorted(union, own)  # (N, k)
@@ -118,7 +118,7 @@ class RankerHead(nn.Module):
         return logits, self.target_ids[union]
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        logits = self.transform(F.linear(hidden, self.weight).float())
+        logits = self.transform(linear(hidden, self.weight).float())
         mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, self.candidates(hidden), True)
         return masked(logits, mask)
 

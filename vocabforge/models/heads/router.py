@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ...core.errors import ConfigError, MismatchError, UsageError
 from ...ops.cluster_logits import cluster_logits, tiles_bound
 from ...ops.draft_topk import draft_topk
+from ...ops.few_rows import linear
 from . import on_ops as head_ops
 from .exact import answer, check_width, masked, refuse_options, requests_of
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
@@ -336,7 +337,7 @@ class RouterHead(nn.Module):
         if self.shared:
             opened = opened.view(requests, -1, opened.shape[-1]).any(1)  # (B, M)
         union = opened.any(0)[self.cluster].nonzero()[:, 0]  # (C,) ascending
-        logits = self.transform(F.linear(hidden, self._weight[union]).float())
+        logits = self.transform(linear(hidden, self._weight[union]).float())
         if len(opened) > 1:  # one row or one request is the union itself
             inside = of_rows(opened[:, self.cluster[union]], len(logits))
             logits = logits.masked_fill(~inside, float("-inf"))
@@ -344,7 +345,7 @@ class RouterHead(nn.Module):
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         opened = self.clusters(state)
-        logits = self.transform(F.linear(hidden, self._weight).float())
+        logits = self.transform(linear(hidden, self._weight).float())
         return masked(logits, opened[:, self.cluster])
 
 

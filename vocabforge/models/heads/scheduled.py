@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...ops.draft_topk import draft_topk
+from ...ops.few_rows import linear
 from . import on_ops as head_ops
 from .core import ranked_ids, rows_of
 from .exact import answer, refuse_options
@@ -68,7 +68,7 @@ class ScheduledHead(nn.Module):
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         count = self._count(state, k)
         if self.on_ops and k <= head_ops.MOST_K:
-            logits = self.transform(F.linear(hidden, self._slab[:count]))
+            logits = self.transform(linear(hidden, self._slab[:count]))
             return draft_topk(logits, k, target_ids=self._ids[:count])
         return answer(self._logits(hidden, count), self._ids[:count], k)
 
@@ -84,7 +84,7 @@ class ScheduledHead(nn.Module):
 
     def _logits(self, hidden: Tensor, count: int) -> Tensor:
         """(N, count) fp32 logits of the first tokens, in rank order."""
-        return self.transform(F.linear(hidden, self._slab[:count]).float())
+        return self.transform(linear(hidden, self._slab[:count]).float())
 
     def _count(self, state: DraftState | None, k: int) -> int:
         step = 0 if state is None else min(state.step, len(self.sizes) - 1)

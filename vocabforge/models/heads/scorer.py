@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import ConfigError
+from ...ops.few_rows import linear
 from ...ops.fp8 import quantise_rows
 from ...ops.ranker_select import ranker_select
 from .interface import HeadSizes
@@ -56,7 +57,7 @@ class LowRankScorer(nn.Module):
 
     def scores(self, hidden: Tensor) -> Tensor:
         """(..., H) -> (..., V)."""
-        return F.linear(self.project(hidden), self.head_weight)
+        return linear(self.project(hidden), self.head_weight)
 
     @torch.no_grad()
     def init_random(self, seed: int) -> None:
@@ -134,7 +135,7 @@ class Selector(nn.Module):
 
     def scores(self, projected: Tensor) -> Tensor:
         """(N, d') -> (N, R) fp32."""
-        scores = F.linear(self._padded(projected), self.weight.to(projected.dtype)).float()
+        scores = linear(self._padded(projected), self.weight.to(projected.dtype)).float()
         return scores if self.scale is None else scores * self.scale
 
     def select(self, projected: Tensor, k: int) -> Tensor:

@@ -7,15 +7,18 @@ held once: each fused lean matrix is filled, and Hugging Face's parameters becom
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import MismatchError, UnsupportedError
+from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
+from ...ops.few_rows import MOST_ROWS, linear
 from .. import checkpoint
 from ..checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
 from ..kv_cache import KVCache, Sight
@@ -69,7 +72,32 @@ class LeanModel(nn.Module):
         # Rounded, as Gemma has it.
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._make_buffers(device)
+        self._dense = not any(config.expert_layers)
+        self._kinds = [
+            int(near) | 2 * (not turned) for near, turned in zip(config.sliding_layers, config.rotated_layers)
+        ]
         self.eval()
+
+    @cached_property
+    def _constants(self) -> dict[str, Any]:
+        """What ``decoder_layers`` is told of all layers."""
+        config = self.config
+        return {
+            "norm": self.norm,
+            "partners": None if self._plain_rope else self.partners,
+            "heads": config.num_heads,
+            "activation": config.hidden_act,
+            "eps": config.rms_norm_eps,
+            "scale": config.attention_scale or config.head_dim**-0.5,
+            "residual_scale": config.residual_scale,
+            "one_plus": config.family.one_plus,
+        }
+
+    @cached_property
+    def _weights(self) -> list[Tensor]:
+        """Of ``decoder_layers``; the parameters themselves, whatever they hold later."""
+        none = torch.empty(0)
+        return [layer._tensors().get(name, none) for layer in self._layers() for name in WEIGHTS]
 
     def _make_buffers(self, device: torch.device) -> None:
         config, size = self.config, self.config.head_dim
@@ -116,7 +144,7 @@ class LeanModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) hidden states after the final norm -> (..., V)."""
-        return self.transform(F.linear(hidden, self.lm_head_weight))
+        return self.transform(linear(hidden, self.lm_head_weight))
 
     def forward(
         self,
@@ -159,12 +187,15 @@ class LeanModel(nn.Module):
         if config.near_rope is not None:
             near = self._rotation(positions, self.near_inverse, config.near_rope)
         partners = None if self._plain_rope else self.partners
+        run = layers or range(len(self.layers))
+        if not isinstance(mask, Sight) and self._in_one_call(ids):
+            angles = [cos, sin, *near]
+            return self._one_call(ids, x, run, angles, cache, slots, mask, window_mask, aux_layers)
         bias = self._additive(mask) if isinstance(mask, Tensor) else mask
         window_bias = bias if window_mask is None else self._additive(window_mask)
         step = StepInputs(self.eps, cos, sin, *near, partners, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
         x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
-        run = layers or range(len(self.layers))
         if isinstance(bias, Sight) and fits_ops(config):
             hidden, outputs = self._on_ops(x, run, step, bias, aux_layers)
         else:
@@ -185,6 +216,48 @@ class LeanModel(nn.Module):
             size=self.config.head_dim,
             interleaved=self.config.family.rope == "neighbours",
         )
+
+    def _in_one_call(self, ids: Tensor) -> bool:
+        """Whether the CPU's op runs all layers."""
+        return (
+            self._dense
+            and ids.numel() <= MOST_ROWS
+            and not torch.compiler.is_compiling()
+            and runs_layers(self.embedding)
+        )
+
+    def _one_call(
+        self,
+        ids: Tensor,
+        x: Tensor | None,
+        layers: range,
+        angles: Sequence[Tensor],
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | int,
+        window_mask: Tensor | None,
+        aux_layers: tuple[int, ...],
+    ) -> TargetOutput:
+        first, last = layers.start, layers.stop
+        whole = last - first == len(cache.k_layers)
+        x = self.embed(ids) if x is None else x
+        seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
+        hidden, aux = decoder_layers(
+            x.flatten(0, 1),
+            weights=self._weights[first * len(WEIGHTS) : last * len(WEIGHTS)],
+            angles=angles,
+            seen=seen,
+            near_seen=seen if window_mask is None else window_mask,
+            view=view,
+            keys=cache.k if whole else cache.k[first:last],
+            values=cache.v if whole else cache.v[first:last],
+            slots=slots,
+            kinds=self._kinds[first:last],
+            aux=[layer - first for layer in aux_layers],
+            **self._constants,
+        )
+        shape = ids.shape
+        return TargetOutput(hidden.unflatten(0, shape), aux.unflatten(0, shape) if aux_layers else None)
 
     def _stack(
         self, x: Tensor, layers: range, step: StepInputs, wanted: tuple[int, ...]

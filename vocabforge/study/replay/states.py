@@ -100,7 +100,10 @@ class Unroller:
 
     def _extend(self, fed: Tensor, g: Tensor, position: Tensor, slots: Tensor, mask: Tensor) -> Tensor:
         """(N, H) next states of N rows."""
-        return self.drafter.extend(fed[None], g, position[None], cache=self._cache, slots=slots, mask=mask)[0]
+        states, _ = self.drafter.extend(
+            fed[None], g, position[None], cache=self._cache, slots=slots, mask=mask
+        )
+        return states[0]
 
     def _rows(self, text: Tensor, prompt: int, step: int, previous: Tensor, g: Tensor) -> StepRows:
         n = len(g)
