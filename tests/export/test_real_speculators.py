@@ -68,7 +68,9 @@ def our_logits(drafter: Any, features: Tensor, ids: Tensor, row: int) -> list[Te
     states, fed, found = drafter.fuse(features[: row + 1])[None], ids[: row + 1], []
     for step in range(STEPS):
         mask = causal_mask(slots, every)
-        states = drafter.extend(fed[None], states, slots[None], cache=cache, slots=slots, mask=mask)[0][:, -1:]
+        states = drafter.extend(fed[None], states, slots[None], cache=cache, slots=slots, mask=mask)[0][
+            :, -1:
+        ]
         found.append(drafter.logits(states)[0, 0])
         fed, slots = ids[row + step + 1 : row + step + 2], torch.tensor([row + step + 1])
     return found

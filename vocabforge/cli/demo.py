@@ -139,7 +139,7 @@ class _Scale:
 
 
 SCALES = {
-    Size.full: _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1 --total-nodes 30"),
+    Size.full: _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1"),
     Size.tutorial: _Scale(
         {"train": 1500, "heldout": 60, "questions_per_category": 2},
         "vocab_size=1024 hidden_size=96 intermediate_size=144 num_layers=3 num_heads=3 num_kv_heads=1 init_std=0.05 "
