@@ -72,10 +72,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def methods_of(
-    place: Path, drafters=("a",), heads=(), *, vocabs=(), proposers=(), draft=TREE, **asked
+    place: Path, drafters=("a",), heads=(), *, vocabs=(), proposers=(), draft=TREE, control="fixed", **asked
 ) -> dict[str, Any]:
     folders, named, reduced = ([str(place / name) for name in names] for names in (drafters, heads, vocabs))
-    found = grid_methods(place / "t", folders, reduced, head=named, proposer=proposers, **draft, **asked)
+    found = grid_methods(place / "t", folders, reduced, head=named, proposer=proposers, control=control, **draft, **asked)
     return {method.name: method for method in found}
 
 
