@@ -75,7 +75,9 @@ def methods_of(
     place: Path, drafters=("a",), heads=(), *, vocabs=(), proposers=(), draft=TREE, control="fixed", **asked
 ) -> dict[str, Any]:
     folders, named, reduced = ([str(place / name) for name in names] for names in (drafters, heads, vocabs))
-    found = grid_methods(place / "t", folders, reduced, head=named, proposer=proposers, control=control, **draft, **asked)
+    found = grid_methods(
+        place / "t", folders, reduced, head=named, proposer=proposers, control=control, **draft, **asked
+    )
     return {method.name: method for method in found}
 
 

@@ -92,11 +92,25 @@ def kernels_shown(result: dict[str, Any]) -> list[DataTable | str]:
     return [markdown(result)]
 
 
+def few_rows_shown(result: dict[str, Any]) -> list[DataTable | str]:
+    names = ("inputs x outputs<", "rows", "torch, us", "ours, us", "torch / ours", "in single rows")
+    rows = [
+        [
+            *(row["shape"], str(row["rows"]), f"{row['torch_us']:,.0f}", f"{row['ours_us']:,.0f}"),
+            *(f"{row['torch_us'] / row['ours_us']:.2f}", f"{row['in_rows']:.2f}"),
+        ]
+        for row in result["products"]
+    ]
+    title = f"torch {result['torch']}, threads {result['threads']}"
+    return [DataTable(title, names, rows), "in single rows: ours over the faster of both at one row."]
+
+
 # benchmark -> tables and remarks of its result
 SHOWN = {
     "count-freq": counting_shown,
     "decoding": decoding_shown,
     "draft-heads": heads_shown,
+    "few-rows": few_rows_shown,
     "kernels": kernels_shown,
     "training": training_shown,
 }
@@ -111,12 +125,14 @@ BENCHMARKS: dict[str, str] = {
     "count-freq": "vocabforge.bench.counting:bench_counting",
     "decoding": "vocabforge.bench.decoding.run:bench_decoding",
     "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
+    "few-rows": "vocabforge.bench.few_rows:bench_few_rows",
     "kernels": "vocabforge.bench.kernels.run:bench_kernels",
     "training": "vocabforge.bench.training:bench_training",
 }
 
 
 _SETTINGS = (
+    "few-rows: shapes, rows, threads. "
     "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows. "
     "Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b on CUDA. "
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
