@@ -159,6 +159,13 @@ class AdaptiveControl:
         if self._unseen:
             self._next = self._unseen[0]
             return
+        idle = place == self._incumbent == 0 and self._probe is None
+        if idle and max(self._wait, self._owed) > 1:  # nothing is drafted, so nothing else is learned
+            self._wait -= 1
+            self._owed -= 1
+            self._watch(Estimate(1.0, self._costs.plain), anew=False)
+            self._next = 0
+            return
         known = self._known()
         if place == self._next:
             # What the cycle lost against the incumbent, and against plain decoding, in seconds of theirs.

@@ -143,7 +143,7 @@ class CostEstimates:
         self._seen = [0] * len(plans)  # the cycle of a plan's last measurement
         self._cycle = 0
         self._once: set[int] = set()  # plans measured once
-        self._all = self._estimate()
+        self._all: list[float] | None = None  # by plan, where nothing was measured since
 
     def add(self, place: int, seconds: float) -> None:
         """One measurement, in seconds above 0."""
@@ -167,7 +167,7 @@ class CostEstimates:
             for other in self._costs:
                 if other != place:
                     self._costs[other] = min(max(self._costs[other] * cost / before, SECONDS[0]), SECONDS[1])
-        self._all = self._estimate()
+        self._all = None
 
     def forget(self, keep: Collection[int]) -> None:
         """Forget costs that the machine has outrun: all but those of plain decoding and ``keep``."""
@@ -177,11 +177,18 @@ class CostEstimates:
             most = max(WINDOW // 4, 1) if place in self._costs else 0
             while len(recent) > most:
                 recent.popleft()
-        self._all = self._estimate()
+        self._all = None
 
     def by_plan(self) -> list[float]:
         """Seconds of each plan; 0 where nothing is known yet."""
+        if self._all is None:
+            self._all = self._estimate()
         return self._all
+
+    @property
+    def plain(self) -> float:
+        """Seconds of plain decoding alone."""
+        return self._costs.get(0, 0.0)
 
     def _estimate(self) -> list[float]:
         found = [self._costs.get(place, 0.0) for place in range(len(self._plans))]

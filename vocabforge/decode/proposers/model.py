@@ -53,6 +53,7 @@ class ModelProposer:
         self.scratch = policy.scratch + 1 if isinstance(backend, SharesCache) else 0
         self._context: ContextTokens | None = None
         self._pending: list[Commit] = []
+        self._waiting = 0  # positions in them
         self._unread: dict[int, int] = {}  # prompt positions of each row still to come
         self._wrap: Wrap | None = None
         self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
@@ -74,7 +75,7 @@ class ModelProposer:
         self.backend.allocate(rows, positions, self.policy.scratch)
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
-        self._pending = []
+        self._pending, self._waiting = [], 0
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         self._flush()  # the other rows' positions
@@ -94,7 +95,8 @@ class ModelProposer:
         self._meet(commit.tokens)
         if commit.path is None:
             self._pending.append(commit)
-            if sum(one.following.shape[1] for one in self._pending) >= MOST_PENDING:
+            self._waiting += commit.following.shape[1]
+            if self._waiting >= MOST_PENDING:
                 self._flush()
         else:
             self.backend.commit(commit)
@@ -112,7 +114,7 @@ class ModelProposer:
         else:
             for commit in self._pending:
                 self.backend.commit(commit)
-        self._pending = []
+        self._pending, self._waiting = [], 0
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         self._flush()
