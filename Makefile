@@ -58,7 +58,7 @@ bitllama: $(STAMP) $(REAL)/target/generation_config.json
 	  "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
 	$(BIN)/vocabforge eval --target $(REAL)/target --drafter eagle3=$(REAL)/run/drafter --overwrite \
 	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
-	  --depth 5 --topk 10 --total-nodes 30 --max-new-tokens 200
+	  --max-new-tokens 200
 
 # Every draft head on one drafter family, three seeds: about half an hour on two cores, resumable.
 heads: $(STAMP) $(REAL)/target/generation_config.json

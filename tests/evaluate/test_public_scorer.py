@@ -133,7 +133,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(target: Path, folder: Path, settings: RunSettings) -> Made:
     from transformers import AutoTokenizer
 
-    methods = grid_methods(target, [f"itself={target}"], proposer=("n-gram",))
+    methods = grid_methods(target, [f"itself={target}"], proposer=("n-gram",), control="fixed")
     evaluation = Evaluation(
         Benchmark("tiny", None, "0" * 64, settings.max_new_tokens, (*QUESTIONS, TOO_LONG)),
         methods,

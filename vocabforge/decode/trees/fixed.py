@@ -91,7 +91,7 @@ class BestGrowth:
         level = self._layout.levels[len(self._tokens)]
         rows = hidden.flatten(0, 1)
         # Not isinstance: asking a protocol takes longer than the head.
-        best = getattr(head, "best", None) if level.k == 1 else None
+        best = getattr(head, "best", None) if level.k == 1 and not rows.is_cuda else None
         ids = head.topk(rows, level.k, state)[1] if best is None else best(rows)  # (B * W, k)
         tokens = ids.reshape(hidden.shape[0], -1)  # (B, W * k)
         if level.picks is not None:

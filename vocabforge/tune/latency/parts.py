@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -70,11 +71,16 @@ class TimedHead:
         self.cycle = CycleLaps()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._head, name)
+        found = getattr(self._head, name)
+        return partial(self._timed, found) if name == "best" else found  # a head may have none
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = self._timed(self._head.topk, hidden, k, state)
+        return found
+
+    def _timed(self, ask: Callable[..., Any], *given: Any) -> Any:
         watch = Stopwatch(self._device)
-        found = self._head.topk(hidden, k, state)
+        found = ask(*given)
         self.cycle.heads.append(watch.lap())
         return found
 
