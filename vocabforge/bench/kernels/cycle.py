@@ -111,6 +111,8 @@ def begin_drafting(decoder: Decoder, prompts: Sequence[Sequence[int]], room: int
 class _Recorder:
     """A head that keeps what it is asked."""
 
+    best = None  # chains ask for the best token as trees do
+
     def __init__(self, head: DraftHead) -> None:
         self._head = head
         self.asked: list[Asked] = []
