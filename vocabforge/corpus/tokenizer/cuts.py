@@ -67,6 +67,18 @@ class CutRule:
         found = self._cut.search(text, max(start, 1))
         return None if found is None else found.start()
 
+    def around(self, text: str, at: int) -> tuple[int, int]:
+        """A stretch from the last proven cut but one up to ``at``, or the start, to the first cut from ``at`` on."""
+        reach = 64
+        while True:
+            found = self._cut.finditer(text, max(1, at - reach), at + self.margin)
+            cuts = [cut.start() for cut in found if cut.start() <= at]
+            if len(cuts) > 1 or reach >= at:
+                break
+            reach *= 4
+        stop = self.first(text, at)
+        return cuts[-2] if len(cuts) > 1 else 0, len(text) if stop is None else stop
+
     def pieces(self, text: str) -> list[str]:
         """The text in pieces, cut at all places before a space or newline; joined they are the text."""
         return self._piece.findall(text)
@@ -93,6 +105,15 @@ class CutRule:
         for index, ids in zip(late, _ids(self.backend, [texts[index][starts[index] :] for index in late])):
             rows[index] = rows[index] + ids
         return rows
+
+    def encode_with_starts(self, text: str, begins: bool) -> list[tuple[int, int]]:
+        """(id, first character) of each token; see :meth:`encode`."""
+        late = 0
+        if not begins and self.interior is not self.backend:
+            late = found.start() if (found := self._added.search(text)) else len(text)
+        parts = ((self.interior, 0, text[:late]), (self.backend, late, text[late:]))
+        rows = [(at, backend.encode(part, add_special_tokens=False)) for backend, at, part in parts if part]
+        return [(token, at + start) for at, row in rows for token, (start, _) in zip(row.ids, row.offsets)]
 
 
 def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

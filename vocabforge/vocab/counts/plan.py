@@ -143,9 +143,6 @@ def _choose(
     tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions, rule: CutRule | NoCut
 ) -> EngineChoice:
     only = options.engine
-    if options.mode == "assistant":  # needs each token's place in the text, which only the library gives
-        say("conversations are rendered and encoded one by one, by the tokenizers library")
-        return EngineChoice(PlainEngine(tokenizer, rule), [], rule)
     if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < _SMALL_BYTES:
         reason = (
             f"engine plain counts: for less than {_SMALL_BYTES >> 20} MiB no faster one is worth its start"

@@ -150,7 +150,7 @@ class ShardCounter:
         """
         sources = self.options.sources
         problems = Problems(strict=sources.strict, shown=_SHOWN - len(self.said))
-        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode)
+        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode, self.cut)
         documents = itertools.chain.from_iterable(
             read_shard(
                 shard, sources, cut=self.cut, problems=problems, on_bytes=lambda read: progress(read, 0)

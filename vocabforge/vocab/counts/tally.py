@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from ...core.errors import DataError, UsageError
 from ...core.prefetch import prefetched
-from ...corpus.chat.render import render_with_mask
 from ...corpus.prepared.dataset import batched
 from ...corpus.sources.sources import Document, Problems, SourceOptions
+from ...corpus.tokenizer.cuts import CutRule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .engines import CountEngine
+from .answers import read_answers
+from .engines import CountEngine, count_rows
 from .table import CountMode, Counts, Tally
 
 _BATCH_DOCUMENTS = 8192
@@ -63,12 +64,15 @@ class TokenCounter:
     """Adds up documents: counts (V,), documents, UTF-8 bytes.
 
     Args:
-        tokenizer: renders and encodes conversations in mode ``assistant``.
+        tokenizer: renders conversations in mode ``assistant``.
         engine: counts plain texts; no special token is added.
+        cut: where a conversation may be cut; None: it is encoded as a whole.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode) -> None:
-        self._tokenizer, self._engine, self._mode = tokenizer, engine, mode
+    def __init__(
+        self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode, cut: CutRule | None
+    ) -> None:
+        self._tokenizer, self._engine, self._mode, self._cut = tokenizer, engine, mode, cut
         self._counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         self._documents = self._bytes = 0
 
@@ -87,16 +91,15 @@ class TokenCounter:
         batches = batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)
         for batch in prefetched(batches):
             if self._mode == "assistant":
-                parts = list(self._answers(batch, problems))
+                counts, batch = self._answers(batch, problems)
             else:
                 texts = [document.plain_text() for document in batch]
-                parts = [(self._engine.count(texts, [document.begins for document in batch]), batch)]
-            for counts, counted in parts:
-                self._counts += counts
-                self._documents += sum(document.begins for document in counted)
-                self._bytes += sum(self._size(document) for document in counted)
+                counts = self._engine.count(texts, [document.begins for document in batch])
+            self._counts += counts
+            self._documents += sum(document.begins for document in batch)
+            self._bytes += sum(self._size(document) for document in batch)
             if on_batch is not None:
-                on_batch(sum(int(counts.sum()) for counts, _ in parts))
+                on_batch(int(counts.sum()))
 
     def _size(self, document: Document) -> int:
         if self._mode == "assistant":
@@ -104,7 +107,11 @@ class TokenCounter:
             return sum(_utf8(str(turn["content"])) for turn in turns)
         return _utf8(document.plain_text())
 
-    def _answers(self, batch: list[Document], problems: Problems) -> Iterator[tuple[Counts, list[Document]]]:
+    def _answers(self, batch: list[Document], problems: Problems) -> tuple[Counts, list[Document]]:
+        """Counts of a batch's answers: (V,), and the conversations that have some."""
+        ids: list[int] = []
+        texts: list[str] = []
+        counted = []
         for document in batch:
             if document.messages is None:
                 if document.begins:
@@ -113,12 +120,14 @@ class TokenCounter:
                     )
                 continue
             try:
-                ids, mask = render_with_mask(self._tokenizer, document.messages)
+                some, between = read_answers(self._tokenizer, self._cut, document.messages)
             except DataError as error:
                 problems.take(error, document.source, document.line)
                 continue
-            chosen = np.asarray(ids, dtype=np.int64)[np.asarray(mask, dtype=np.bool_)]
-            yield np.bincount(chosen, minlength=len(self._counts)).astype(np.int64), [document]
+            ids += some
+            texts += between
+            counted.append(document)
+        return self._engine.count(texts, [False] * len(texts)) + count_rows([ids], len(self._counts)), counted
 
 
 def _utf8(text: str) -> int:
