@@ -122,7 +122,9 @@ def _compile_errors(source: object = None) -> Iterator[None]:
 @functools.lru_cache(maxsize=16)
 def _compile(template: str) -> jinja2.Template:
     _check_size(len(template), _LONGEST_TEMPLATE)
-    return _environment().from_string(template)
+    compiled = _environment().from_string(template)
+    compiled.globals = dict(compiled.globals)  # a ChainMap, which every rendering would copy key by key
+    return compiled
 
 
 def marks_generation(template: str) -> bool:

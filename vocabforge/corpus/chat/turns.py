@@ -31,10 +31,12 @@ class Rendering:
     @functools.cached_property
     def whole(self) -> str:
         """The rendered conversation."""
-        return self.upto(len(self.messages))
+        return self.tokenizer.render(self.messages, **self.variables)
 
     def upto(self, stop: int, *, prompt: bool = False) -> str:
         """The first ``stop`` messages; ``prompt`` ends them with the header of a turn to be generated."""
+        if stop == len(self.messages) and not prompt:
+            return self.whole
         return self.tokenizer.render(self.messages[:stop], add_generation_prompt=prompt, **self.variables)
 
     def replaced(self, index: int, message: Message, stop: int | None = None) -> str:
@@ -201,15 +203,16 @@ def _common_suffix(first: str, second: str) -> str:
     return _common_prefix(first[::-1], second[::-1])[::-1]
 
 
-def closing_tokens(tokenizer: TextTokenizer) -> list[str]:
+@functools.lru_cache(maxsize=4)
+def closing_tokens(tokenizer: TextTokenizer) -> tuple[str, ...]:
     """Texts of all added tokens; one of them ends a turn in most templates."""
-    return [token.content for token in tokenizer.backend.get_added_tokens_decoder().values()]
+    return tuple(token.content for token in tokenizer.backend.get_added_tokens_decoder().values())
 
 
-def _without_tail(turn: str, closers: Sequence[str]) -> int:
+def _without_tail(turn: str, closers: tuple[str, ...]) -> int:
     """Length of a turn without the white space behind its end-of-turn token, if it has one."""
     bare = turn.rstrip()
-    return len(bare) if any(bare.endswith(closer) for closer in closers) else len(turn)
+    return len(bare) if bare.endswith(closers) else len(turn)
 
 
 def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
