@@ -157,7 +157,8 @@ def test_tokens_over_a_space_forbid_the_cut() -> None:
     assert isinstance(crossing, NoCut)
     assert "'a▁'" in crossing.reason
     assert rule_of("no_space").places == {"newline"}  # an unknown space may be fused with its neighbour
-    assert CROSSING.keys() == {"crossing", "no_space"}
+    assert isinstance(cut_rule(built("sp_gemma_runs")), NoCut)
+    assert CROSSING.keys() == {"crossing", "no_space", "sp_gemma_runs"}
 
 
 def test_the_start_of_a_text_is_treated_apart_only_there() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from vocabforge.corpus.tokenizer.cut_parts import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
-from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, fingerprint_of, structure_of
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog, doesn't it? I'll say so: they're 12345 of them.\n\n",
@@ -58,8 +58,10 @@ def _byte_level(
     return backend
 
 
-def _sentencepiece(form: str, *, fallback: bool = True, added: tuple[AddedToken, ...] = ()) -> Tokenizer:
-    """BPE over the whole text, as conversions from SentencePiece are: no pre-tokeniser splits."""
+def _sentencepiece(
+    form: str, *, fallback: bool = True, added: tuple[AddedToken, ...] = (), more: tuple[str, ...] = ()
+) -> Tokenizer:
+    """BPE over the whole text, as conversions from SentencePiece are: no pre-tokeniser splits; ``more`` are tokens."""
     teacher = Tokenizer(models.BPE())
     teacher.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     teacher.pre_tokenizer = pre_tokenizers.Split(Regex("▁*[^▁]+|▁+"), "isolated")
@@ -67,12 +69,17 @@ def _sentencepiece(form: str, *, fallback: bool = True, added: tuple[AddedToken,
     learned = json.loads(teacher.to_str())["model"]
     low = ["<unk>", "<s>", "</s>"]
     low += [f"<0x{byte:02X}>" for byte in range(256)] if fallback else []
-    rare = {"猫", "Ö", "½", "Q", "\n"}  # left out, so that bytes and <unk> occur
+    rare = {"猫", "Ö", "½", "Q", "\n"} - set(more)  # left out, so that bytes and <unk> occur
     tokens = [token for token in learned["vocab"] if not rare & set(token)]
-    vocab = {token: at for at, token in enumerate([*low, *dict.fromkeys(["▁", "▁▁", *tokens])])}
-    merges = [tuple(pair) for pair in learned["merges"] if "".join(pair) in vocab]
-    merges.append(("▁", "▁"))
-    merges = [pair for pair in dict.fromkeys(merges) if pair[0] in vocab and pair[1] in vocab]
+    vocab = {token: at for at, token in enumerate([*low, *dict.fromkeys(["▁", "▁▁", *more, *tokens])])}
+    # As conversions do: every division of a token is a merge, in the order in which the tokens were learnt.
+    results = dict.fromkeys(["▁▁", *("".join(pair) for pair in learned["merges"]), *more])
+    merges = [
+        (token[:at], token[at:])
+        for token in results
+        for at in range(1, len(token))
+        if token in vocab and token[:at] in vocab and token[at:] in vocab
+    ]
     backend = Tokenizer(
         models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=fallback)  # type: ignore[arg-type]
     )
@@ -262,6 +269,14 @@ REFUSED: dict[str, tuple[Callable[[], Tokenizer], str]] = {
 }
 CROSSING: dict[str, Callable[[], Tokenizer]] = {
     "crossing": lambda: _tiny("▁|a|b|a▁|\n|b\n", ("a", "▁"), ("b", "\n"), unk="a"),
+    # Gemma's runs of newlines and spaces and its HTML are added tokens; one is the beginning of another.
+    "sp_gemma_runs": lambda: _sentencepiece(
+        "gemma",
+        more=("\n", "\n\n", "\n\n\n", "▁▁▁", "s▁a"),
+        added=tuple(
+            AddedToken(token, normalized=False) for token in ("\n\n", "\n\n\n", "▁▁", "▁▁▁", "<b>", "<b>c")
+        ),
+    ),
     "no_space": lambda: _tiny("<unk>|a|\n", unk="<unk>"),  # <unk> may be fused over the unknown space
 }
 
@@ -275,13 +290,13 @@ def built(name: str) -> TextTokenizer:
 
 def wrapped(backend: Tokenizer) -> TextTokenizer:
     """A ``TextTokenizer`` around a backend that has no file."""
-    from vocabforge.corpus.tokenizer.tokenizer import fingerprint_of
-
+    whole = json.loads(backend.to_str())
     return TextTokenizer(
         backend=backend,
+        structure=structure_of(whole),
         source=Path("built-in-a-test/tokenizer.json"),
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
-        fingerprint=fingerprint_of(backend),
+        fingerprint=fingerprint_of(whole),
         bos_id=None,
         eos_ids=(),
         control_ids=(),

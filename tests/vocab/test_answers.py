@@ -97,7 +97,7 @@ def test_only_the_ends_of_an_answer_are_encoded_with_places(monkeypatch: pytest.
     monkeypatch.setattr(
         CutRule,
         "encode_with_starts",
-        lambda rule, text, begins: seen.append(text) or right(rule, text, begins),
+        lambda rule, texts, begins: seen.extend(texts) or right(rule, texts, begins),
     )
     monkeypatch.setattr(TextTokenizer, "encode_with_offsets", None)
     answer = "a few words " * 200

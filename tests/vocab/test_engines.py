@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 
@@ -10,15 +11,14 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from tests.corpus.test_cutting import TEXTS
-from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, SENTENCES, built
+from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, SENTENCES, built, wrapped
 from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.vocab.counts import engine_pieces
-from vocabforge.vocab.counts.engine_pieces import PiecesEngine
 from vocabforge.vocab.counts.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
 
 FAST = {
@@ -37,6 +37,7 @@ FAST = {
     *("added_plain", "added_nfc", "added_lstrip", "added_rstrip", "added_both", "added_word"),
     *("added_letter_lstrip", "added_spaces", "added_newline"),
 }
+KITOKEN = {"sp_prepend", "sp_first", "sp_always", "sp_gemma", "sp_gemma_runs"}
 SAMPLE = list(SENTENCES) * 20
 
 
@@ -91,34 +92,40 @@ def test_all_engines_count_alike(name: str) -> None:
     run()
 
 
-@pytest.mark.parametrize("name", [*PROVEN, *REFUSED])
+@pytest.mark.parametrize("name", [*PROVEN, *REFUSED, "sp_gemma_runs"])
 def test_the_fastest_proven_engine_is_chosen(name: str) -> None:
     pytest.importorskip("fastokens")
+    pytest.importorskip("kitoken")
     choice = choose_engine(built(name), SAMPLE)
-    assert choice.engine.name == ("fast" if name in FAST else "pieces" if name in PROVEN else "plain")
+    assert choice.engine.name == ("fast" if name in FAST else "kitoken" if name in KITOKEN else "plain"), (
+        choice.reasons
+    )
     assert f"engine {choice.engine.name} counts" in choice.reasons[-1] or name == "dropout"
     assert not any("DIFFER" in reason for reason in choice.reasons)
     if name in REFUSED:
         assert any(REFUSED[name][1] in reason for reason in choice.reasons)
 
 
-def test_without_fastokens_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastokens", None)
-    choice = choose_engine(built("qwen2"), SAMPLE)
-    assert choice.engine.name == "pieces"
-    assert "fastokens is not installed" in choice.reasons[0]
+@pytest.mark.parametrize(("package", "name"), [("fastokens", "qwen2"), ("kitoken", "sp_prepend")])
+def test_without_a_package_the_reason_says_so(
+    package: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    choice = choose_engine(built(name), SAMPLE)
+    assert choice.engine.name == "plain"
+    assert any(f"{package} is not installed" in reason for reason in choice.reasons)
 
 
 def test_an_engine_asked_for_by_name() -> None:
-    for name in ("plain", "pieces"):
+    for name in ("plain", "fast"):
         assert choose_engine(built("qwen2"), SAMPLE, only=name).engine.name == name
     with pytest.raises(UsageError, match="no counting engine") as wrong:
         choose_engine(built("qwen2"), SAMPLE, only="quick")
-    assert "fast, pieces, plain" in str(wrong.value)
+    assert "fast, kitoken, plain" in str(wrong.value)
     with pytest.raises(UsageError, match="BertNormalizer"):
         choose_engine(built("bert"), SAMPLE, only="fast")
-    with pytest.raises(UsageError, match="dropout"):
-        choose_engine(built("dropout"), SAMPLE, only="pieces")
+    with pytest.raises(UsageError, match="normalizer"):
+        choose_engine(built("dropout"), SAMPLE, only="kitoken")
 
 
 @pytest.mark.parametrize("method", ["rows", "count"])
@@ -131,7 +138,7 @@ def test_an_engine_that_errs_on_the_sample_is_not_used(method: str, monkeypatch:
 
     monkeypatch.setattr(FastEngine, method, wrong)
     choice = choose_engine(built("qwen2"), SAMPLE)
-    assert choice.engine.name == "pieces"
+    assert choice.engine.name == "plain"
     assert "DIFFER" in choice.reasons[0]
     with pytest.raises(UsageError, match="DIFFER"):
         choose_engine(built("qwen2"), SAMPLE, only="fast")
@@ -147,7 +154,6 @@ def test_cuts_that_err_on_the_sample_are_not_used() -> None:
         places=rule.places,
         margin=rule.margin,
         _cut=rule._cut,
-        _piece=rule._piece,
         _added=rule._added,
     )
     texts = ["word.\n" * 5_000]
@@ -157,20 +163,35 @@ def test_cuts_that_err_on_the_sample_are_not_used() -> None:
     np.testing.assert_array_equal(choice.engine.count(texts, [True]), expected(tokenizer, texts))
 
 
-def test_counts_are_the_same_whether_pieces_pay_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = built("sp_stripped")
-    rule = cut_rule(tokenizer)
-    assert isinstance(rule, CutRule)
-    for worth in (0.0, 0.9, 1e9):
-        monkeypatch.setattr(engine_pieces, "WORTH", worth)
-        engine = PiecesEngine(tokenizer, rule)
-        for texts in (SENTENCES[:3], SENTENCES[1:4]):
-            np.testing.assert_array_equal(engine.count(texts, [True] * 3), expected(tokenizer, texts))
+def test_kitoken_is_not_used_where_its_merges_would_differ() -> None:
+    pytest.importorskip("kitoken")
+    whole = json.loads(built("sp_prepend").backend.to_str())
+    merges = whole["model"]["merges"]
+    longest = max(merges, key=lambda pair: len("".join(pair)))
+    whole["model"]["merges"] = [pair for pair in merges if pair != longest]
+    with pytest.raises(UsageError, match="has no merge"):
+        choose_engine(wrapped(Tokenizer.from_str(json.dumps(whole))), SAMPLE, only="kitoken")
+
+
+def test_texts_of_which_kitoken_would_make_one_token_take_the_plain_path() -> None:
+    pytest.importorskip("kitoken")
+    whole = json.loads(built("sp_gemma").backend.to_str())
+    # "zq" merges first, so that "xzqy" is never reached from the ends.
+    letters = [letter for letter in ("x", "z", "q", "y") if letter not in whole["model"]["vocab"]]
+    for token in (*letters, "zq", "xz", "qy", "xzqy"):
+        whole["model"]["vocab"].setdefault(token, len(whole["model"]["vocab"]))
+    whole["model"]["merges"] += [["z", "q"], ["x", "z"], ["q", "y"], ["xz", "qy"]]
+    tokenizer = wrapped(Tokenizer.from_str(json.dumps(whole)))
+    texts = ["xzqy", " xzqy", "a xzqy", "xz qy", "so xzqyxzqy so"]
+    engine = choose_engine(tokenizer, SAMPLE, only="kitoken").engine
+    rows = [tokenizer.encode(text) for text in texts]
+    assert engine.rows(texts, [True] * len(texts)) == rows
+    assert len(rows[0]) > 1
 
 
 def test_long_words_and_long_texts() -> None:
     texts = ["x" * 3000 + " y", " ".join(["long" * 100] * 30), "a b\n" * 40_000, " " * 5000, "\n" * 5000]
-    for name in ("qwen2", "sp_prepend", "words"):
+    for name in ("qwen2", "sp_prepend", "sp_gemma_runs", "words"):
         tokenizer = built(name)
         right = expected(tokenizer, texts)
         for engine in engines_of(tokenizer, cut_rule(tokenizer)):

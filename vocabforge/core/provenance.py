@@ -72,7 +72,7 @@ def git_revision() -> str | None:
 def package_versions() -> Mapping[str, str]:
     """Versions of VocabForge, Python and the packages that results depend on, read once: it is slow."""
     found = {"vocabforge": __version__, "python": sys.version.split()[0]}
-    for name in ("torch", "transformers", "tokenizers", "fastokens", "accelerate"):
+    for name in ("torch", "transformers", "tokenizers", "fastokens", "kitoken", "accelerate"):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -55,7 +55,7 @@ class CountRequest(StrictModel):
     workers: Positive = option(1, "Counting processes on this machine.", "N")
     engine: str | None = option(
         None,
-        "fast, pieces or plain; by default the fastest that is proved equal to the tokenizers library.",
+        "fast, kitoken or plain; by default the fastest that is proved equal to the tokenizers library.",
         "NAME",
     )
     shard_mb: Positive = option(256, "Stored megabytes of a part: what a killed run loses at most.", "N")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,11 @@ from .cut_parts import (
     read_pre_tokenizer,
 )
 from .tokenizer import TextTokenizer
+
+
+def library_ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of texts by the tokenizers library, no special token added."""
+    return [row.ids for row in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,6 @@ class CutRule:
     places: frozenset[str]
     margin: int
     _cut: re.Pattern[str]
-    _piece: re.Pattern[str]
     _added: re.Pattern[str]
 
     def first(self, text: str, start: int = 0) -> int | None:
@@ -69,7 +73,7 @@ class CutRule:
 
     def around(self, text: str, at: int) -> tuple[int, int]:
         """A stretch from the last proven cut but one up to ``at``, or the start, to the first cut from ``at`` on."""
-        reach = 64
+        reach = 24
         while True:
             found = self._cut.finditer(text, max(1, at - reach), at + self.margin)
             cuts = [cut.start() for cut in found if cut.start() <= at]
@@ -78,10 +82,6 @@ class CutRule:
             reach *= 4
         stop = self.first(text, at)
         return cuts[-2] if len(cuts) > 1 else 0, len(text) if stop is None else stop
-
-    def pieces(self, text: str) -> list[str]:
-        """The text in pieces, cut at all places before a space or newline; joined they are the text."""
-        return self._piece.findall(text)
 
     def parts(self, text: str, size: int) -> list[str]:
         """The text in parts of about ``size`` characters, longer where nothing may be cut for a while."""
@@ -94,42 +94,59 @@ class CutRule:
             start = stop
         return [*parts, text[start:]]
 
-    def encode(self, texts: Sequence[str], begins: bool) -> list[list[int]]:
-        """Ids of texts, no special token added; ``begins`` is False for texts that stand behind a cut."""
+    def encode(
+        self,
+        texts: Sequence[str],
+        begins: bool,
+        ids_of: Callable[[Tokenizer, Sequence[str]], list[list[int]]] = library_ids,
+    ) -> list[list[int]]:
+        """Ids of texts, no special token added; ``begins`` is False for texts that stand behind a cut.
+
+        ``ids_of`` encodes as :attr:`backend` or :attr:`interior` does.
+        """
         if begins or self.interior is self.backend:
-            return _ids(self.backend, texts)
-        # Behind an added token a text begins anew: from the first one on, the backend is right.
-        starts = [found.start() if (found := self._added.search(text)) else len(text) for text in texts]
-        rows = _ids(self.interior, [text[:at] for text, at in zip(texts, starts)])
+            return ids_of(self.backend, texts)
+        starts = [self._late(text, begins) for text in texts]
+        rows = ids_of(self.interior, [text[:at] for text, at in zip(texts, starts)])
         late = [index for index, at in enumerate(starts) if at < len(texts[index])]
-        for index, ids in zip(late, _ids(self.backend, [texts[index][starts[index] :] for index in late])):
+        for index, ids in zip(late, ids_of(self.backend, [texts[index][starts[index] :] for index in late])):
             rows[index] = rows[index] + ids
         return rows
 
-    def encode_with_starts(self, text: str, begins: bool) -> list[tuple[int, int]]:
-        """(id, first character) of each token; see :meth:`encode`."""
-        late = 0
-        if not begins and self.interior is not self.backend:
-            late = found.start() if (found := self._added.search(text)) else len(text)
-        parts = ((self.interior, 0, text[:late]), (self.backend, late, text[late:]))
-        rows = [(at, backend.encode(part, add_special_tokens=False)) for backend, at, part in parts if part]
-        return [(token, at + start) for at, row in rows for token, (start, _) in zip(row.ids, row.offsets)]
+    def encode_with_starts(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[tuple[int, int]]]:
+        """(id, first character) of each token of each text; see :meth:`encode`."""
+        late = [self._late(text, begin) for text, begin in zip(texts, begins)]
+        early = [text[:at] for text, at in zip(texts, late)]
+        rest = [text[at:] for text, at in zip(texts, late)]
+        rows = zip(
+            self.interior.encode_batch(early, add_special_tokens=False),
+            self.backend.encode_batch(rest, add_special_tokens=False),
+            late,
+        )
+        return [
+            [(token, start) for token, (start, _) in zip(first.ids, first.offsets)]
+            + [(token, at + start) for token, (start, _) in zip(second.ids, second.offsets)]
+            for first, second, at in rows
+        ]
 
-
-def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    return [row.ids for row in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def _late(self, text: str, begins: bool) -> int:
+        """Where the backend is right: behind an added token a text begins anew."""
+        if begins or self.interior is self.backend:
+            return 0
+        found = self._added.search(text)
+        return len(text) if found is None else found.start()
 
 
 def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
     """Where texts of this tokenizer may be cut, derived from its ``tokenizer.json`` alone."""
     backend = tokenizer.backend
-    whole = json.loads(backend.to_str())
+    whole = tokenizer.structure
     try:
         normal = read_normalizer(whole["normalizer"])
         splits = read_pre_tokenizer(whole["pre_tokenizer"], normal)
         restarts = normal.restarts or _adds_prefix(splits, whole)
         normal = replace(normal, restarts=restarts)
-        kinds, avoid = _model_kinds(whole["model"], normal, splits)
+        kinds, avoid = _model_kinds(whole["model"], backend, normal, splits)
         normalized = backend.normalizer.normalize_str if backend.normalizer is not None else None
         kinds, banned = read_added(whole["added_tokens"], normal, kinds, normalized)
         places = join_places(normal, splits, kinds, banned + avoid)
@@ -140,22 +157,16 @@ def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
     return _rule(backend, whole, places, restarts)
 
 
-def _rule(backend: Tokenizer, whole: dict[str, Any], places: Places, restarts: bool) -> CutRule:
+def _rule(backend: Tokenizer, whole: Mapping[str, Any], places: Places, restarts: bool) -> CutRule:
     contents = sorted((token["content"] for token in whole["added_tokens"]), key=len, reverse=True)
-    cut, white = (
-        places.pattern({SPACE, NEWLINE}),
-        "".join(letter for kind, letter in ((SPACE, " "), (NEWLINE, r"\n")) if kind in places.kinds),
-    )
     return CutRule(
         backend=backend,
-        interior=Tokenizer.from_str(json.dumps(_interior(whole))) if restarts else backend,
+        interior=Tokenizer.from_str(json.dumps(interior_form(json.loads(backend.to_str()))))
+        if restarts
+        else backend,
         places=places.kinds,
         margin=2,
         _cut=re.compile(places.pattern()),
-        # A run of white space that is no cut joins what stands around it.
-        _piece=re.compile(
-            rf"[{white}]*[^{white}]+(?:(?!{cut})[{white}]+[^{white}]+)*(?:(?!{cut})[{white}]+\Z)?|[{white}]+"
-        ),
         # No alternative at all never matches.
         _added=re.compile("|".join(map(re.escape, contents)) or r"(?!)"),
     )
@@ -169,7 +180,7 @@ def _adds_prefix(splits: Splits, whole: Mapping[str, Any]) -> bool:
     )
 
 
-def _interior(whole: dict[str, Any]) -> dict[str, Any]:
+def interior_form(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The tokenizer's JSON without what is done at the start of a text."""
     steps = []
     for step in flat(whole["normalizer"], "normalizers"):
@@ -182,7 +193,9 @@ def _interior(whole: dict[str, Any]) -> dict[str, Any]:
     return edited
 
 
-def _model_kinds(model: Mapping[str, Any], normal: Normal, splits: Splits) -> tuple[frozenset[str], str]:
+def _model_kinds(
+    model: Mapping[str, Any], backend: Tokenizer, normal: Normal, splits: Splits
+) -> tuple[frozenset[str], str]:
     """(kinds of places the model allows, characters that must not stand left of them)."""
     if model.get("dropout"):
         raise NotProven("a BPE model with dropout")
@@ -195,16 +208,17 @@ def _model_kinds(model: Mapping[str, Any], normal: Normal, splits: Splits) -> tu
             raise NotProven(f"the model's {name} on unsplit text")
     if any(step["type"] in ("Nmt", "BertNormalizer") for step in normal.steps):
         raise NotProven("a normalizer that turns newlines into spaces, on unsplit text")
-    if not _keeps_all(model, splits.unsplit):
+    vocab = backend.get_vocab(with_added_tokens=False)
+    if not _keeps_all(model, vocab, splits.unsplit):
         raise NotProven("a BPE model that drops unknown characters of unsplit text")
     if len(normal.images) != 1 and not ("▁" in normal.images and splits.unsplit.get(" ") == "▁"):
         raise NotProven(f"the normalizer, which turns a space into {sorted(normal.images)}")
     space = next(iter(normal.images - {"▁"}), "▁")
     space = splits.unsplit.get(space, space)
-    newline = _newline_symbol(model, splits.unsplit)
+    newline = _newline_symbol(model, vocab, splits.unsplit)
     kinds, problems = set(), []
     for kind, symbol in ((SPACE, space), (NEWLINE, newline)):
-        crossing = _crossing(model["vocab"], symbol)
+        crossing = _crossing(vocab, symbol)
         if crossing is None:
             kinds.add(kind)
         else:
@@ -215,27 +229,28 @@ def _model_kinds(model: Mapping[str, Any], normal: Normal, splits: Splits) -> tu
     return frozenset(kinds), "" if splits.unsplit.get(" ") == "Ġ" else space.strip()
 
 
-def _keeps_all(model: Mapping[str, Any], unsplit: Mapping[str, str]) -> bool:
+def _keeps_all(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mapping[str, str]) -> bool:
     """Whether every character becomes a symbol; one that vanished would bring its neighbours together."""
-    if model["unk_token"] is not None or _all_bytes(model):
+    if model["unk_token"] is not None or all_bytes(model, vocab):
         return True
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return unsplit.get(" ") == "Ġ" and all(letter in model["vocab"] for letter in alphabet)
+    return unsplit.get(" ") == "Ġ" and all(letter in vocab for letter in alphabet)
 
 
-def _all_bytes(model: Mapping[str, Any]) -> bool:
-    return bool(model["byte_fallback"]) and all(f"<0x{byte:02X}>" in model["vocab"] for byte in range(256))
+def all_bytes(model: Mapping[str, Any], vocab: Collection[str]) -> bool:
+    """Whether a BPE model falls back to bytes and has all of them, so that nothing is unknown."""
+    return bool(model["byte_fallback"]) and all(f"<0x{byte:02X}>" in vocab for byte in range(256))
 
 
-def _newline_symbol(model: Mapping[str, Any], unsplit: Mapping[str, str]) -> str:
+def _newline_symbol(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mapping[str, str]) -> str:
     """What a newline is when merging starts; "" if it may be fused with unknown characters."""
     newline = unsplit.get("\n", "\n")
-    if newline in model["vocab"]:
+    if newline in vocab:
         return newline
-    return "<0x0A>" if _all_bytes(model) and newline == "\n" else ""
+    return "<0x0A>" if all_bytes(model, vocab) and newline == "\n" else ""
 
 
-def _crossing(vocab: Mapping[str, int], symbol: str) -> str | None:
+def _crossing(vocab: Collection[str], symbol: str) -> str | None:
     """Why merges may cross a place before ``symbol``, None if they cannot."""
     if symbol not in vocab:
         return f"the vocabulary, which lacks {symbol or 'the newline'!r}"

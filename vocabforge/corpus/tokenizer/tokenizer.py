@@ -42,13 +42,12 @@ def check_fingerprint(
         )
 
 
-def fingerprint_of(backend: Tokenizer) -> str:
-    """Hex SHA-256 over the JSON of what decides ids: normaliser, pre-tokeniser, model, added tokens.
+def fingerprint_of(whole: Mapping[str, Any]) -> str:
+    """Hex SHA-256 over what of a ``tokenizer.json`` decides ids: normaliser, pre-tokeniser, model, added tokens.
 
     Truncation, padding, decoder, post-processor and offset flags are left out: tools that save a tokenizer
     again write them differently, and no id of a text depends on them.
     """
-    whole = json.loads(backend.to_str())
     added_keys = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
     body = {
         "normalizer": whole.get("normalizer"),
@@ -60,6 +59,12 @@ def fingerprint_of(backend: Tokenizer) -> str:
     }
     text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def structure_of(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``tokenizer.json`` without the vocabulary and the merges, which are nearly all of it."""
+    model = {key: value for key, value in whole["model"].items() if key not in ("vocab", "merges")}
+    return {**whole, "model": model}
 
 
 def _without(value: Any, key: str) -> Any:
@@ -79,6 +84,7 @@ class TextTokenizer:
 
     Attributes:
         backend: the ``tokenizers`` object, without truncation and padding.
+        structure: its JSON, see :func:`structure_of`.
         vocab_size: highest token id + 1 (a model's embedding may have more, padded rows).
         eos_ids: end tokens: the tokenizer's, and ``generation_config.json``'s (else ``config.json``'s).
         control_ids: special added tokens that the chat template writes.
@@ -88,6 +94,7 @@ class TextTokenizer:
     """
 
     backend: Tokenizer
+    structure: Mapping[str, Any]
     source: Path
     vocab_size: int
     fingerprint: str
@@ -178,6 +185,7 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     backend = load_backend(file)
     beside = read_side_files(file.parent)
     special = special_texts(beside)
+    whole = json.loads(backend.to_str())
     vocab = backend.get_vocab(with_added_tokens=True)
     if not vocab:
         raise DataError("the tokenizer has no tokens", source=file, remedy="fetch or make it again")
@@ -190,9 +198,10 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     prefix = prefix_ids_of(backend, beside["tokenizer_config.json"], vocab.get(special.get("bos_token", "")))
     return TextTokenizer(
         backend=backend,
+        structure=structure_of(whole),
         source=file,
         vocab_size=max(vocab.values()) + 1,
-        fingerprint=fingerprint_of(backend),
+        fingerprint=fingerprint_of(whole),
         bos_id=vocab.get(special["bos_token"]) if "bos_token" in special else (prefix or (None,))[0],
         eos_ids=eos_ids_of(backend, beside, vocab),
         control_ids=tuple(token_id for token_id, token in written if token.special),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
 
 from ...core.errors import UsageError
 from ...core.registry import resolve
@@ -23,7 +23,7 @@ from ...corpus.tokenizer.cut_parts import (
     TEKKEN,
     flat,
 )
-from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
+from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule, library_ids
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .table import Counts
 
@@ -66,7 +66,7 @@ def count_rows(rows: Sequence[Sequence[int]], vocab_size: int) -> Counts:
 # Fastest first. Each is made by ``make(tokenizer, rule, sample)``.
 ENGINES: dict[str, str] = {
     "fast": "vocabforge.vocab.counts.engines:make_fast",
-    "pieces": "vocabforge.vocab.counts.engine_pieces:make",
+    "kitoken": "vocabforge.vocab.counts.engine_kitoken:make",
     "plain": "vocabforge.vocab.counts.engines:make_plain",
 }
 SAMPLE = 400_000  # characters that are encoded twice before an engine is trusted
@@ -170,7 +170,7 @@ def _check(engine: CountEngine, rule: CutRule | NoCut, texts: list[str], referen
     """
     whole = [True] * len(texts)
     tries = [(texts, whole)]
-    if not isinstance(engine, PlainEngine):
+    if engine.name != PlainEngine.name:
         for text, right, got in zip(texts, reference, engine.rows(texts, whole)):
             _same(right, got, text, "")
     if isinstance(rule, CutRule):
@@ -181,7 +181,7 @@ def _check(engine: CountEngine, rule: CutRule | NoCut, texts: list[str], referen
         for text, right, some in zip(texts, reference, cut):
             _same(right, [i for _ in some for i in next(rows)], text, " in parts")
         tries.append((parts, begins))
-    for some_texts, flags in tries if not isinstance(engine, PlainEngine) else ():
+    for some_texts, flags in tries if engine.name != PlainEngine.name else ():
         counts = engine.count(some_texts, flags)
         if not np.array_equal(counts, count_rows(reference, len(counts))):
             raise NotSuited("ITS COUNTS DIFFER from those of the tokenizers library on the sample")
@@ -215,14 +215,17 @@ class PlainEngine:
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
         """Ids of each text."""
-        if all(begins) or not isinstance(self._rule, CutRule):
-            return self._tokenizer.encode_batch(texts)
+        if not isinstance(self._rule, CutRule):
+            return self._ids(self._tokenizer.backend, texts)
         rows: list[list[int]] = [[] for _ in texts]
         for wanted in (True, False):
             chosen = [at for at, begin in enumerate(begins) if bool(begin) is wanted]
-            for at, ids in zip(chosen, self._rule.encode([texts[at] for at in chosen], wanted)):
+            for at, ids in zip(chosen, self._rule.encode([texts[at] for at in chosen], wanted, self._ids)):
                 rows[at] = ids
         return rows
+
+    def _ids(self, backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        return library_ids(backend, texts)
 
 
 def make_plain(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> PlainEngine:
@@ -276,28 +279,27 @@ def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[
     Raises:
         NotSuited: fastokens is not installed, or the tokenizer's structure is not on the list.
     """
-    whole = json.loads(tokenizer.backend.to_str())
-    if (reason := unproven(whole)) is not None:
+    if (reason := unproven(tokenizer)) is not None:
         raise NotSuited(f"fastokens is not known to be exact for {reason}")
     try:
         import fastokens
     except ImportError as error:
         raise NotSuited("fastokens is not installed (pip install fastokens)") from error
-    bare = {**whole, "truncation": None, "padding": None, "post_processor": None, "decoder": None}
     try:
-        native = fastokens.Tokenizer.from_json_str(json.dumps(bare, ensure_ascii=False))
+        native = fastokens.Tokenizer.from_json_str(tokenizer.backend.to_str())
     except Exception as error:  # whatever the package raises, the plain path is there
         raise NotSuited(f"fastokens refuses the tokenizer: {error}") from error
     return FastEngine(tokenizer, rule, native)
 
 
-def unproven(whole: Mapping[str, Any]) -> str | None:
-    """What in a ``tokenizer.json`` is not on the list of structures on which fastokens is exact; else None.
+def unproven(tokenizer: TextTokenizer) -> str | None:
+    """What in a tokenizer is not on the list of structures on which fastokens is exact; else None.
 
     On the list: no normaliser or NFC; GPT-2's ByteLevel, alone or behind a Digits that splits single digits, or one of
     :data:`KNOWN_PATTERNS` and ByteLevel; a BPE model over all 256 bytes. A Split with GPT-2's pattern is not: the two
     disagree about U+180E.
     """
+    whole = tokenizer.structure
     for step in flat(whole["normalizer"], "normalizers"):
         if step["type"] != "NFC":
             return f"the normalizer {step['type']}"
@@ -309,7 +311,7 @@ def unproven(whole: Mapping[str, Any]) -> str | None:
     for name in _MODEL_OPTIONS:
         if model.get(name):
             return f"a BPE model with {name}"
-    if not all(letter in model["vocab"] for letter in _letters()):
+    if any(tokenizer.backend.model.token_to_id(letter) is None for letter in _letters()):
         return "a BPE model that lacks bytes"
     return None
 

@@ -20,7 +20,8 @@ from .tally import CountOptions
 
 _UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
 _FILE_BYTES = 4096  # opening a file costs about as much as reading this
-_SMALL_BYTES = 1 << 20  # below, the plain engine is done before a faster one is loaded
+# Stored bytes below which the plain engine is done before a faster one is loaded: at least, and for each token.
+_SMALL_BYTES, _SMALL_BYTES_A_TOKEN = 1 << 20, 32
 _SAMPLE_SHARDS = 8
 _SAMPLE_CHARACTERS = 96 << 10
 
@@ -143,10 +144,9 @@ def _choose(
     tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions, rule: CutRule | NoCut
 ) -> EngineChoice:
     only = options.engine
-    if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < _SMALL_BYTES:
-        reason = (
-            f"engine plain counts: for less than {_SMALL_BYTES >> 20} MiB no faster one is worth its start"
-        )
+    small = max(_SMALL_BYTES, _SMALL_BYTES_A_TOKEN * tokenizer.vocab_size)
+    if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < small:
+        reason = f"engine plain counts: for less than {small / 1e6:.1f} MB no faster one is worth its start"
         say(reason)
         return EngineChoice(PlainEngine(tokenizer, rule), [reason], rule)
     sample: list[str] = []

@@ -17,11 +17,14 @@ from ...corpus.tokenizer.cuts import CutRule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .answers import read_answers
 from .engines import CountEngine, count_rows
-from .table import CountMode, Counts, Tally
+from .table import CountMode, Tally
 
 _BATCH_DOCUMENTS = 8192
 _BATCH_CHARACTERS = 4 << 20
+_CHAT_CHARACTERS = 1 << 18
 SHARD_BYTES = 256 << 20
+_Read = tuple[list[str], list[bool], list[int], list[Document]]
+"""Texts to count, whether each begins a text, ids that count beside them, and the documents that all this is of."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +91,16 @@ class TokenCounter:
         on_batch: Callable[[int], None] | None = None,
     ) -> None:
         """Count documents, in batches of bounded size; ``on_batch`` is called with each batch's tokens."""
-        batches = batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)
-        for batch in prefetched(batches):
-            if self._mode == "assistant":
-                counts, batch = self._answers(batch, problems)
-            else:
-                texts = [document.plain_text() for document in batch]
-                counts = self._engine.count(texts, [document.begins for document in batch])
+        assistant = self._mode == "assistant"
+        read = self._answers if assistant else self._texts
+        characters = _CHAT_CHARACTERS if assistant else _BATCH_CHARACTERS
+        batches = batched(documents, number=_BATCH_DOCUMENTS, characters=characters)
+        # Conversations are rendered in Python while the engine, which needs no interpreter, counts those before.
+        for texts, begins, ids, counted in prefetched(read(batch, problems) for batch in batches):
+            counts = self._engine.count(texts, begins) + count_rows([ids], len(self._counts))
             self._counts += counts
-            self._documents += sum(document.begins for document in batch)
-            self._bytes += sum(self._size(document) for document in batch)
+            self._documents += sum(document.begins for document in counted)
+            self._bytes += sum(self._size(document) for document in counted)
             if on_batch is not None:
                 on_batch(int(counts.sum()))
 
@@ -107,27 +110,31 @@ class TokenCounter:
             return sum(_utf8(str(turn["content"])) for turn in turns)
         return _utf8(document.plain_text())
 
-    def _answers(self, batch: list[Document], problems: Problems) -> tuple[Counts, list[Document]]:
-        """Counts of a batch's answers: (V,), and the conversations that have some."""
+    def _texts(self, batch: list[Document], problems: Problems) -> _Read:
+        return (
+            [document.plain_text() for document in batch],
+            [document.begins for document in batch],
+            [],
+            batch,
+        )
+
+    def _answers(self, batch: list[Document], problems: Problems) -> _Read:
+        talks = [document for document in batch if document.messages is not None]
+        answers = read_answers(self._tokenizer, self._cut, [document.messages or () for document in talks])
         ids: list[int] = []
         texts: list[str] = []
         counted = []
         for document in batch:
-            if document.messages is None:
-                if document.begins:
-                    problems.add(
-                        "plain text has no assistant's turns to count", document.source, document.line
-                    )
-                continue
-            try:
-                some, between = read_answers(self._tokenizer, self._cut, document.messages)
-            except DataError as error:
-                problems.take(error, document.source, document.line)
-                continue
-            ids += some
-            texts += between
-            counted.append(document)
-        return self._engine.count(texts, [False] * len(texts)) + count_rows([ids], len(self._counts)), counted
+            found = next(answers) if document.messages is not None else None
+            if isinstance(found, DataError):
+                problems.take(found, document.source, document.line)
+            elif found is not None:
+                ids += found[0]
+                texts += found[1]
+                counted.append(document)
+            elif document.begins:
+                problems.add("plain text has no assistant's turns to count", document.source, document.line)
+        return texts, [False] * len(texts), ids, counted
 
 
 def _utf8(text: str) -> int:
