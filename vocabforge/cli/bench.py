@@ -105,6 +105,18 @@ def few_rows_shown(result: dict[str, Any]) -> list[DataTable | str]:
     return [DataTable(title, names, rows), "in single rows: ours over the faster of both at one row."]
 
 
+def memory_shown(result: dict[str, Any]) -> list[DataTable | str]:
+    rows = [
+        [name, f"{row['peak_mb']:,.0f}", f"{row['seconds']:,.1f}"] for name, row in result["commands"].items()
+    ]
+    title = f"V = {result['vocab']:,}, d = {result['hidden']}, {result['chats']:,} chats"
+    return [
+        DataTable(title, ("command<", "peak, MB", "seconds"), rows),
+        f"peak: highest resident memory of the process. One embedding of V rows takes {result['table_mb']:,.0f} MB in "
+        f"fp32, the logits of one position {result['row_mb']:.1f} MB.",
+    ]
+
+
 # benchmark -> tables and remarks of its result
 SHOWN = {
     "count-freq": counting_shown,
@@ -112,6 +124,7 @@ SHOWN = {
     "draft-heads": heads_shown,
     "few-rows": few_rows_shown,
     "kernels": kernels_shown,
+    "memory": memory_shown,
     "training": training_shown,
 }
 
@@ -127,6 +140,7 @@ BENCHMARKS: dict[str, str] = {
     "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
     "few-rows": "vocabforge.bench.few_rows:bench_few_rows",
     "kernels": "vocabforge.bench.kernels.run:bench_kernels",
+    "memory": "vocabforge.bench.memory:bench_memory",
     "training": "vocabforge.bench.training:bench_training",
 }
 
@@ -138,6 +152,7 @@ _SETTINGS = (
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
     "compile, tune_prompts. draft-heads: keys of the recipe. "
+    "memory: vocab (V), hidden (d), length, chats. "
     "kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, small), rows, ops, backend, "
     "measure and budget (seconds of one measurement, of everything)."
 )
@@ -186,7 +201,10 @@ class BenchRequest(StrictModel):
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="Which benchmark: count-freq, training, decoding, draft-heads or kernels.")
+        str,
+        typer.Argument(
+            help="Which benchmark: count-freq, training, decoding, draft-heads, kernels or memory."
+        ),
     ],
     asked: BenchRequest,
     as_json: JsonOption = False,
@@ -203,6 +221,8 @@ def bench(
     same command again goes on where it stopped.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.
+    **memory** runs the commands from count-freq to eval on a tiny target with a large vocabulary, all made here, and
+    shows the highest memory of each.
 
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
