@@ -68,7 +68,7 @@ def bench_memory(settings: Sequence[str], *, repeats: int = 1) -> dict[str, Any]
 
     Returns:
         plain JSON: the settings, ``table_mb`` (an embedding of V rows in fp32), ``row_mb`` (a row of logits in fp32),
-        and ``commands``: by name ``peak_mb`` (highest resident memory, of ``repeats`` the highest), ``seconds``. The
+        and ``commands``: by name ``peak_mb`` (highest resident memory), ``seconds``, of ``repeats`` the highest. The
         first is a process that does nothing but load torch and transformers.
 
     Raises:
@@ -76,23 +76,22 @@ def bench_memory(settings: Sequence[str], *, repeats: int = 1) -> dict[str, Any]
         VocabForgeError: a command failed.
     """
     config = parse_config(MemoryBenchConfig, apply_overrides({}, settings), source="the command line")
-    with tempfile.TemporaryDirectory() as folder:
-        commands = _commands(Path(folder), config)
-        _make_inputs(Path(folder), config)
-        rows: dict[str, dict[str, float]] = {}
-        with ProgressBar("benchmark", repeats * len(commands), "runs") as bar:
-            for name, words in commands.items():
-                runs = []
-                for at in range(repeats):
-                    again = ["--overwrite"] if at and words else []
-                    runs.append(_in_a_process(name, [*words, *again], Path(folder)))
-                    bar.update(1, note=f"{name}: {runs[-1]['peak_mb']:,.0f} MB")
-                rows[name] = {"peak_mb": max(run["peak_mb"] for run in runs), "seconds": runs[0]["seconds"]}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in _commands(Path(), config)}
+    with ProgressBar("benchmark", repeats * len(runs), "runs") as bar:
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                _make_inputs(Path(folder), config)
+                for name, words in _commands(Path(folder), config).items():
+                    runs[name].append(_in_a_process(name, words, Path(folder)))
+                    bar.update(1, note=f"{name}: {runs[name][-1]['peak_mb']:,.0f} MB")
     return {
         **config.model_dump(),
         "table_mb": config.vocab * config.hidden * 4 / 1e6,
         "row_mb": config.vocab * 4 / 1e6,
-        "commands": rows,
+        "commands": {
+            name: {key: max(run[key] for run in found) for key in ("peak_mb", "seconds")}
+            for name, found in runs.items()
+        },
     }
 
 
@@ -102,7 +101,7 @@ def _commands(folder: Path, config: MemoryBenchConfig) -> dict[str, list[str]]:
         folder / name for name in ("target", "chats.jsonl", "data", "run/drafter")
     )
     made = {
-        IDLE: [],
+        IDLE: "",
         "count-freq": f"count-freq --tokenizer {target} --input {chats} --output {folder / 'counts'}",
         "count-freq --mode assistant": f"count-freq --tokenizer {target} --input {chats} --mode assistant "
         f"--output {folder / 'answers'}",
@@ -116,7 +115,7 @@ def _commands(folder: Path, config: MemoryBenchConfig) -> dict[str, list[str]]:
         "eval": f"eval --target {target} --drafter {drafter} --benchmark {folder / 'questions.jsonl'} "
         f"--max-new-tokens 8 --warmup 0 --output {folder / 'eval'}",
     }
-    return {name: words.split() if words else [] for name, words in made.items()}
+    return {name: words.split() for name, words in made.items()}
 
 
 def _in_a_process(name: str, words: Sequence[str], folder: Path) -> dict[str, float]:

@@ -26,7 +26,7 @@ def read_answers(
     """What the assistant wrote in each conversation, or why ``render_with_mask`` refuses it."""
     found = [_rendered(tokenizer, talk) for talk in talks]
     chats = [chat for chat in found if isinstance(chat, RenderedChat)]
-    apart = iter([None] * len(chats) if rule is None else _apart(rule, chats))
+    apart: Iterator[Answers | None] = iter([None] * len(chats)) if rule is None else _apart(rule, chats)
     for talk, chat in zip(talks, found):
         if isinstance(chat, DataError):
             yield chat

@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from ...corpus.tokenizer.cut_parts import flat
-from ...corpus.tokenizer.cuts import CutRule, NoCut, all_bytes, interior_form
+from ...corpus.tokenizer.cuts import CutRule, NoCut, all_bytes, interior_form, library_ids
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .engines import NotSuited, PlainEngine
 
@@ -48,19 +49,18 @@ class KitokenEngine(PlainEngine):
         self._pool = ThreadPoolExecutor(self._threads)
 
     def _ids(self, backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-        native, rows = self._natives[id(backend)], [[] for _ in texts]
-        odd = [at for at, text in enumerate(texts) if self._odd.search(text)]
-        left = sorted(set(range(len(texts))) - set(odd))
-        shares = [left[at :: self._threads] for at in range(self._threads)]
-        done = self._pool.map(
-            lambda share: native.encode_all([texts[at] for at in share], True), filter(None, shares)
-        )
-        for share, found in zip(filter(None, shares), done):
-            for at, ids in zip(share, found):
-                rows[at] = ids
-        for at, ids in zip(odd, super()._ids(backend, [texts[at] for at in odd])):
-            rows[at] = ids
-        return rows
+        native = self._natives[id(backend)]
+
+        def encoded(some: Sequence[str]) -> list[list[int]]:
+            rows = native.encode_all(list(some), True)
+            for at, text in enumerate(some):
+                if self._odd.search(text):
+                    rows[at] = library_ids(backend, [text])[0]
+            return rows
+
+        size = max(1, len(texts) // (4 * self._threads))
+        shares = (texts[at : at + size] for at in range(0, len(texts), size))
+        return list(chain.from_iterable(self._pool.map(encoded, shares)))
 
 
 def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> KitokenEngine:
@@ -80,10 +80,11 @@ def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str])
     forms = {id(tokenizer.backend): whole}
     if isinstance(rule, CutRule) and rule.interior is not rule.backend:
         forms[id(rule.interior)] = interior_form(whole)
-    natives = {
-        key: kitoken.Kitoken.from_tokenizers(json.dumps(_simplified(form)).encode())
-        for key, form in forms.items()
-    }
+    simple = {key: json.dumps(_simplified(form)).encode() for key, form in forms.items()}
+    try:
+        natives = {key: kitoken.Kitoken.from_tokenizers(form) for key, form in simple.items()}
+    except Exception as error:  # whatever the package raises, the plain path is there
+        raise NotSuited(f"kitoken refuses the tokenizer: {error}") from error
     return KitokenEngine(tokenizer, rule, natives, odd)
 
 

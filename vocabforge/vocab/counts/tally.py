@@ -21,7 +21,6 @@ from .table import CountMode, Tally
 
 _BATCH_DOCUMENTS = 8192
 _BATCH_CHARACTERS = 4 << 20
-_CHAT_CHARACTERS = 1 << 18
 SHARD_BYTES = 256 << 20
 _Read = tuple[list[str], list[bool], list[int], list[Document]]
 """Texts to count, whether each begins a text, ids that count beside them, and the documents that all this is of."""
@@ -91,12 +90,9 @@ class TokenCounter:
         on_batch: Callable[[int], None] | None = None,
     ) -> None:
         """Count documents, in batches of bounded size; ``on_batch`` is called with each batch's tokens."""
-        assistant = self._mode == "assistant"
-        read = self._answers if assistant else self._texts
-        characters = _CHAT_CHARACTERS if assistant else _BATCH_CHARACTERS
-        batches = batched(documents, number=_BATCH_DOCUMENTS, characters=characters)
-        # Conversations are rendered in Python while the engine, which needs no interpreter, counts those before.
-        for texts, begins, ids, counted in prefetched(read(batch, problems) for batch in batches):
+        read = self._answers if self._mode == "assistant" else self._texts
+        for batch in prefetched(batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)):
+            texts, begins, ids, counted = read(batch, problems)
             counts = self._engine.count(texts, begins) + count_rows([ids], len(self._counts))
             self._counts += counts
             self._documents += sum(document.begins for document in counted)
