@@ -121,7 +121,7 @@ def choose_engine(
     rule = cut_rule(tokenizer) if rule is None else rule
     texts = _bounded(sample)
     reference = tokenizer.encode_batch(texts)
-    reasons: list[str] = []
+    reasons = [f"texts are encoded whole: {rule.reason}"] if isinstance(rule, NoCut) else []
     for name in ENGINES if only is None else (only,):
         try:
             # Asked for by name, an engine need not be quick on this sample, only right.
