@@ -203,7 +203,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: count-freq, training, decoding, draft-heads, kernels or memory."
+            help="Which benchmark: count-freq, training, decoding, draft-heads, few-rows, kernels or memory."
         ),
     ],
     asked: BenchRequest,
