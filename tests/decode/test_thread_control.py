@@ -63,10 +63,11 @@ def test_only_decoders_on_a_cpu_choose_and_only_where_nothing_is_fixed(
 ) -> None:
     decoder = Decoder(pair.lean)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert not choose_threads([decoder], None)
+    assert not choose_threads([decoder], None, sampled=False)
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    assert not choose_threads([decoder], compile_passes())
+    assert not choose_threads([decoder], compile_passes(), sampled=False)
+    assert not choose_threads([decoder], None, sampled=True)
     assert isinstance(decoder.control, FixedControl)
-    assert choose_threads([object(), decoder], None)  # a server's generator, too
+    assert choose_threads([object(), decoder], None, sampled=False)  # a server's generator, too
     assert isinstance(decoder.control, ThreadControl)

@@ -246,7 +246,7 @@ def evaluate(
         models=models,
         device_map=passes.device_map,
     )
-    chosen = choose_threads([method.generator for method in made], wrap)
+    chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
     provenance = provenance_of(recipe, made, text_tokenizer, wrap, device, chosen=chosen)
     handling = OutputOptions(
         overwrite=ending.overwrite,

@@ -65,7 +65,7 @@ def generate(
         device_map=passes.device_map,
     )
     method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
-    choose_threads([method.generator], wrap)
+    choose_threads([method.generator], wrap, sampled=sampled)
     asked = _Asked(load_tokenizer(request.tokenizer or request.target), request.prompt, request.prompt_format)
     result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
     if as_json:

@@ -38,14 +38,16 @@ class ThreadControl:
         self.control.observe(replace(cycle, seconds=seconds))
 
 
-def choose_threads(decoders: Iterable[object], wrap: Wrap | None) -> bool:
+def choose_threads(decoders: Iterable[object], wrap: Wrap | None, *, sampled: bool) -> bool:
     """Let each decoder on a CPU choose its own number of threads, unless the user has fixed it; whether one does.
 
     Args:
         wrap: of their passes. Compiled ones hold for one number of threads, which stays.
+        sampled: the temperature is above 0. The number stays: it may decide the last bits, and a seed's output must not
+            depend on a clock.
     """
     chosen = False
-    if user_threads() or wrap is not None:
+    if user_threads() or wrap is not None or sampled:
         return chosen
     for decoder in decoders:
         if isinstance(decoder, Decoder) and decoder.target.device.type == "cpu":
