@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 
-BURST_UNITS, BURST_S = 2, 0.1  # units and seconds of one burst, at least; its first unit does not count
+BURST_UNITS, BURST_S = 2, 0.05  # units and seconds of one burst, at least; its first unit does not count
 DROPPED = 4.0  # a count that takes this many times the seconds is dropped within its burst
-DECIDED = 1.5  # a count that is better or worse by this factor needs no second burst
+DECIDED = 1.25  # a count that is better or worse by this factor needs no second burst
 MORE, FEWER = (
     0.96,
     1.02,
