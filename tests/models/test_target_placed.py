@@ -23,7 +23,7 @@ from vocabforge.models.backends import load_decoding_target
 from vocabforge.models.target.documents import DocumentSpan, document_spans, plan_passes
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget, check_row_length
-from vocabforge.models.target.load import dtype_of
+from vocabforge.models.target.load import decoding_dtype, dtype_of, multiplies_bf16
 
 CPU = torch.device("cpu")
 
@@ -202,6 +202,20 @@ def test_dtypes(tmp_path: Path) -> None:
     assert dtype_of(folder, "auto", torch.device("cuda")) == torch.bfloat16
     with pytest.raises(UsageError, match="no such dtype"):
         HFTarget.load(folder, dtype="int8")
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", None])
+def test_dtype_of_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str | None) -> None:
+    """``auto`` follows the checkpoint where the processor says that it computes in bf16; a name is taken as it is."""
+    half, full = (tiny_target(tmp_path / name, dtype=name) for name in ("bfloat16", "float32"))
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags : fpu avx2 {flag or 'avx512f'} sse2")
+    assert multiplies_bf16() == (flag is not None)
+    monkeypatch.undo()
+    monkeypatch.setattr("vocabforge.models.target.load.multiplies_bf16", lambda: flag is not None)
+    assert decoding_dtype(half, "auto", CPU) == ("bfloat16" if flag else "float32")
+    assert decoding_dtype(full, "auto", CPU) == "float32"
+    assert decoding_dtype(half, "auto", torch.device("cuda")) == "bfloat16"
+    assert decoding_dtype(half, "float32", CPU) == "float32"
 
 
 def test_the_head_alone_gives_the_targets_logits(folder: Path, tmp_path: Path) -> None:

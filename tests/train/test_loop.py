@@ -25,6 +25,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.core.journal import read_jsonl_log
+from vocabforge.core.threads import ThreadChoice
 from vocabforge.train import loop
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
@@ -97,6 +98,50 @@ def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bit
     assert f"Resuming at step {at + 1}" in done.output
     assert json.loads(done.stdout)["steps"] == 12
     assert_same(weights(place / name), whole)
+
+
+class Measured(ThreadChoice):
+    """Ends after four steps with one thread, having set two as well."""
+
+    made = 0
+
+    def __init__(self, counts: list[int], apply: Any) -> None:
+        super().__init__([1, 2], apply)
+        Measured.made, self.seen = Measured.made + 1, 0
+
+    @property
+    def settled(self) -> bool:
+        return self.seen == 4
+
+    def observe(self, kind: Any, seconds: float) -> None:
+        self.seen += 1
+        torch.set_num_threads(1 + self.seen % 2)
+
+
+def test_the_measured_threads_are_kept_and_measuring_changes_no_bit(
+    place: Path, whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.setattr(loop, "_WORTH_MEASURING", 12)
+    monkeypatch.setattr(loop, "ThreadChoice", Measured)
+    run, before = {"run": {"threads": None}}, torch.get_num_threads()
+    try:
+        with signalled(5), pytest.raises(KeyboardInterrupt):
+            train(trainer(place, "measured", **run))
+        assert Measured.made == 1
+        resumed = trainer(place, "measured", **run)
+        torch.set_num_threads(2)
+        train(resumed)
+        assert (Measured.made, torch.get_num_threads()) == (1, 1), "a resumed run measures nothing"
+        assert_same(weights(place / "measured"), whole)
+        log = read_jsonl_log(place / "measured" / "metrics.jsonl")
+        assert [row["facts"]["threads"] for row in log if row["kind"] == "start"] == [1, 1]
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        train(trainer(place, "given", **run))
+        assert Measured.made == 1, "what the user fixed stays"
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(

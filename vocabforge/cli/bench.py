@@ -117,8 +117,31 @@ def memory_shown(result: dict[str, Any]) -> list[DataTable | str]:
     ]
 
 
+def contention_shown(result: dict[str, Any]) -> list[DataTable | str]:
+    rows = [
+        [
+            row["command"],
+            row["threads"],
+            *(f"{row[key]:,.1f}" for key in ("idle", "busy")),
+            f"{row['ratio']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    count = result["settings"]["busy"]
+    return [
+        DataTable(
+            f"beside {count} busy process{'es' * (count > 1)}",
+            ("command<", "threads", "idle, tokens/s", "busy, tokens/s", "ratio"),
+            rows,
+        ),
+        "threads: chosen by the command, or fixed. ratio: busy to the command's fastest idle setting. Medians of the "
+        "rounds.",
+    ]
+
+
 # benchmark -> tables and remarks of its result
 SHOWN = {
+    "contention": contention_shown,
     "count-freq": counting_shown,
     "decoding": decoding_shown,
     "draft-heads": heads_shown,
@@ -135,6 +158,7 @@ if TYPE_CHECKING:
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
 # (recipe, overrides, options, output), the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
+    "contention": "vocabforge.bench.contention:bench_contention",
     "count-freq": "vocabforge.bench.counting:bench_counting",
     "decoding": "vocabforge.bench.decoding.run:bench_decoding",
     "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
@@ -151,7 +175,8 @@ _SETTINGS = (
     "Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b on CUDA. "
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
-    "compile, tune_prompts. draft-heads: keys of the recipe. "
+    "compile, tune_prompts. contention: target, commands (generate, eval, train-drafter), busy, max_new_tokens, "
+    "questions, steps, batch, length. draft-heads: keys of the recipe. "
     "memory: vocab (V), hidden (d), length, chats. "
     "kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, small), rows, ops, backend, "
     "measure and budget (seconds of one measurement, of everything)."
@@ -203,7 +228,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: count-freq, training, decoding, draft-heads, few-rows, kernels or memory."
+            help="Which benchmark: contention, count-freq, training, decoding, draft-heads, few-rows, kernels or memory."
         ),
     ],
     asked: BenchRequest,
@@ -216,7 +241,9 @@ def bench(
     pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
     blockwise and plain attention. **decoding** continues the same prompts with VocabForge's methods and, if it has the
     same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
-    at the best settings found; outputs are compared token by token.
+    at the best settings found, and plain decoding with llama.cpp where llama-cpp-python is installed; outputs are
+    compared token by token. **contention** runs generate, eval and train-drafter alone and beside busy processes, with
+    the threads that they choose and with fixed ones.
     **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
     same command again goes on where it stopped.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation

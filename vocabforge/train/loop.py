@@ -15,17 +15,21 @@ from ..capture.server import ServerCapture
 from ..core.console import ProgressBar, human_rate, say
 from ..core.distributed import Group
 from ..core.journal import MetricsLog
+from ..core.threads import ThreadChoice, thread_counts
+from .checkpoint import trained
 from .data import batch_rows
 from .heldout import finish, look, name_bad_rows
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
-from .machine import TokenClock, stop_requested
+from .machine import TokenClock, stop_requested, threads_given
 from .metrics import TTTTotals
 from .optim import learning_rate
 from .resume import Resumable, is_finished, keep, resume, start_facts, write_record
 from .trackers import Trackers
 from .trainer import Trainer
 from .ttt import rows_by_step
+
+_WORTH_MEASURING = 200  # steps of a run; measuring takes the time of four to ten
 
 
 class Window:
@@ -113,6 +117,7 @@ def train(trainer: Trainer) -> Path:
             say(f"This run is finished: {config.output / 'drafter'}")
             return config.output / "drafter"
         write_record(trainer)
+        choose_threads(trainer, start)
         log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
         names, values = config.run.trackers, config.model_dump(mode="json")
         with Trackers(names, config.output, values, resume_step=start, removed=log.removed) as trackers:
@@ -128,6 +133,29 @@ def train(trainer: Trainer) -> Path:
         if isinstance(source, ServerCapture):
             source.close()
         trainer.strategy.close()
+
+
+def choose_threads(trainer: Trainer, start: int) -> None:
+    """Measure how many threads pay on a CPU, once: the number decides the last bits, so a resumed run keeps it.
+
+    The passes of the last step are measured, and change nothing. A short run takes what :func:`set_threads` set.
+    """
+    config, facts = trainer.config, trainer.facts
+    if trainer.device.type != "cpu" or trainer.group.size > 1 or threads_given(config):
+        return
+    long = config.optim.steps >= _WORTH_MEASURING and not isinstance(trainer.captured, ServerCapture)
+    if "threads" not in facts and start == 0 and long:
+        choice = ThreadChoice(thread_counts(torch.get_num_threads()), torch.set_num_threads)
+        last = config.optim.steps - 1
+        rows = batch_rows(len(trainer.data.train), config.optim.batch_size, last, config.run.seed)
+        parameters = trained(trainer.step_module).values()
+        while not choice.settled:
+            began = time.perf_counter()
+            add_gradients(trainer, last, rows, Window(trainer.steps, trainer.device))
+            choice.observe("step", time.perf_counter() - began)
+            for parameter in parameters:
+                parameter.grad = None
+    torch.set_num_threads(facts.setdefault("threads", torch.get_num_threads()))
 
 
 def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
@@ -174,10 +202,24 @@ def take_step(trainer: Trainer, step: int, window: Window) -> int:
     Raises:
         DataError: loss or gradient is not finite; raised on every process.
     """
-    config, strategy = trainer.config, trainer.strategy
+    config = trainer.config
     rows = batch_rows(len(trainer.data.train), config.optim.batch_size, step, config.run.seed)
+    total, tokens = add_gradients(trainer, step, rows, window)
+
+    def check(norm: Tensor) -> None:
+        finite = torch.isfinite(torch.stack([total.float(), norm.detach().float()])).tolist()
+        if trainer.group.any(not all(finite)):  # together: naming the rows asks every process
+            name_bad_rows(trainer, step, rows, "gradient" if finite[0] else "loss")
+
+    norm = trainer.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
+    window.close_step(total, norm)
+    return tokens
+
+
+def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) -> tuple[Tensor, int]:
+    """Forward and backward passes of a step; the loss, and the real tokens of the whole batch. Collective."""
+    strategy, steps = trainer.strategy, trainer.steps_at(step)
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
-    steps = trainer.steps_at(step)
     counts = rows_by_step(everyone.loss_mask, everyone.document, steps).to(trainer.device)  # (K,)
     candidates = trainer.candidates(step, everyone.input_ids)
     parts = trainer.division.own(rows)
@@ -191,12 +233,4 @@ def take_step(trainer: Trainer, step: int, window: Window) -> int:
             strategy.backward(loss, last=last)
         total += loss.detach()
         window.add(figures, heads)
-
-    def check(norm: Tensor) -> None:
-        finite = torch.isfinite(torch.stack([total.float(), norm.detach().float()])).tolist()
-        if trainer.group.any(not all(finite)):  # together: naming the rows asks every process
-            name_bad_rows(trainer, step, rows, "gradient" if finite[0] else "loss")
-
-    norm = strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
-    window.close_step(total, norm)
-    return int((everyone.document != 0).sum())
+    return total, int((everyone.document != 0).sum())

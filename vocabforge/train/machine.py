@@ -15,6 +15,7 @@ import torch
 
 from ..core.console import say
 from ..core.distributed import local_rank, local_world_size, world_size
+from ..core.threads import user_threads
 from ..models.device import choose_device
 from .config import TrainConfig
 
@@ -87,10 +88,18 @@ def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
     )
 
 
+def threads_given(config: TrainConfig) -> bool:
+    """Whether the user fixed the number of threads; what a launcher sets for its processes does not count."""
+    launched = local_world_size() > 1 or "ACCELERATE_MIXED_PRECISION" in os.environ
+    return config.run.threads is not None or (user_threads() and not launched)
+
+
 def set_threads(config: TrainConfig) -> None:
-    """Threads of this process: ``run.threads``, or its share of the machine's cores."""
+    """Threads of this process: ``run.threads``, OMP_NUM_THREADS, or its share of the machine's cores."""
     count = config.run.threads
-    if count is None:
+    if count is None and threads_given(config):
+        count = torch.get_num_threads()
+    elif count is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         count = (cores or 1) // local_world_size()
     torch.set_num_threads(max(1, count))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
+
 from ..core.artifact import open_artifact
 from ..core.console import say
 from ..core.distributed import Group
@@ -61,7 +63,7 @@ def resume(trainer: Resumable) -> int:
         return 0
     step, state = found
     trainer.strategy.load(state.weights, state.optimizer, step)
-    trainer.facts = {key: value for key, value in state.facts.items() if key == "best"}
+    trainer.facts = {key: value for key, value in state.facts.items() if key in ("best", "threads")}
     group.wait()  # others may be reading still
     if group.rank == 0:
         checkpoints.remove_old(folder, step, config.run.keep)
@@ -105,6 +107,7 @@ def start_facts(trainer: Trainer) -> dict[str, Any]:
         "device": str(trainer.device),
         "precision": "bf16 passes" if uses_bf16(trainer.config, trainer.device) else "fp32",
         "processes": trainer.group.size,
+        **({"threads": torch.get_num_threads()} if trainer.device.type == "cpu" else {}),
         "strategy": trainer.strategy.name,
         "training rows": f"{len(trainer.data.train):,}",
         "trained parameters": f"{sum(p.numel() for p in trained(trainer.step_module).values()):,}",

@@ -38,7 +38,7 @@ class Trainer:
         meta: facts about target and tokenizer for the finished artefacts.
         live: decodes held-out prompts at every evaluation.
         sample: draws the tokens that a step's vocabulary losses are estimated on; None: all V.
-        facts: what a checkpoint remembers: the best evaluation so far.
+        facts: what a checkpoint remembers: the best evaluation so far, the number of threads.
         summary: step and held-out figures of the last evaluation.
     """
 

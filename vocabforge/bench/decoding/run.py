@@ -1,6 +1,6 @@
-"""``vocabforge bench decoding``: how fast VocabForge decodes, against transformers' ``generate`` in the same run.
+"""``vocabforge bench decoding``: how fast VocabForge decodes, beside transformers' ``generate`` and llama.cpp.
 
-For each method the two take turns, prompt by prompt and round by round, with the same prompts and the same number of
+For each method the sides take turns, prompt by prompt and round by round, with the same prompts and the same number of
 new tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings are not timed.
 """
 
@@ -24,6 +24,7 @@ from ...decode.build.spec import MethodSpec
 from ...evaluate.identity.compare import first_difference
 from ...evaluate.identity.rounding import next_logits
 from ...evaluate.run.environment import describe_environment
+from .llamacpp import LlamaCppRun, LlamaCppSide
 from .settings import DecodingBenchConfig, read_prompts
 from .sides import OurRun, TheirRun, TheirSide, counterpart
 
@@ -49,27 +50,46 @@ def modes_table(result: Mapping[str, Any]) -> DataTable:
             f"{row['ours']['compile_s']:.0f}",
         ]
 
+    rows = [cells(row) for row in result["modes"]]
+    for row in result["llama_cpp"]["rows"]:
+        same = row["theirs_as_plain"]
+        rows.append(
+            [
+                f"plain, llama.cpp, {_counted(row['threads'])}",
+                f"{row['ours']['tokens_per_s']['median']:.0f}",
+                f"{row['theirs']['tokens_per_s']['median']:.0f}",
+                _range_of(row["ratio"]),
+                None,
+                None,
+                f"{same['equal']} of {same['compared']}",
+                f"{row['ours']['compile_s']:.0f}",
+            ]
+        )
+
     columns = (
         "method<",
         "tokens/s",
-        "transformers",
+        "the other's",
         "ratio",
         "over plain",
         "accepted",
         "equal",
         "compiled, s",
     )
-    return DataTable(title, columns, [cells(row) for row in result["modes"]])
+    return DataTable(title, columns, rows)
 
 
 def remarks(result: Mapping[str, Any]) -> list[str]:
     """Lines below the table: settings, what transformers refused, and outputs that differ."""
     lines = [
-        "tokens/s: median of the rounds. ratio: VocabForge to transformers, round by round (lowest to highest); over "
-        "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target. equal: outputs that are "
-        "plain decoding's. Both: VocabForge / transformers. Methods over a drafter with another tokenizer share "
+        "tokens/s: median of the rounds; the other's: transformers', or llama.cpp's. ratio: VocabForge to the other, "
+        "round by round (lowest to highest); over plain: to VocabForge's own plain decoding. accepted: tokens a pass "
+        "of the target. equal: outputs that are plain decoding's. Both: VocabForge / transformers. Methods over a "
+        "drafter with another tokenizer share "
         "transformers' side."
     ]
+    if missing := result["llama_cpp"]["missing"]:
+        lines.append(f"llama.cpp is left out: {missing}.")
     for row in result["modes"]:
         mode, theirs = row["mode"], row["theirs"]
         lines.append(
@@ -81,18 +101,28 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
         if refused := row.get("refused"):
             lines.append(f"{mode}: transformers refused every setting: {refused[0]['error']}")
         for key, which in (("as_plain", mode), ("theirs_as_plain", f"transformers for {mode}")):
-            for one in (row[key] or {}).get("divergences", ()):
-                why = "a tie within rounding" if one["tie"] else "WRONG"
-                lines.append(
-                    f"{which}: prompt {one['prompt'] + 1} differs from plain decoding's output at token "
-                    f"{one['token'] + 1}, where the target's two best logits are {one['margin']:.2g} apart: {why}"
-                )
+            lines += _differences(which, row[key])
+    for row in result["llama_cpp"]["rows"]:
+        lines += _differences(f"llama.cpp, {_counted(row['threads'])}", row["theirs_as_plain"])
     return lines
+
+
+def _differences(which: str, found: Mapping[str, Any] | None) -> list[str]:
+    return [
+        f"{which}: prompt {one['prompt'] + 1} differs from plain decoding's output at token {one['token'] + 1}, "
+        f"where the target's two best logits are {one['margin']:.2g} apart: "
+        + ("a tie within rounding" if one["tie"] else "WRONG")
+        for one in (found or {}).get("divergences", ())
+    ]
 
 
 def _settings(side: Mapping[str, Any]) -> str:
     named = [f"{key} {value}" for key, value in side["settings"].items()]
-    return ", ".join([*named, f"{side['threads']} thread" + "s" * (side["threads"] > 1)])
+    return ", ".join([*named, _counted(side["threads"])])
+
+
+def _counted(threads: int) -> str:
+    return f"{threads} thread" + "s" * (threads > 1)
 
 
 def _range_of(values: Mapping[str, float] | None) -> str | None:
@@ -127,7 +157,7 @@ class BenchSide:
         counts: what drafting counted in that round, by name.
     """
 
-    run: OurRun | TheirRun
+    run: OurRun | TheirRun | LlamaCppRun
     threads: int
     seconds: list[float] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
@@ -174,7 +204,7 @@ class _DecodingBench:
             backend=config.target_backend,
         )
         self.prompts = read_prompts(config, self.models)
-        self.theirs = TheirSide(config)
+        self.theirs, self.llama_cpp = TheirSide(config), LlamaCppSide(config)
         self.new = config.max_new_tokens
 
     def run(self) -> dict[str, Any]:
@@ -191,6 +221,8 @@ class _DecodingBench:
             if key not in found:
                 found[key] = self._best(*key)
                 pairs[-1] += [side] if (side := found[key][0]) else []
+        rivals = self._beside_llama_cpp(mine[PLAIN])
+        pairs += [list(pair) for pair in rivals]
         with ProgressBar("decoding", self.repeats * len(self.prompts) * len(pairs), "prompts") as bar:
             for number in range(self.repeats):
                 self._round(number, pairs, bar)
@@ -200,9 +232,35 @@ class _DecodingBench:
             "prompt_tokens": [len(prompt) for prompt in self.prompts],
             "their_versions": self.theirs.versions,
             "modes": [self._row(name, mine, *found[key]) for name, key in keys.items()],
+            "llama_cpp": {
+                "version": self.llama_cpp.version,
+                "missing": self.llama_cpp.missing,
+                "rows": [self._rival_row(mine[PLAIN], *pair) for pair in rivals],
+            },
         }
 
-    def _ready(self, run: OurRun | TheirRun, threads: int) -> BenchSide:
+    def _beside_llama_cpp(self, plain: BenchSide) -> list[tuple[BenchSide, BenchSide]]:
+        """Plain decoding and llama.cpp's with each number of threads; none where it cannot be run."""
+        rivals = []
+        for threads in () if self.llama_cpp.missing else self.config.their_threads:
+            say(f"llama.cpp: loading, {_counted(threads)}")
+            same = threads == plain.threads
+            mine = plain.run if same else OurRun(self.models, self.config, PLAIN, MethodSpec())
+            positions = max(map(len, self.prompts)) + self.new
+            theirs = self.llama_cpp.run(positions, threads)
+            rivals.append((self._ready(mine, threads), self._ready(theirs, threads)))
+        return rivals
+
+    def _rival_row(self, plain: BenchSide, mine: BenchSide, other: BenchSide) -> dict[str, Any]:
+        return {
+            "threads": mine.threads,
+            "ours": self._figures(mine),
+            "theirs": self._figures(other),
+            "ratio": _ratios(mine, other),
+            "theirs_as_plain": self._compare(other, plain),
+        }
+
+    def _ready(self, run: OurRun | TheirRun | LlamaCppRun, threads: int) -> BenchSide:
         """The round that does not count: it warms up, compiles, and gives outputs and counts."""
         side = BenchSide(run, threads)
         with _threads(threads):

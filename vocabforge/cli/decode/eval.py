@@ -205,6 +205,7 @@ def evaluate(
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...decode.build.methods import recipe_methods
+    from ...decode.control.threads import choose_threads
     from ...evaluate.run.evaluation import Evaluation, OutputOptions, evaluate_methods
     from ...models.device import choose_device, synchroniser
 
@@ -245,7 +246,8 @@ def evaluate(
         models=models,
         device_map=passes.device_map,
     )
-    provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
+    chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
+    provenance = provenance_of(recipe, made, text_tokenizer, wrap, device, chosen=chosen)
     handling = OutputOptions(
         overwrite=ending.overwrite,
         fresh=outcome.fresh,
@@ -271,18 +273,22 @@ def _recipe_of(
     sampled: bool,
 ) -> tuple[DecodingRecipe, Models]:
     """The recipe that the command line stands for, and what was loaded to make it."""
+    import torch
+
     from ...decode.build.grid import check_grid
     from ...decode.build.methods import grid_specs, kind_of
     from ...decode.build.models import Models
     from ...decode.build.recipe import DecodingRecipe
+    from ...models.target.load import decoding_dtype
 
+    dtype = decoding_dtype(target, passes.dtype, torch.device(device))
     # Before anything is loaded.
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
     models = Models(
         target,
         tokenizer,
         device=device,
-        dtype=passes.dtype,
+        dtype=dtype,
         backend=passes.target_backend,
         device_map=passes.device_map,
     )
@@ -290,7 +296,7 @@ def _recipe_of(
     values = {
         "target": target,
         "tokenizer": tokenizer,
-        "dtype": passes.dtype,
+        "dtype": dtype,
         "target_backend": passes.target_backend,
         "methods": specs,
     }

@@ -76,11 +76,14 @@ def provenance_of(
     tokenizer: TextTokenizer,
     wrap: Wrap | None,
     device: str,
+    *,
+    chosen: bool,
 ) -> Provenance:
     """What the figures were made with.
 
     Args:
         methods: plain decoding first.
+        chosen: they choose their threads while they decode.
     """
     from ...core.hub import model_name
     from ...evaluate.run.environment import describe_environment
@@ -97,6 +100,7 @@ def provenance_of(
         facts={f"drafting of {one.name}": one.description for one in methods[1:]}
         | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
         | {"passes": passes_of(wrap)}
+        | ({"threads": "chosen while decoding"} if chosen else {})
         | {f"recipe of {name}": settings_of(recipe.methods[name]) for name in names},
     )
 

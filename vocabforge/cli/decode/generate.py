@@ -48,6 +48,9 @@ def generate(
     from ...decode.build.grid import check_spec
     from ...decode.build.methods import build_method, kind_of
     from ...decode.build.models import Models
+    from ...decode.control.threads import choose_threads
+    from ...models.device import choose_device
+    from ...models.target.load import decoding_dtype
 
     sampled = sampling.temperature > 0
     check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
@@ -57,11 +60,12 @@ def generate(
         request.target,
         request.tokenizer,
         device=passes.device,
-        dtype=passes.dtype,
+        dtype=decoding_dtype(request.target, passes.dtype, choose_device(passes.device)),
         backend=passes.target_backend,
         device_map=passes.device_map,
     )
     method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
+    choose_threads([method.generator], wrap, sampled=sampled)
     asked = _Asked(load_tokenizer(request.tokenizer or request.target), request.prompt, request.prompt_format)
     result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
     if as_json:

@@ -29,7 +29,11 @@ class PassOptions(StrictModel):
 
     compile: bool = option(False, "Compile the passes first (a minute or so); each is faster afterwards.")
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
-    dtype: str = option("float32", "float32, bfloat16 or float16.")
+    dtype: str = option(
+        "float32",
+        "float32, bfloat16, float16, or auto: the checkpoint's own where the device computes in it (bfloat16 on "
+        "processors with AVX512-BF16 or AMX), else float32.",
+    )
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if there is one].")
     device_map: str | None = option(
         None, "A target larger than one device: `auto` (over GPUs and CPU), or JSON of modules and devices."

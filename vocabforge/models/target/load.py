@@ -350,3 +350,23 @@ def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
             remedy="set capture.dtype",
         )
     return DTYPES[str(named)]
+
+
+def decoding_dtype(path: Path, dtype: str, device: torch.device) -> str:
+    """What ``dtype`` comes to for decoding; ``auto``: the checkpoint's own where the device computes in it, else fp32.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    if dtype != "auto":
+        return dtype
+    own = dtype_name(dtype_of(path, dtype, torch.device("cuda")))
+    computes = own == "bfloat16" and multiplies_bf16() if device.type == "cpu" else True
+    return own if computes else "float32"
+
+
+def multiplies_bf16() -> bool:
+    """Whether this processor has products of bf16 numbers (AVX512-BF16 or AMX); others compute them much slower."""
+    found = Path("/proc/cpuinfo")
+    flags = set(found.read_text("utf-8").split()) if found.is_file() else set()
+    return bool(flags & {"avx512_bf16", "amx_bf16"})
