@@ -284,9 +284,8 @@ def _measure_rivals(name: str, shape: TrainingShape, device: torch.device, repea
     found["missing"] = None if installed() else INSTALL
     for (who, learns), row in _take_turns(name, runs, device, repeats).items():
         model, _, shared = models[who]
-        weights = {
-            id(t): t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers(), *shared)
-        }
+        held = [t.untyped_storage() for t in (*model.parameters(), *model.buffers(), *shared)]
+        weights = {storage.data_ptr(): storage.nbytes() for storage in held}
         rate = None if row["seconds"] is None else shape.length / row["seconds"]
         known = {"library": who, "lm_head": "trained" if learns else "frozen"}
         found["rivals"].append(

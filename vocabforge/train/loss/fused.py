@@ -233,7 +233,7 @@ class LossInputs:
         """The rows of ``target_head`` that teachers are multiplied with: (R, H) beside facts, else (V, H)."""
         if self.facts is None or self.target_ids is None:
             return self.target_head
-        return self.target_head[self.target_ids]
+        return self.target_head.index_select(0, self.target_ids)
 
     def product_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
         """What the products with the draft head and with the LM head read: autocast's type, else the head's."""
