@@ -62,6 +62,6 @@ def make_cache(
     prepare_folder(job, overwrite=overwrite)
     done = finished_shards(job, job.shards)
     todo = [shard for shard in job.shards if shard not in done]
-    write_shards(job, todo, source or OnlineCapture(target, 0), target.device)
+    write_shards(job, todo, source or OnlineCapture(target, 0), target)
     assert finish(job, {"tokenizer_fingerprint": "t"}, {}, overwrite=overwrite)
     return [shard.file for shard in todo]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
+from vocabforge.capture import writer
 from vocabforge.capture.cache import (
     CachedCapture,
     cache_key,
@@ -51,10 +53,47 @@ def test_the_cache_gives_the_bits_of_online_capture(cache: Path, target: HFTarge
         assert bool(one.features.abs().sum() > 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_facts_of_the_stored_states_are_kept(
+    target: HFTarget, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    job = make_job(tmp_path / "c", target, splits())
+    make_cache(dataclasses.replace(job, key=key_of(target, splits(), dtype)), target)
+    batch = ask(CachedCapture(tmp_path / "c"), "train", [4, 0])
+    assert batch.facts is not None
+    logits = target.logits(batch.hidden.float())
+    real = batch.document != 0
+    assert torch.equal(batch.facts.best[real], logits.argmax(-1)[real])
+    torch.testing.assert_close(batch.facts.log_sum[real], logits.logsumexp(-1)[real])
+    assert not batch.facts.log_sum[~real].any()
+
+
+def test_caches_without_facts_are_read(
+    target: HFTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions wrote them, and a cache that this version finished."""
+    job = make_job(tmp_path / "c", target, splits())
+    prepare_folder(job, overwrite=False)
+
+    def without(tensors: dict[str, torch.Tensor], file: Path) -> None:
+        save_file({name: t for name, t in tensors.items() if name not in ("best", "log_sum")}, file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "save_file", without)
+        write_shards(job, job.shards[:1], OnlineCapture(target, 0), target)
+    make_cache(job, target)
+    cached, online = CachedCapture(tmp_path / "c"), OnlineCapture(target, 0)
+    last = len(splits()["train"].input_ids) - 1
+    for rows, kept in (([0], False), ([last, 0], False), ([last], True)):
+        batch = ask(cached, "train", rows)
+        assert (batch.facts is not None) is kept
+        assert torch.equal(batch.hidden, ask(online, "train", rows).hidden)
+
+
 def test_a_kept_run_goes_on_from_its_shards(target: HFTarget, tmp_path: Path) -> None:
     job = make_job(tmp_path / "c", target, splits())
     prepare_folder(job, overwrite=False)
-    write_shards(job, job.shards[:2], OnlineCapture(target, 0), CPU)
+    write_shards(job, job.shards[:2], OnlineCapture(target, 0), target)
     assert not finish(job, {}, {}, overwrite=False)
     with pytest.raises(ArtifactError, match="not finished"):
         open_cache(tmp_path / "c")
@@ -199,7 +238,7 @@ def test_two_parts_make_one_cache(target: HFTarget, tmp_path: Path) -> None:
     job = make_job(tmp_path / "c", target, splits())
     for part, whole in (((2, 2), False), ((1, 2), True)):
         prepare_folder(job, overwrite=False)
-        write_shards(job, my_shards(job.shards, part), OnlineCapture(target, 0), CPU)
+        write_shards(job, my_shards(job.shards, part), OnlineCapture(target, 0), target)
         assert finish(job, {}, {}, overwrite=False) is whole
     assert finish(job, {}, {}, overwrite=False), "a part that comes late finds the work done"
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())

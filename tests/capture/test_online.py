@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,25 @@ def test_together_keeps_the_batches_of_evaluations(target: Any) -> None:
     ask(source, "heldout", [1, 0])
     assert target.calls == [2, 2, 2]
     assert torch.equal(one.hidden, two.hidden)
+
+
+def test_facts_of_what_may_teach_are_kept_with_the_states(target: Any) -> None:
+    source = OnlineCapture(target, 1 << 30, facts=True)
+    rows = to_tensors(ROWS, [0, 1, 2], CPU)
+    rows.loss_mask[:, 5] = False
+    keys = [("train", row) for row in range(3)]
+    first, second = source(rows, keys), source(rows, keys)
+    assert target.calls == [1, 1, 1]
+    logits = target.logits(first.hidden)
+    for b, t in itertools.product(range(3), range(32)):
+        pair = slice(t, t + 2)
+        document = rows.document[b, pair].tolist()
+        teaches = t < 31 and bool(rows.loss_mask[b, pair].all()) and document == [max(document[0], 1)] * 2
+        for batch in (first, second):
+            assert int(batch.facts.best[b, t]) == (int(logits[b, t].argmax()) if teaches else 0)
+            expected = logits[b, t].logsumexp(-1) if teaches else torch.tensor(0.0)
+            torch.testing.assert_close(batch.facts.log_sum[b, t], expected)
+    assert OnlineCapture(target, 1 << 30, facts=True, together=True)(rows, keys).facts is None, "seen once"
 
 
 def test_row_by_row_is_the_default_on_a_cpu(target: Any) -> None:

@@ -72,7 +72,7 @@ def test_plan_says_what_it_takes_and_writes_no_shard(place: Path) -> None:
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     assert plan["fits"] is True
-    assert plan["bytes"] == plan["tokens"] * ((3 * 32 + 32) * 2 + 8)
+    assert plan["bytes"] == plan["tokens"] * ((3 * 32 + 32) * 2 + 16)
     assert plan["key"]["dtype"] == "bfloat16"
     assert not list(place.glob("planned*"))
 

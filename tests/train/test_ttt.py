@@ -30,15 +30,18 @@ from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 from vocabforge.train.ttt import checkpointed_step, counted_rows, shift_left, unroll
 
 
-@pytest.mark.parametrize("reduced", [False, True])
-def test_loss_and_counts_equal_the_reference(target: HFTarget, reduced: bool) -> None:
+@pytest.mark.parametrize(("reduced", "facts"), [(False, False), (True, False), (True, True)])
+def test_loss_and_counts_equal_the_reference(target: HFTarget, reduced: bool, facts: bool) -> None:
     drafter = tiny_drafter(
         target, own_head=len(REDUCED) if reduced else None, target_ids=REDUCED if reduced else None
     )
     first, second, third = documents(2, [9, 6, 11])
-    batch = capture(target, pack([[first, second], [third]], 18))
-    with torch.no_grad():
+    batch = capture(target, pack([[first, second], [third]], 18), facts=facts)
+    with torch.no_grad(), TensorMemory() as memory:
         total, figures = ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)
+    whole = any(shape[-1:] == (target.vocab_size,) for shape in memory.shapes)
+    assert whole == (not facts), "kept facts spare the logits over all tokens"
+    with torch.no_grad():
         reference = [reference_rows(drafter, target, d) for d in (first, second, third)]
     expected_total = 0.0
     outside = 0

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.core.errors import MismatchError
-from vocabforge.models.target.logits import IDENTITY, LogitTransform
+from vocabforge.models.target import logits
+from vocabforge.models.target.logits import IDENTITY, LogitFacts, LogitTransform
 from vocabforge.train.loss.fused import LossCosts, LossInputs, make_plan
 from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 
@@ -89,6 +91,53 @@ def test_fused_equals_naive(data: st.DataObject) -> None:
     budget = data.draw(st.sampled_from([1, 4_000, 40_000, 1 << 22]))
     with SmallChunks(budget):
         assert_same(run(arguments, FUSED, -2.5), run(arguments, NAIVE, -2.5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_kept_facts_change_nothing(data: st.DataObject) -> None:
+    """Argmax and log-sum-exp of the teachers given: the same loss, figures and gradients."""
+    vocab = data.draw(st.integers(2, 300))
+    x = case(
+        data.draw(st.integers(0, 999)),
+        data.draw(st.integers(0, 60)),
+        data.draw(st.integers(1, 20)),
+        vocab,
+        reduced=data.draw(st.none() | st.integers(1, vocab)),
+        own=7,
+    )
+    x["transform"] = data.draw(TRANSFORMS)
+    facts = LogitFacts.of(x["teacher"], x["target_head"], x["transform"])
+    options = data.draw(st.sampled_from([NAIVE, FUSED]))
+    with SmallChunks(data.draw(st.sampled_from([1, 4_000, 40_000, 1 << 22]))):
+        assert_same(run(x | {"facts": facts}, options), run(x, options))
+
+
+@pytest.mark.parametrize("options", [NAIVE, FUSED])
+def test_kept_facts_spare_the_logits_of_other_tokens(options: LossOptions) -> None:
+    x = case(3, 56, 8, 500, reduced=40)
+    x["facts"] = LogitFacts.of(x["teacher"], x["target_head"], IDENTITY)
+    work = []
+    for arguments in (x, x | {"facts": None}):
+        with FlopCounterMode(display=False) as counted:
+            run(arguments, options)
+        work.append(counted.get_total_flops())
+    assert work[1] - work[0] == 2 * 12 * 8 * (500 - 40)
+    low = {k: v.bfloat16() for k, v in x.items() if k in ("draft", "draft_head", "teacher", "target_head")}
+    low["facts"] = LogitFacts.of(low["teacher"], low["target_head"], IDENTITY)
+    assert_same(run(x | low, options), run(x | low | {"facts": None}, options))
+
+
+def test_facts_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logits, "_LOGITS_BYTES", 2 * 4 * 50 * 3)  # three rows at once
+    x, transform = case(5, 1, 10, 50), LogitTransform(0.5, 3.0)
+    head = torch.cat([x["target_head"][:25], x["target_head"][:25]])  # every logit twice
+    with TensorMemory() as memory:
+        found = LogitFacts.of(x["teacher"], head, transform)
+    z = transform(x["teacher"] @ head.T)
+    assert torch.equal(found.best, z.argmax(-1)), "the first of equal maxima"
+    torch.testing.assert_close(found.log_sum, z.logsumexp(-1))
+    assert memory.largest == 3 * 50 * 4
 
 
 class SmallChunks:
@@ -353,6 +402,7 @@ def test_wrong_sizes_are_named() -> None:
         {"weight": torch.ones(4)},
         {"teacher": torch.ones(3, 5)},
         {"draft": torch.ones(5, 3)},
+        {"facts": LogitFacts(torch.zeros(5).long(), torch.zeros(5))},
     ):
         with pytest.raises(MismatchError, match="sizes that do not go together"):
             vocab_loss(LossInputs(**{**x, **changes}), NAIVE)

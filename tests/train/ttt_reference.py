@@ -49,8 +49,8 @@ def pack(rows: list[list[Document]], length: int, lead: int = 0) -> RowBatch:
     return RowBatch(ids, mask.bool(), numbers, positions)
 
 
-def capture(target: HFTarget, rows: RowBatch) -> CapturedBatch:
-    return OnlineCapture(target, 0)(rows, list(range(len(rows.input_ids))))
+def capture(target: HFTarget, rows: RowBatch, *, facts: bool = False) -> CapturedBatch:
+    return OnlineCapture(target, 0, facts=facts)(rows, list(range(len(rows.input_ids))))
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""How fast a drafter trains and how much memory it takes, against the plain formulas in the same run.
+"""How fast a drafter trains and how much memory it takes, against the plain formulas and speculators in the same run.
 
 A step is all of it: the target's pass, the unroll, the vocabulary loss, backward pass, clipping and optimiser. The
 variants take turns, round after round; figures are medians.
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from pydantic import model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch, RowBatch
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config, without_removed
@@ -24,12 +24,14 @@ from ..core.registry import check_known
 from ..models.device import choose_device, synchroniser
 from ..models.drafters.registry import drafter_sizes, new_drafter
 from ..models.target.hf import HFTarget
+from ..models.target.logits import IDENTITY, LogitFacts
 from ..train.config import OptimConfig
 from ..train.loss.fused import LossInputs
 from ..train.loss.vocab import LossOptions, vocab_loss
 from ..train.optim import make_optimizer
 from ..train.step import StepSettings, TrainStep
 from ..train.ttt import rows_by_step
+from .speculators import INSTALL, installed, speculators_loss, speculators_model
 from .tensor_memory import TensorMemory
 
 
@@ -43,6 +45,8 @@ class TrainingShape:
         batch, length: packed rows a step, and their tokens.
         steps: K of the training-time test.
         loss_rows: rows for the vocabulary loss alone.
+        draft_vocab: R. The step (forward pass, loss, backward pass) is then measured beside that of speculators, from
+            captured states: without the target's pass.
     """
 
     model_type: str
@@ -51,6 +55,7 @@ class TrainingShape:
     length: int
     steps: int = 7
     loss_rows: int = 8192
+    draft_vocab: int | None = None
 
 
 def _sizes(
@@ -93,9 +98,23 @@ SHAPES: dict[str, TrainingShape] = {
     "llama3-8b": TrainingShape(
         "llama", _sizes(4096, 14_336, 32, 32, 8, 128_256, **_LONG), batch=4, length=2048
     ),
+    "rival-16k": TrainingShape(
+        "llama", _sizes(256, 768, 4, 4, 2, 16_384), batch=1, length=256, steps=3, draft_vocab=8192
+    ),
+    "rival-152k": TrainingShape(
+        "llama", _sizes(512, 1536, 4, 8, 4, 151_936), batch=1, length=512, steps=3, draft_vocab=32_000
+    ),
+    "rival-8b": TrainingShape(
+        "llama",
+        _sizes(4096, 12_288, 36, 32, 8, 151_936, **_LONG),
+        batch=1,
+        length=8192,
+        steps=3,
+        draft_vocab=32_000,
+    ),
 }
-CPU_SHAPES = ("tiny", "tiny-long", "small")
-CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b")
+CPU_SHAPES = ("tiny", "tiny-long", "small", "rival-16k", "rival-152k")
+CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b", "rival-8b")
 
 
 def random_target(shape: TrainingShape, device: torch.device, dtype: torch.dtype) -> HFTarget:
@@ -164,7 +183,8 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         repeats: rounds, after one that does not count.
 
     Returns:
-        plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``. A row is the variant with
+        plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``, or of ``rivals``, each with
+        ``weights_mb``; ``missing`` says what to install if ours are alone. A row is the variant with
         ``seconds`` (median of the rounds, which are ``all_seconds``), ``extra_mb`` (highest memory above what was held
         before: allocated on CUDA, on a CPU the tensors that live at once), ``peak_mb`` (highest allocated memory on
         CUDA) and for a step ``tokens_per_s`` (of its rows). Figures are None if a variant was out of memory.
@@ -184,7 +204,9 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         "torch": torch.__version__,
         "repeats": repeats,
         "shapes": [
-            _measure_shape(name, dataclasses.replace(SHAPES[name], **given), device, repeats)
+            (_measure_shape if SHAPES[name].draft_vocab is None else _measure_rivals)(
+                name, dataclasses.replace(SHAPES[name], **given), device, repeats
+            )
             for name in names
         ],
     }
@@ -207,6 +229,68 @@ def _measure_shape(name: str, shape: TrainingShape, device: torch.device, repeat
         found["step"].append({**vars(variant), **row, "tokens_per_s": rate})
     for impl, row in _take_turns(f"{name}, loss", losses, device, repeats).items():
         found["loss"].append({"impl": impl, **row})
+    return found
+
+
+_DECAY = 0.8
+
+
+def _measure_rivals(name: str, shape: TrainingShape, device: torch.device, repeats: int) -> dict[str, Any]:
+    """Our step and that of speculators from the same captured states, each with and without learning the LM head."""
+    from transformers import AutoConfig
+
+    rows, sizes = random_rows(dataclasses.replace(shape, batch=1), device, 0), shape.sizes
+    vocab, hidden = int(sizes["vocab_size"]), int(sizes["hidden_size"])
+    assert shape.draft_vocab is not None
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    torch.manual_seed(0)
+    with torch.device(device):
+        embedding, head = (torch.randn(vocab, hidden).mul_(0.05).to(dtype) for _ in "ab")
+        ids = torch.randperm(vocab)[: shape.draft_vocab].sort().values
+        features = torch.randn(1, shape.length, 3 * hidden, dtype=dtype)
+        states = torch.randn(1, shape.length, hidden, dtype=dtype)
+    facts = LogitFacts.of(states[0], head, IDENTITY).map(lambda each: each[None])
+    batch = CapturedBatch(**vars(rows), features=features, hidden=states, facts=facts)
+    config = AutoConfig.for_model(shape.model_type, **sizes).to_dict()
+    wanted = drafter_sizes("eagle3", config, draft_vocab_size=len(ids))
+    drafter = new_drafter("eagle3", wanted, embedding, head, ids).to(device)
+    settings = StepSettings(decay=_DECAY, loss=LossOptions("fused"))
+    counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
+    module = TrainStep(drafter, nn.ModuleDict(), head, settings)
+    models: dict[str, tuple[Any, Callable[[], Tensor], list[Tensor]]] = {
+        "vocabforge": (drafter, lambda: module(batch, shape.steps, counted)[0], [embedding, head])
+    }
+    if installed():
+        model = speculators_model(drafter, head)
+        models["speculators"] = (model, speculators_loss(model, batch, shape.steps, _DECAY), [])
+
+    def step_of(model: Any, loss: Callable[[], Tensor], learns: bool) -> Callable[[], None]:
+        def step() -> None:
+            model.lm_head.weight.requires_grad_(learns)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+                total = loss()
+            total.backward()
+            model.zero_grad(set_to_none=True)
+
+        return step
+
+    runs: dict[Any, Callable[[], None]] = {
+        (who, learns): step_of(model, loss, learns)
+        for learns in (True, False)
+        for who, (model, loss, _) in models.items()
+    }
+    found: dict[str, Any] = {"name": name, "vocab": vocab, "draft_vocab": len(ids), "hidden": hidden}
+    found |= {"batch": 1, "length": shape.length, "steps": shape.steps, "rivals": []}
+    found["missing"] = None if installed() else INSTALL
+    for (who, learns), row in _take_turns(name, runs, device, repeats).items():
+        model, _, shared = models[who]
+        held = [t.untyped_storage() for t in (*model.parameters(), *model.buffers(), *shared)]
+        weights = {storage.data_ptr(): storage.nbytes() for storage in held}
+        rate = None if row["seconds"] is None else shape.length / row["seconds"]
+        known = {"library": who, "lm_head": "trained" if learns else "frozen"}
+        found["rivals"].append(
+            {**known, **row, "tokens_per_s": rate, "weights_mb": sum(weights.values()) / _MB}
+        )
     return found
 
 

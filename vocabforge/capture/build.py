@@ -74,6 +74,7 @@ def build_capture(
     path: Path,
     fingerprint: str,
     owner: str,
+    reduced: bool = False,
 ) -> CaptureSource:
     """The source of states: online, the server of ``settings``, or its cache after it was checked to be of this run.
 
@@ -81,6 +82,7 @@ def build_capture(
         rows: split (``train``, ``heldout``) -> the packed rows that keys number.
         path: of the target.
         owner: names this process among the clients of a server; the same when the command is repeated.
+        reduced: the drafter has a draft vocabulary, so that facts of the logits save work where rows recur.
 
     Raises:
         ArtifactError: the cache is damaged.
@@ -92,7 +94,7 @@ def build_capture(
             return server_capture(settings.server, target, path, fingerprint, rows, owner, memory)
         if not isinstance(target, HFTarget):
             raise TypeError("online capture runs the whole target")
-        return OnlineCapture(target, memory)
+        return OnlineCapture(target, memory, facts=reduced and memory > 0)
     cached = CachedCapture(settings.cache)
     cached.check(
         CaptureKey(

@@ -23,6 +23,7 @@ from ..core.files import form_errors, read_json, sha256_file
 from ..core.records import read_record
 from ..corpus.prepared.packing import PackedRows
 from ..models.target.load import DTYPES
+from ..models.target.logits import LogitFacts
 from .online import CapturedBatch, Key, RowBatch
 
 KIND = "capture"
@@ -59,7 +60,7 @@ class CaptureKey:
     def token_bytes(self) -> int:
         """Bytes stored for one token."""
         size = torch.empty((), dtype=DTYPES[self.dtype]).element_size()
-        return (self.feature_size + self.hidden_size) * size + 8
+        return (self.feature_size + self.hidden_size) * size + 16
 
     def facts(self) -> dict[str, Any]:
         """As JSON."""
@@ -204,9 +205,10 @@ def read_index(artifact: Artifact) -> list[CaptureShard]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """An open shard: its offsets and a handle that reads from the mapped file."""
+    """An open shard: its offsets, its tensors' names, and a handle that reads from the mapped file."""
 
     offsets: list[int]
+    names: frozenset[str]
     handle: Any
 
 
@@ -269,18 +271,31 @@ class CachedCapture:
         pinned = device.type == "cuda"
         features = torch.zeros(count, length, self.key.feature_size, dtype=dtype, pin_memory=pinned)
         hidden = torch.zeros(count, length, self.key.hidden_size, dtype=dtype, pin_memory=pinned)
+        facts = LogitFacts(
+            torch.zeros(count, length, dtype=torch.int64, pin_memory=pinned),
+            torch.zeros(count, length, pin_memory=pinned),
+        )
+        known = True
         for place, key in enumerate(keys):
             real = document[place] != 0  # (T,)
             found = self._read(key, ids[place][real], document[place][real])
-            features[place, real], hidden[place, real] = found
+            features[place, real], hidden[place, real], kept = found
+            if kept is None:
+                known = False
+            else:
+                facts.best[place, real], facts.log_sum[place, real] = kept.best.long(), kept.log_sum
         return CapturedBatch(
             **vars(rows),
             features=features.to(device, non_blocking=True),
             hidden=hidden.to(device, non_blocking=True),
+            facts=facts.map(lambda each: each.to(device, non_blocking=True)) if known else None,
         )
 
-    def _read(self, key: Key, ids: Tensor, document: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (n, n_aux * H) and hidden states (n, H) of one row's real tokens."""
+    def _read(self, key: Key, ids: Tensor, document: Tensor) -> tuple[Tensor, Tensor, LogitFacts | None]:
+        """Features (n, n_aux * H), hidden states (n, H) and facts (n,) of one row's real tokens.
+
+        Facts are None in shards that a version before them wrote.
+        """
         shard = self._find(key)
         rows = self._opened(shard)
         place = key[1] - shard.first
@@ -297,7 +312,8 @@ class CachedCapture:
             source=self.path / shard.file,
             remedy=_again(self.path),
         )
-        return features, hidden
+        kept = [rows.handle.get_slice(name)[one] for name in ("best", "log_sum") if name in rows.names]
+        return features, hidden, LogitFacts(*kept) if kept else None
 
     def _find(self, key: Key) -> CaptureShard:
         shards = self._shards.get(key[0], [])
@@ -320,7 +336,7 @@ class CachedCapture:
                     raise _damaged(self.path, file, f"sha256 {found[:16]}…", f"sha256 {expected[:16]}…")
                 self._verified.add(shard.file)
             handle = safe_open(str(file), framework="pt")
-            rows = _Rows(handle.get_tensor("offsets").tolist(), handle)
+            rows = _Rows(handle.get_tensor("offsets").tolist(), frozenset(handle.keys()), handle)
         except (SafetensorError, OSError) as error:
             raise _damaged(self.path, file, error, "a whole safetensors file") from error
         self._open[shard.file] = rows

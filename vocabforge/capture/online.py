@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..corpus.prepared.packing import PackedRows
 from ..models.target.hf import HFTarget, TargetStates
+from ..models.target.logits import LogitFacts
 
 Key = tuple[str, int]
 
@@ -49,10 +50,12 @@ class CapturedBatch(RowBatch):
     Attributes:
         features: (B, T, n_aux * H) auxiliary layer outputs, in the target's dtype, zeros in padding.
         hidden: (B, T, H) target hidden states as the LM head reads them, likewise.
+        facts: (B, T) of the logits of ``hidden`` over all V, if they were kept.
     """
 
     features: Tensor
     hidden: Tensor
+    facts: LogitFacts | None = None
 
     def states(self, reads: Literal["aux", "hidden"]) -> Tensor:
         """What a drafter fuses: the auxiliary layers' outputs, or the final hidden states."""
@@ -82,10 +85,14 @@ class OnlineCapture:
     Args:
         budget_bytes: memory for kept states.
         together: None chooses by the target's device.
+        facts: beside states that may be kept, those of their logits, where these may teach.
     """
 
-    def __init__(self, target: HFTarget, budget_bytes: int, *, together: bool | None = None) -> None:
+    def __init__(
+        self, target: HFTarget, budget_bytes: int, *, together: bool | None = None, facts: bool = False
+    ) -> None:
         self.target = target
+        self._facts = facts
         self._left = budget_bytes
         self._kept: dict[object, TargetStates] = {}
         self._together = target.device.type == "cuda" if together is None else together
@@ -100,20 +107,28 @@ class OnlineCapture:
         else:
             states = [self._states(_row(rows, index), key) for index, key in enumerate(keys)]
         device = rows.input_ids.device  # kept rows lie in the host's memory
+        facts = [s.facts.map(lambda each: each.to(device)) for s in states if s.facts is not None]
         return CapturedBatch(
             **vars(rows),
             features=torch.cat([s.features.to(device) for s in states]),
             hidden=torch.cat([s.hidden.to(device) for s in states]),
+            facts=LogitFacts(torch.cat([f.best for f in facts]), torch.cat([f.log_sum for f in facts]))
+            if facts
+            else None,
         )
 
     def _states(self, rows: RowBatch, key: object) -> TargetStates:
         if key is not None and key in self._kept:
             return self._kept[key]
         states = self.target.capture(rows.input_ids, rows.position, rows.document)
-        size = sum(t.numel() * t.element_size() for t in (states.features, states.hidden))
+        if key is not None and self._facts:
+            states = replace(states, facts=_facts(self.target, states.hidden, rows))
+        tensors = [states.features, states.hidden, *(vars(states.facts).values() if states.facts else ())]
+        size = sum(t.numel() * t.element_size() for t in tensors)
         if key is not None and size <= self._left:
             self._left -= size
-            self._kept[key] = TargetStates(states.features.cpu(), states.hidden.cpu())
+            facts = states.facts and states.facts.map(Tensor.cpu)
+            self._kept[key] = TargetStates(states.features.cpu(), states.hidden.cpu(), facts)
         return states
 
     def _for_all_ranks(self, rows: RowBatch) -> TargetStates:
@@ -131,6 +146,19 @@ class OnlineCapture:
         if found is None:
             raise RuntimeError("this process is not among the ranks of its group")
         return found
+
+
+def _facts(target: HFTarget, hidden: Tensor, rows: RowBatch) -> LogitFacts:
+    """(B, T) of the logits that may teach: the token and the next are the assistant's, of one document."""
+    learnt, document = rows.loss_mask & (rows.document != 0), rows.document
+    teaches = torch.zeros_like(learnt)
+    teaches[:, :-1] = learnt[:, :-1] & learnt[:, 1:] & (document[:, :-1] == document[:, 1:])
+    found = LogitFacts.of(hidden[teaches], target.head_weight, target.transform)
+
+    def spread(values: Tensor) -> Tensor:
+        return values.new_zeros(teaches.shape).masked_scatter(teaches.to(values.device), values)
+
+    return found.map(spread)
 
 
 def _row(rows: RowBatch, index: int) -> RowBatch:

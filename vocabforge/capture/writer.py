@@ -24,7 +24,10 @@ from ..core.journal import check_identity
 from ..core.lock import only_writer
 from ..corpus.prepared.packing import PackedRows
 from ..models.target.documents import PASS_TOKENS
+from ..models.target.head import TargetHead
+from ..models.target.hf import HFTarget
 from ..models.target.load import DTYPES
+from ..models.target.logits import LogitFacts
 from .cache import (
     FORMAT,
     INDEX,
@@ -163,11 +166,13 @@ def write_shards(
     job: CaptureJob,
     todo: Sequence[CaptureShard],
     source: CaptureSource,
-    device: torch.device,
+    target: HFTarget | TargetHead,
     *,
     writes: bool = True,
 ) -> None:
     """Capture shards one after the other; ``writes`` is off in processes that only take part in tensor parallelism.
+
+    ``target`` has the LM head, which gives the facts of the logits: of the states as they are stored.
 
     Raises:
         DataError: states that are not finite; the row is named.
@@ -177,10 +182,12 @@ def write_shards(
         written = 0
         for shard in todo:
             bar.update(0, note=f"{gigabytes(written)} of {gigabytes(job.bytes(todo))} written")
-            batches = _batches(job, shard, source, device, bar.update)
+            batches = _batches(job, shard, source, target.device, bar.update)
             tensors = shard_tensors(batches, DTYPES[job.key.dtype])
             _check_shard(job, shard, tensors)
             if writes:
+                facts = LogitFacts.of(tensors["hidden"], target.head_weight, target.transform)
+                tensors |= {"best": facts.best.to("cpu", torch.int32), "log_sum": facts.log_sum.cpu()}
                 _save(job.partial / shard.file, tensors)
             written += job.bytes([shard])
         bar.update(0, note=f"{gigabytes(written)} written")

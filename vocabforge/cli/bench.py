@@ -39,7 +39,8 @@ def counting_shown(result: dict[str, Any]) -> list[DataTable | str]:
 
 def training_shown(result: dict[str, Any]) -> list[DataTable | str]:
     # Only a GPU tells how much of it was allocated in all.
-    peak = any(row["peak_mb"] is not None for shape in result["shapes"] for row in shape["step"])
+    rows = [row for shape in result["shapes"] for row in shape.get("step", shape.get("rivals"))]
+    peak = any(row["peak_mb"] is not None for row in rows)
     memory = ("extra MB", "peak MB") if peak else ("extra MB",)
 
     def cost(row: dict[str, Any]) -> list[str | None]:
@@ -48,6 +49,9 @@ def training_shown(result: dict[str, Any]) -> list[DataTable | str]:
 
     found: list[DataTable | str] = [f"{result['device']}, torch {result['torch']}"]
     for shape in result["shapes"]:
+        if "rivals" in shape:
+            found += _rivals_shown(shape)
+            continue
         steps = []
         for row in shape["step"]:
             label = f"{row['loss']} + {row['attention']}" + (
@@ -63,6 +67,24 @@ def training_shown(result: dict[str, Any]) -> list[DataTable | str]:
     meanings = ["extra MB: highest memory above what was held before, results included."]
     meanings += ["peak MB: all of the device's."] if peak else []
     return [*found, " ".join([*meanings, "–: out of memory. Seconds are medians of the rounds."])]
+
+
+def _rivals_shown(shape: dict[str, Any]) -> list[DataTable | str]:
+    rows = [
+        [
+            row["library"],
+            row["lm_head"],
+            *(None if row[key] is None else f"{row[key]:,.0f}" for key in ("tokens_per_s", "extra_mb")),
+            f"{row['weights_mb']:,.0f}",
+        ]
+        for row in shape["rivals"]
+    ]
+    title = (
+        f"{shape['name']}: EAGLE-3 step without the target, {shape['length']:,} tokens, K = {shape['steps']}, "
+        f"H = {shape['hidden']:,}, V = {shape['vocab']:,}, R = {shape['draft_vocab']:,}"
+    )
+    table = DataTable(title, ("library<", "LM head<", "tokens/s", "extra MB", "weights MB"), rows)
+    return [table] if shape["missing"] is None else [table, shape["missing"]]
 
 
 def decoding_shown(result: dict[str, Any]) -> list[DataTable | str]:
@@ -172,7 +194,8 @@ BENCHMARKS: dict[str, str] = {
 _SETTINGS = (
     "few-rows: shapes, rows, threads. "
     "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows. "
-    "Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b on CUDA. "
+    "Shapes by default: tiny, tiny-long, small, rival-16k, rival-152k on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b, "
+    "rival-8b on CUDA. "
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
     "compile, tune_prompts. contention: target, commands (generate, eval, train-drafter), busy, max_new_tokens, "
@@ -228,7 +251,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: contention, count-freq, training, decoding, draft-heads, few-rows, kernels or memory."
+            help="Which benchmark: contention, count-freq, training, decoding, draft-heads, few-rows, kernels or "
+            "memory.",
         ),
     ],
     asked: BenchRequest,
@@ -239,7 +263,8 @@ def bench(
     **count-freq** counts the same files with the tokenizers library and with VocabForge, each measurement in a fresh
     process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward
     pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
-    blockwise and plain attention. **decoding** continues the same prompts with VocabForge's methods and, if it has the
+    blockwise and plain attention; beside that of the speculators library, where it is installed, without the target's
+    pass. **decoding** continues the same prompts with VocabForge's methods and, if it has the
     same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
     at the best settings found, and plain decoding with llama.cpp where llama-cpp-python is installed; outputs are
     compared token by token. **contention** runs generate, eval and train-drafter alone and beside busy processes, with

@@ -210,9 +210,14 @@ def build_trainer(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
     )
     rows = {"train": data.train, "heldout": data.heldout}
-    owner = f"{config.output.absolute()} {group.rank}"
     captured = build_capture(
-        config.capture, target, rows=rows, path=config.target, fingerprint=fingerprint, owner=owner
+        config.capture,
+        target,
+        rows=rows,
+        path=config.target,
+        fingerprint=fingerprint,
+        owner=f"{config.output.absolute()} {group.rank}",
+        reduced=basis.sizes.draft_vocab_size not in (None, target.vocab_size),
     )
     if config.drafter.init is None:
         drafter = _fresh_drafter(basis, target, captured, data, device)

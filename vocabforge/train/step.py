@@ -106,7 +106,7 @@ class TrainStep(nn.Module):
                     checkpointing=settings.checkpointing,
                 )
             )
-            taken = take_rows(unrolled, batch.hidden)
+            taken = take_rows(unrolled, batch.hidden, batch.facts)
             h = drafter.read(taken.g)  # (M, H)
         per_row = settings.decay ** taken.step.float() / rows.clamp(min=1)[taken.step]  # (M,)
         reduced = drafter.head_weight.shape[0] != self._target_head[0].shape[0]
@@ -148,6 +148,7 @@ class TrainStep(nn.Module):
             ids,
             per_row,
             offset,
+            taken.facts if candidates is None else None,
             self._transform,
             transform,
         )

@@ -94,7 +94,7 @@ def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite
         if isinstance(target, TargetHead):
             _from_server(settings, job, todo, target, f"{output.absolute()} {part}")
         else:
-            write_shards(job, todo, _source(target, options, job), target.device, writes=leads)
+            write_shards(job, todo, _source(target, options, job), target, writes=leads)
     meta = {
         "target_name": model_name(settings.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
@@ -215,7 +215,7 @@ def _from_server(
     source = server_capture(settings.capture.server, target, settings.target, job.key.target, job.rows, owner)
     source.expect((shard.split, shard.first + row) for shard in todo for row in range(shard.rows))
     try:
-        write_shards(job, todo, source, target.device)
+        write_shards(job, todo, source, target)
     finally:
         source.close()
 

@@ -18,7 +18,7 @@ from ...core.errors import DataError, MismatchError, UsageError
 from ..checkpoint import checkpoint_files, fill, read_headers
 from .documents import document_spans, gather, plan_passes, restarts, scatter
 from .load import Placement, auto_class, load_causal_lm, read_target_config, whole_weight
-from .logits import LogitTransform
+from .logits import LogitFacts, LogitTransform
 from .stack import find_stack
 from .text_config import text_config
 
@@ -39,10 +39,12 @@ class TargetStates:
     Attributes:
         features: (B, T, n_aux * H) outputs of the auxiliary layers, concatenated.
         hidden: (B, T, H) hidden states after the final norm, as the LM head reads them.
+        facts: (B, T) of the logits of ``hidden``, if they were asked for.
     """
 
     features: Tensor
     hidden: Tensor
+    facts: LogitFacts | None = None
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:

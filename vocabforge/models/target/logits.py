@@ -1,7 +1,8 @@
-"""What a model does to its logits behind the LM head."""
+"""Logits of an LM head: the product, what a model does behind it, and what is kept of a row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,3 +50,59 @@ class LogitTransform:
 
 
 IDENTITY = LogitTransform()
+
+
+def scores(states: Tensor, head: Tensor, out: torch.dtype) -> Tensor:
+    """Logits ``states @ head.T``, read in the head's type: (N, H), (R, H) -> (N, R) of type ``out``."""
+    return product(states.to(head.dtype), head.t(), out)
+
+
+def product(a: Tensor, b: Tensor, out: torch.dtype) -> Tensor:
+    """``a @ b`` accumulated in fp32 and given as ``out`` (fp32, or fp64 for fp64).
+
+    CUDA writes fp32 where it needs no autograd; elsewhere a product of bf16 rounds to bf16 once, at its end.
+    """
+    graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if a.is_cuda and out == torch.float32 and a.dtype != out and not graph:
+        return torch.mm(a, b, out_dtype=out)
+    return (a @ b).to(out)
+
+
+def accumulation(dtype: torch.dtype) -> torch.dtype:
+    """fp32, or fp64 for fp64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+# Logits that are made at once to find what is kept of them.
+_LOGITS_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class LogitFacts:
+    """What a loss over a draft vocabulary needs of a target's logits over all V tokens.
+
+    Attributes:
+        best: (...) int64, the argmax; of equal maxima the first.
+        log_sum: (...) fp32, the log-sum-exp.
+    """
+
+    best: Tensor
+    log_sum: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, states: Tensor, head: Tensor, transform: LogitTransform) -> LogitFacts:
+        """From hidden states (N, H) and an LM head (V, H); at most 256 MiB of logits are held."""
+        out = accumulation(head.dtype)
+        best = torch.empty(len(states), dtype=torch.int64, device=head.device)
+        log_sum = torch.empty(len(states), device=head.device)
+        some = max(1, _LOGITS_BYTES // (2 * out.itemsize * len(head)))  # twice: the sum's exponentials
+        for first in range(0, len(states), some):
+            part = slice(first, first + some)
+            logits = transform(scores(states[part].to(head.device), head, out))
+            best[part], log_sum[part] = logits.argmax(-1), logits.logsumexp(-1)
+        return cls(best, log_sum)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> LogitFacts:
+        """Both tensors changed alike: indexed, moved, reshaped."""
+        return LogitFacts(change(self.best), change(self.log_sum))

@@ -19,62 +19,54 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...models.target.logits import IDENTITY, LogitTransform
-
-
-def scores(states: Tensor, head: Tensor, out: torch.dtype) -> Tensor:
-    """Logits ``states @ head.T``, read in the head's type: (N, H), (R, H) -> (N, R) of type ``out``."""
-    return product(states.to(head.dtype), head.t(), out)
-
-
-def product(a: Tensor, b: Tensor, out: torch.dtype) -> Tensor:
-    """``a @ b`` accumulated in fp32 and given as ``out`` (fp32, or fp64 for fp64).
-
-    CUDA writes fp32 where it needs no autograd; elsewhere a product of bf16 rounds to bf16 once, at its end.
-    """
-    graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    if a.is_cuda and out == torch.float32 and a.dtype != out and not graph:
-        return torch.mm(a, b, out_dtype=out)
-    return (a @ b).to(out)
-
-
-def accumulation(dtype: torch.dtype) -> torch.dtype:
-    """fp32, or fp64 for fp64."""
-    return torch.promote_types(dtype, torch.float32)
+from ...models.target.logits import IDENTITY, LogitFacts, LogitTransform, accumulation, product
 
 
 def teacher_terms(
-    z: Tensor, target_ids: Tensor | None, offset: Tensor | None = None
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    z: Tensor,
+    target_ids: Tensor | None,
+    offset: Tensor | None = None,
+    best: Tensor | None = None,
+    log_sum: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """What draft rows need of their teacher.
 
     Args:
-        z: (C, V) target logits.
-        target_ids: (R,) columns of the draft vocabulary; None: all of them.
+        z: (C, V) target logits; beside ``best`` and ``log_sum`` (C, R), those of the draft tokens alone.
+        target_ids: (R,) ascending ids of the draft vocabulary; None: all tokens.
         offset: (R,) fp32, if a column stands for further tokens (:mod:`.candidates`); it counts in sums only.
+        best, log_sum: (C,) of the logits over all V tokens; None: found in z.
 
     Returns:
-        p (C, R) renormalised over the draft vocabulary; the same tokens' probabilities over all V (C, R), None with
-        an ``offset``; its argmax token (C,); bool (C,), that argmax is in the draft vocabulary.
+        p (C, R) renormalised over the draft vocabulary; the mass of its tokens among all V (C,), NaN with an
+        ``offset``; the column of the argmax over all V tokens (C,), -1 if that is outside the draft vocabulary.
     """
-    best = z.argmax(-1)  # the first of equal maxima
+    some = z if target_ids is None or best is not None else z[:, target_ids]
+    best = z.argmax(-1) if best is None else best  # the first of equal maxima
+    p = (some if offset is None else some + offset).softmax(-1)
     if target_ids is None:
-        some, inside = z, torch.ones_like(best, dtype=torch.bool)
+        column = best
     else:
-        some = z[:, target_ids]
-        # Equal values alone would not do: a draft token may merely tie with the argmax.
-        inside = target_ids[some.argmax(-1)] == best
+        place = torch.searchsorted(target_ids, best).clamp(max=len(target_ids) - 1)
+        column = torch.where(target_ids[place] == best, place, -1)
     if offset is not None:
-        return (some + offset).softmax(-1), None, best, inside
-    p = some.softmax(-1)
-    full = p if target_ids is None else (some - z.logsumexp(-1, keepdim=True)).exp()
-    return p, full, best, inside
+        mass = torch.full_like(p[:, 0], torch.nan)
+    elif target_ids is None:
+        mass = torch.ones_like(p[:, 0])
+    else:
+        mass = (_log_sum(some, p) - (z.logsumexp(-1) if log_sum is None else log_sum)).exp()
+    return p, mass, column
+
+
+def _log_sum(logits: Tensor, softmax: Tensor) -> Tensor:
+    """The log-sum-exp of rows whose softmax is known: its largest value is exp(max - sum)."""
+    return logits.amax(-1) - softmax.amax(-1).log()
 
 
 def row_terms(
     s: Tensor,
     p: Tensor,
-    full: Tensor | None,
+    mass: Tensor,
     offset: Tensor | None = None,
     transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -82,20 +74,20 @@ def row_terms(
 
     Args:
         s: (N, R) products with the draft head.
-        p, full: (N, R) of :func:`teacher_terms`.
+        p, mass: (N, R) and (N,) of :func:`teacher_terms`.
         offset: (R,) likewise.
         transform: of ``s`` to draft logits.
 
     Returns:
-        CE (N,) of p and q; sum_v min(full, q) (N,), NaN without ``full``; argmax column (N,); q - p (N, R), through
+        CE (N,) of p and q; sum_v min(mass p, q) (N,), NaN where the mass is; argmax column (N,); q - p (N, R), through
         the transform: the gradient of CE by ``s``.
     """
     found = s.argmax(-1)
     logits = transform(s)
-    log_q = logits.log_softmax(-1) if offset is None else (logits + offset).log_softmax(-1)
-    losses = -(p * log_q).sum(-1)
-    q = log_q.exp()
-    overlap = torch.full_like(losses, torch.nan) if full is None else torch.minimum(full, q).sum(-1)
+    shifted = logits if offset is None else logits + offset
+    q = shifted.softmax(-1)
+    losses = -(p * (shifted - _log_sum(shifted, q)[:, None])).sum(-1)
+    overlap = torch.minimum(p * mass[:, None], q).sum(-1)
     return losses, overlap, found, transform.gradient(q - p, logits)
 
 
@@ -190,8 +182,12 @@ def _ranks(counts: Int) -> tuple[int, ...]:
     return tuple(int((counts > j).sum()) for j in range(int(counts.max())))
 
 
-# Element-wise results that live at once beside the logits of one rank of rows.
-_ROW_TEMPORARIES = 3
+# Element-wise results that live at once beside the logits of one block of rows.
+_ROW_TEMPORARIES = 4
+# A CPU works element by element on blocks that stay in its cache: allocating more costs more than computing it.
+_BLOCK_BYTES = 1 << 20
+# Enough rows for a product at full speed; a CPU's chunks are no larger, so that they reuse the memory of the first.
+_CHUNK_ROWS = 256
 # Share of the workspace for one block of the draft head's gradient.
 _HEAD_SHARE = 16
 
@@ -209,6 +205,7 @@ class LossInputs:
         target_ids: int64 (R,) ascending ids of ``draft_head``'s rows; None: all V.
         weight: fp32 (M,), constant.
         offset: fp32 (V,) added to target's and draft's logits if rows stand for more tokens (:mod:`.candidates`).
+        facts: (P,) of the teachers' logits over all V; only the R draft tokens' are computed then. None: all are.
         transform, draft_transform: of the products with ``target_head`` and with ``draft_head`` to logits.
     """
 
@@ -220,6 +217,7 @@ class LossInputs:
     target_ids: Tensor | None
     weight: Tensor
     offset: Tensor | None = None
+    facts: LogitFacts | None = None
     transform: LogitTransform = IDENTITY
     draft_transform: LogitTransform = IDENTITY
 
@@ -229,6 +227,13 @@ class LossInputs:
         if self.offset is None or self.target_ids is None:
             return self.offset
         return self.offset[self.target_ids]
+
+    @property
+    def teacher_head(self) -> Tensor:
+        """The rows of ``target_head`` that teachers are multiplied with: (R, H) beside facts, else (V, H)."""
+        if self.facts is None or self.target_ids is None:
+            return self.target_head
+        return self.target_head.index_select(0, self.target_ids)
 
     def product_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
         """What the products with the draft head and with the LM head read: autocast's type, else the head's."""
@@ -283,8 +288,9 @@ class _Work:
         self.dtype = dtypes[0]
         self.out = accumulation(torch.promote_types(*dtypes))
         self.head = inputs.draft_head.detach().to(dtypes[0])  # cast once, not in every chunk
-        self.target_head = inputs.target_head.to(dtypes[1])
+        self.teacher_head = inputs.teacher_head.to(dtypes[1])
         self.offset = inputs.draft_offset
+        self.held: dict[str, Tensor] = {}
         rows, device = len(inputs.draft), inputs.draft.device
         self.losses = torch.zeros(rows, dtype=self.out, device=device)
         self.overlap = torch.zeros(rows, dtype=self.out, device=device)
@@ -300,65 +306,105 @@ class _Work:
         return None if self.head_sum is None else self.head_sum.to(self.x.draft_head.dtype)
 
     def run(self, budget: int, compiled: bool) -> None:
-        plan = make_plan(self.x.teacher_row.cpu().numpy(), self._costs(), budget)
-        device = self.x.draft.device
-        order, teachers = (torch.from_numpy(ids).to(device) for ids in (plan.rows, plan.teachers))
+        costs, device = self._costs(), self.x.draft.device
         block = max(1, budget // (_HEAD_SHARE * self.out.itemsize * self.head.shape[1]))
+        if device.type == "cpu":
+            cached = max(_BLOCK_BYTES, self.out.itemsize * len(self.teacher_head))
+            budget = min(budget - _ROW_TEMPORARIES * cached, _CHUNK_ROWS * (costs.teacher + costs.row))
+        plan = make_plan(self.x.teacher_row.cpu().numpy(), costs, budget)
+        order, teachers = (torch.from_numpy(ids).to(device) for ids in (plan.rows, plan.teachers))
         for chunk in plan.chunks:
             self._chunk(chunk, order[chunk.rows], teachers[chunk.teachers], compiled, block)
 
     def _costs(self) -> LossCosts:
-        """Bytes of workspace: logits, distributions and temporaries of :mod:`.vocab_loss_terms`."""
-        size, full, some = self.out.itemsize, len(self.target_head), len(self.head)
-        casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.target_head.dtype)]
-        held = 2 * full if self.x.target_ids is None else 2 * full + 3 * some
-        held += 0 if self.offset is None else some
+        """Bytes of workspace: logits, distributions and temporaries of :func:`teacher_terms` and :func:`row_terms`."""
+        size, full, some = self.out.itemsize, len(self.teacher_head), len(self.head)
+        casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.teacher_head.dtype)]
+        held = full if full == some else full + some
+        if self.x.draft.device.type != "cpu":
+            held += full + _ROW_TEMPORARIES * some
         states = self.x.teacher.shape[-1] + 2 * self.x.draft.shape[-1]
         return LossCosts(
-            teacher=size * (held + _ROW_TEMPORARIES * some + states) + casts[1] * full,
+            teacher=size * (held + states) + casts[1] * full,
             row=(size + casts[0]) * some + 2 * size * states,
         )
 
+    def _blocks(self, rows: int, columns: int) -> list[slice]:
+        """Rows that are taken together element by element: all but on a CPU."""
+        if self.x.draft.device.type != "cpu":
+            return [slice(0, rows)]
+        some = max(1, _BLOCK_BYTES // (self.out.itemsize * columns))
+        return [slice(first, min(first + some, rows)) for first in range(0, rows, some)]
+
+    def _teach(self, teachers: Tensor, compiled: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """:func:`teacher_terms` of a chunk's teachers."""
+        x, terms = self.x, teacher_function(compiled)
+        facts = None if x.facts is None else x.facts.map(lambda each: each[teachers])
+        # (C, V), or (C, R) beside facts
+        z = x.transform(
+            self._product("z", x.teacher[teachers].to(self.teacher_head.dtype), self.teacher_head)
+        )
+        p = z if z.shape[1] == len(self.head) else self._memory("p", len(z), len(self.head))
+        rest = []
+        for at in self._blocks(*z.shape):
+            known = () if facts is None else (facts.best[at], facts.log_sum[at])
+            p[at], *others = terms(z[at], x.target_ids, self.offset, *known)
+            rest.append(others)
+        mass, column = (torch.cat(each) for each in zip(*rest))
+        return p, mass, column
+
+    def _product(self, name: str, states: Tensor, head: Tensor) -> Tensor:
+        """Products (N, H) x (R, H) -> (N, R) of the accumulated type."""
+        if states.dtype != self.out:
+            return product(states, head.t(), self.out)
+        return torch.mm(states, head.t(), out=self._memory(name, len(states), len(head)))
+
+    def _memory(self, name: str, rows: int, columns: int) -> Tensor:
+        """(rows, columns), of the memory of earlier chunks: to a CPU fresh pages cost more than the work in them."""
+        if name not in self.held or self.held[name].numel() < rows * columns:
+            self.held.pop(name, None)
+            self.held[name] = torch.empty(rows * columns, dtype=self.out, device=self.head.device)
+        return self.held[name][: rows * columns].view(rows, columns)
+
     def _chunk(self, chunk: LossChunk, rows: Tensor, teachers: Tensor, compiled: bool, block: int) -> None:
-        x = self.x
-        z = x.transform(scores(x.teacher[teachers], self.target_head, self.out))  # (C, V)
-        p, full, best, inside = teacher_function(compiled)(z, x.target_ids, self.offset)
-        del z
+        x, terms = self.x, row_function(compiled)
+        p, mass, column = self._teach(teachers, compiled)
         # log q(v) of a token itself is that of all that its column stands for, less the offset.
         shift = p.new_zeros(len(p)) if self.offset is None else p @ self.offset.to(p.dtype)  # (C,)
-        ceiling = torch.full_like(shift, torch.nan) if full is None else full.sum(-1)  # (C,)
-        draft = x.draft.detach()[rows].to(self.dtype)  # (m, H')
-        s = scores(draft, self.head, self.out)  # (m, R); becomes its own gradient
-        weight = x.weight[rows]
-        terms = row_function(compiled)
-        at = 0
+        draft = x.draft.detach()[rows]
+        s = self._product("s", draft.to(self.dtype), self.head)  # (m, R); becomes its own gradient
+        parts, at = [], 0
         for count in chunk.ranks:
-            here, ids = slice(at, at + count), rows[at : at + count]
-            losses, overlap, found, delta = terms(
-                s[here],
-                p[:count],
-                None if full is None else full[:count],
-                self.offset,
-                x.draft_transform,
-            )
-            known = inside[:count]
-            self.losses[ids] = torch.where(known, losses + shift[:count], 0.0)
-            self.overlap[ids], self.ceiling[ids] = overlap, ceiling[:count]
-            self.outside[ids] = ~known
-            self.correct[ids] = (found if x.target_ids is None else x.target_ids[found]) == best[:count]
-            torch.mul(delta, torch.where(known, weight[here], 0.0)[:, None], out=s[here])
-            del delta
+            for own in self._blocks(count, len(self.head)):
+                here = slice(at + own.start, at + own.stop)
+                *figures, s[here] = terms(s[here], p[own], mass[own], self.offset, x.draft_transform)
+                parts.append(figures)
             at += count
-        self._gradients(s, rows, draft, block)
+        losses, overlap, found = (torch.cat(each) for each in zip(*parts))
+        teacher = torch.cat([torch.arange(count, device=rows.device) for count in chunk.ranks])  # (m,)
+        known = column[teacher] >= 0
+        self.losses[rows] = torch.where(known, losses + shift[teacher], 0.0)
+        self.overlap[rows], self.ceiling[rows] = overlap, mass[teacher]
+        self.outside[rows], self.correct[rows] = ~known, found == column[teacher]
+        self._gradients(s, rows, draft, torch.where(known, x.weight[rows], 0.0)[:, None], block)
 
-    def _gradients(self, delta: Tensor, rows: Tensor, draft: Tensor, block: int) -> None:
-        """Products of d loss / d s (m, R) with the head and with the draft states (``block`` head rows a time)."""
+    def _gradients(self, delta: Tensor, rows: Tensor, draft: Tensor, weight: Tensor, block: int) -> None:
+        """Products of d CE / d s (m, R) with the head and with the draft states (``block`` head rows a time).
+
+        The weight (m, 1) meets what has H' columns, not R.
+        """
         if self.grad_draft is None and self.head_sum is None:
             return
         delta = delta.to(self.dtype)
         if self.grad_draft is not None:
-            self.grad_draft[rows] = product(delta, self.head, self.out).to(self.grad_draft.dtype)
-        if self.head_sum is not None:
-            for some in torch.arange(len(self.head)).split(block):
-                part = slice(int(some[0]), int(some[-1]) + 1)
-                self.head_sum[part] += product(delta[:, part].t(), draft, self.out)
+            found = product(delta, self.head, self.out) * weight
+            self.grad_draft[rows] = found.to(self.grad_draft.dtype)
+        if self.head_sum is None:
+            return
+        draft = (draft.to(self.out) * weight).to(self.dtype)
+        if self.dtype == self.out:
+            self.head_sum.addmm_(delta.t(), draft)
+            return
+        for some in torch.arange(len(self.head)).split(block):
+            part = slice(int(some[0]), int(some[-1]) + 1)
+            self.head_sum[part] += product(delta[:, part].t(), draft, self.out)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...models.target.logits import LogitFacts
 from ..ttt import TTTStep
 from .vocab import RowLoss
 
@@ -47,6 +48,7 @@ class TakenRows:
         step: (M,) draft step of each.
         teacher: (P, H) target hidden states at the positions that teach any of them.
         teacher_row: (M,) row of ``teacher``.
+        facts: (P,) of the teachers' logits, if they were kept.
         sizes: rows of each step.
     """
 
@@ -54,11 +56,15 @@ class TakenRows:
     step: Tensor
     teacher: Tensor
     teacher_row: Tensor
+    facts: LogitFacts | None
     sizes: tuple[int, ...]
 
 
-def take_rows(steps: Sequence[TTTStep], hidden: Tensor) -> TakenRows:
-    """Gather the counted rows of an unroll; row t of step k is taught by ``hidden`` (B, T, H) at t + 1 + k."""
+def take_rows(steps: Sequence[TTTStep], hidden: Tensor, facts: LogitFacts | None = None) -> TakenRows:
+    """Gather the counted rows of an unroll; row t of step k is taught by ``hidden`` (B, T, H) at t + 1 + k.
+
+    ``facts``: (B, T) of the logits of ``hidden``.
+    """
     length = hidden.shape[1]
     places = [step.counted.flatten().nonzero()[:, 0] for step in steps]
     sizes = tuple(len(place) for place in places)
@@ -71,7 +77,9 @@ def take_rows(steps: Sequence[TTTStep], hidden: Tensor) -> TakenRows:
     number = torch.repeat_interleave(
         torch.arange(len(steps), device=hidden.device), torch.tensor(sizes, device=hidden.device)
     )
-    return TakenRows(g, number, hidden.flatten(0, 1)[used], row[position], sizes)
+    if facts is not None:
+        facts = facts.map(lambda each: each.flatten()[used])
+    return TakenRows(g, number, hidden.flatten(0, 1)[used], row[position], facts, sizes)
 
 
 def feature_loss(taken: TakenRows, weight: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ...core.errors import MismatchError
 from ...models.device import has_triton
-from .fused import FusedVocabLoss, LossInputs, accumulation, scores, teacher_terms
+from ...models.target.logits import accumulation, scores
+from .fused import FusedVocabLoss, LossInputs, teacher_terms
 
 # (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
 _NAIVE_TENSORS = 4
@@ -74,7 +75,10 @@ def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
     Raises:
         MismatchError: sizes that do not go together.
     """
-    inputs = replace(inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach())
+    facts = None if inputs.target_ids is None else inputs.facts  # of use where not all V logits are needed
+    inputs = replace(
+        inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach(), facts=facts
+    )
     _check(inputs)
     if _chosen(inputs, options) == "naive":
         return _naive(inputs)
@@ -93,7 +97,8 @@ def naive_bytes(rows: int, columns: int) -> int:
 def _chosen(inputs: LossInputs, options: LossOptions) -> str:
     if options.impl != "auto":
         return options.impl
-    held = naive_bytes(inputs.draft.shape[0], inputs.draft_head.shape[0] + inputs.target_head.shape[0])
+    teacher = inputs.target_head if inputs.facts is None else inputs.draft_head
+    held = naive_bytes(len(inputs.draft), len(inputs.draft_head) + len(teacher))
     return "naive" if held <= options.chunk_mb * _MIB else "fused"
 
 
@@ -103,25 +108,23 @@ def _naive(x: LossInputs) -> RowLoss:
     with torch.autocast(x.draft.device.type, enabled=False):
         with torch.no_grad():
             shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
-            states = x.teacher if shared else x.teacher[x.teacher_row]
-            z = x.transform(scores(states, x.target_head.to(dtypes[1]), out))
-            p, full, best, inside = teacher_terms(z, x.target_ids, x.draft_offset)
+            own = slice(None) if shared else x.teacher_row
+            z = x.transform(scores(x.teacher[own], x.teacher_head.to(dtypes[1]), out))
+            known = () if x.facts is None else (x.facts.best[own], x.facts.log_sum[own])
+            p, mass, column = teacher_terms(z, x.target_ids, x.draft_offset, *known)
             if shared:
-                p, best, inside = p[x.teacher_row], best[x.teacher_row], inside[x.teacher_row]
-                full = None if full is None else full[x.teacher_row]
+                p, mass, column = p[x.teacher_row], mass[x.teacher_row], column[x.teacher_row]
+            inside = column >= 0
         logits = x.draft_transform(scores(x.draft, x.draft_head.to(dtypes[0]), out))  # (M, R)
         offset = x.draft_offset
         log_q = (logits if offset is None else logits + offset).log_softmax(-1)
         losses = -(p * (log_q if offset is None else log_q - offset)).sum(-1)
         losses = torch.where(inside, losses, 0.0)
         with torch.no_grad():
-            found = logits.argmax(-1)
-            correct = (found if x.target_ids is None else x.target_ids[found]) == best
-            unknown = torch.full_like(losses, torch.nan)
-            overlap = unknown if full is None else torch.minimum(full, log_q.exp()).sum(-1)
-            ceiling = unknown if full is None else full.sum(-1)
+            correct = logits.argmax(-1) == column
+            overlap = torch.minimum(p * mass[:, None], log_q.exp()).sum(-1)
         total = (losses * x.weight).sum()
-    return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), ceiling.float())
+    return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), mass.float())
 
 
 def _check(x: LossInputs) -> None:
@@ -136,11 +139,15 @@ def _check(x: LossInputs) -> None:
     elif columns != (len(x.target_head) if x.target_ids is None else len(x.target_ids)):
         known = "all" if x.target_ids is None else len(x.target_ids)
         problem = f"a draft head of {columns} rows, {known} target ids, {len(x.target_head)} target tokens"
+    elif x.facts is not None and (x.facts.best.shape != (len(x.teacher),) or x.offset is not None):
+        problem = f"facts of {x.facts.best.numel()} teachers" + (
+            ", and offsets" if x.offset is not None else ""
+        )
     elif x.offset is not None and x.offset.shape != (len(x.target_head),):
         problem = f"{x.offset.numel()} offsets, {len(x.target_head)} target tokens"
     if problem is not None:
         raise MismatchError(
             "the vocabulary loss was given sizes that do not go together",
             got=problem,
-            expected="sizes as train.vocab_loss_terms.LossInputs has them",
+            expected="sizes as train.loss.fused.LossInputs has them",
         )
