@@ -23,6 +23,7 @@ import typer
 from .. import __version__
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
+from ..core.progress import hushed
 from .app import JsonOption, print_json
 
 _STDERR = 2
@@ -99,7 +100,8 @@ def _read_record(record: Path) -> dict[str, dict[str, Any]]:
 
 
 def _call(command: list[str], name: str, *, quiet: bool) -> None:
-    code = subprocess.run(command, stdout=_STDERR if quiet else None, check=False).returncode
+    with hushed():
+        code = subprocess.run(command, stdout=_STDERR if quiet else None, check=False).returncode
     if code in (130, -signal.SIGINT):
         raise KeyboardInterrupt
     if code:

@@ -110,7 +110,7 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
 def _on_corpus(
     a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], asked: CompareRequest
 ) -> dict[str, Any]:
-    from ...core.console import ProgressBar
+    from ...core.progress import ProgressBar
     from ...corpus.sources.sources import SourceOptions, expand_paths, iter_documents
     from ...vocab.overlap.on_text import compare_on_corpus
 

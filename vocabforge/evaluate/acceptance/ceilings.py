@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.console import ProgressBar
 from ...core.errors import DataError
+from ...core.progress import ProgressBar
 from ...corpus.sources.sources import SourceOptions, iter_documents
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.target.interface import Target

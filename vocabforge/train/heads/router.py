@@ -92,6 +92,10 @@ class RouterTrainer:
         run_steps(self, self, "train-router", start, log)
         return self._finish(log)
 
+    def unrolled(self, step: int) -> int:
+        """See :class:`~vocabforge.train.loop.Steps`."""
+        return self.config.router.steps
+
     def take_step(self, step: int) -> int:
         """See :class:`~vocabforge.train.loop.Steps`."""
         config = self.config
