@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from vocabforge.core import progress
@@ -31,26 +33,37 @@ class Forecasts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
         self.made: dict[str, list[tuple[float, float, float]]] = {}
-        self.ends: dict[str, float] = {}
+        self.spans: dict[str, tuple[float, float]] = {}
         update, leave = ProgressBar.update, ProgressBar.__exit__
 
         def watched(bar: ProgressBar, advance: float = 0, *given, **named) -> None:
             update(bar, advance, *given, **named)
             if advance and bar.total:
                 assert bar.seconds_left is not None
-                entry = bar._done / bar.total, clock.now, bar.seconds_left
+                done, ahead = (
+                    sum(getattr(kind, name) for kind in bar._kinds.values()) for name in ("done", "ahead")
+                )
+                entry = done / (done + ahead), clock.now, bar.seconds_left
                 self.made.setdefault(bar.description, []).append(entry)
 
         def left(bar: ProgressBar, *error) -> None:
             leave(bar, *error)
-            self.ends[bar.description] = clock.now
+            self.spans[bar.description] = bar._start, clock.now
 
         monkeypatch.setattr(ProgressBar, "update", watched)
         monkeypatch.setattr(ProgressBar, "__exit__", left)
 
-    def worst(self, description: str, *, until: float = 0.95) -> float:
-        """Largest factor between forecast and truth after a tenth of the work, up to the share ``until``."""
-        made, end = self.made[description], self.ends[description]
-        factors = [left / (end - now) for share, now, left in made if 0.1 <= share <= until]
+    def worst(self, description: str, *, by: Literal["share", "time"] = "share") -> float:
+        """Largest factor between forecast and truth after a tenth of the work, up to its last twentieth.
+
+        Args:
+            by: what a tenth is of: the work, or the time where it decides the end.
+        """
+        start, end = self.spans[description]
+        factors = [
+            left / (end - now)
+            for share, now, left in self.made[description]
+            if 0.1 <= (share if by == "share" else (now - start) / (end - start)) <= 0.95
+        ]
         assert factors
         return max(max(one, 1 / max(one, 1e-9)) for one in factors)

@@ -23,7 +23,7 @@ import typer
 from .. import __version__
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
-from ..core.progress import hushed
+from ..core.progress import ProgressBar, hushed
 from .app import JsonOption, print_json
 
 _STDERR = 2
@@ -80,7 +80,8 @@ def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = Fals
     atomic_write_json(record, {"steps": {**steps, step.name: {"key": key, "done": False}}})
     if step.run is not None:
         say(f"\n{step.shown}")
-        step.run(replace)
+        with ProgressBar(step.name):
+            step.run(replace)
     else:
         extra = [step.again] if replace else []
         say(f"\n$ {' '.join([step.shown, *extra])}")

@@ -42,7 +42,8 @@ def masses(p: Tensor) -> Tensor:
     else:
         ascending = p.sort(dim=-1).values
     best = torch.bincount(p.argmax(-1), minlength=p.shape[-1])
-    return torch.stack([p.double().sum(0), ascending.double().sum(0).flip(0), best.double()])
+    by_id, by_place = (one.sum(0, dtype=torch.float64) for one in (p, ascending))
+    return torch.stack([by_id, by_place.flip(0), best.double()])
 
 
 def of_first(mass: Tensor, sizes: Tensor) -> Tensor:

@@ -60,15 +60,21 @@ def run_methods(
         VocabForgeError: the device failed, or the disk is full; the journal stays.
     """
     loop = _Loop(questions, methods, asking, kept, model_ids)
-    total, ahead = len(questions) * loop.share, loop.missing(questions)
-    done = total - ahead.total()
+    total, left = len(questions) * loop.share, loop.left(questions)
+    done, ahead = total - len(left), turns_of(left)
+    turns = sum(len(one.turns) for one in questions) * loop.share
     if kept.taken_over or kept.failures:
         again = "; the warm-up is repeated" if done < total and asking.settings.warmup else ""
         say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
     try:
         warm_ups = {"warm-up": len({name for name, _ in ahead}) if asking.by_method else 1}
         with ProgressBar(
-            f"Evaluating {len(methods)} methods", total, "answers", initial=done, kinds=ahead, asides=warm_ups
+            f"Evaluating {len(methods)} methods",
+            turns,
+            "turns",
+            initial=turns - ahead.total(),
+            kinds=ahead,
+            asides=warm_ups,
         ) as bar:
             if asking.by_method:
                 loop.answer_by_method(bar)
@@ -141,16 +147,16 @@ class _Loop:
         self.runs = asking.settings.all_runs
         self.share = len(self.runs) * len(methods)  # rows of one question
 
-    def missing(self, questions: Sequence[Question]) -> Counter[tuple[str, int]]:
-        """Rows that are still to be made, by what decides how long one takes."""
-        return Counter(
-            _kind(method, run)
+    def left(self, questions: Sequence[Question]) -> list[tuple[Question, Method, Run]]:
+        """Rows that are still to be made."""
+        return [
+            (question, method, run)
             for question in questions
             if question.question_id not in self.kept.failures
             for run in self.runs
             for method in self.methods
             if self._key(question, method, run) not in self.kept
-        )
+        ]
 
     @staticmethod
     def _key(question: Question, method: Method, run: Run) -> Key:
@@ -204,7 +210,7 @@ class _Loop:
                     failure = _failure_row(question, method, run, failed)
                 else:
                     self.kept.add(key, self._rows(question, turns, method))
-                    bar.update(1, kind=_kind(method, run))
+                    bar.update(len(question.turns), kind=_kind(method, run))
                     continue
                 self._leave_out(question, failure, bar)
                 self._check_device(failure)
@@ -249,7 +255,7 @@ class _Loop:
                     else:
                         key = self._key(question, method, run)
                         self.kept.add(key, self._rows(question, outcome, method))
-                        bar.update(1, kind=_kind(method, run))
+                        bar.update(len(question.turns), kind=_kind(method, run))
         finally:
             if window is not None and window.answered:
                 found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
@@ -262,8 +268,8 @@ class _Loop:
             return _failure_row(question, method, run, failed)
 
     def _leave_out(self, question: Question, failure: FailureRow, bar: ProgressBar) -> None:
-        for kind, missing in self.missing([question]).items():
-            bar.skip(missing, kind)
+        for kind, turns in turns_of(self.left([question])).items():
+            bar.skip(turns, kind)
         self.kept.fail(failure.model_dump())
         bar.update(note=f"{len(self.kept.failures)} left out")
 
@@ -289,7 +295,7 @@ class _Loop:
 def in_turns(questions: Sequence[Question]) -> list[Question]:
     """The categories in proportion from the first question on, each in its own order.
 
-    Answers of one category are alike in length: a tenth of the questions then tells how long all of them take.
+    Answers of one category are alike in length: a tenth of the questions tells how long all of them take.
     """
     sizes, seen = Counter(one.category for one in questions), Counter[str]()
     places = []
@@ -297,6 +303,14 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
         seen[one.category] += 1
         places.append((seen[one.category] - 0.5) / sizes[one.category])
     return [questions[at] for at in sorted(range(len(questions)), key=places.__getitem__)]
+
+
+def turns_of(rows: Sequence[tuple[Question, Method, Run]]) -> Counter[tuple[str, int]]:
+    """Turns by what decides how long one takes."""
+    found = Counter[tuple[str, int]]()
+    for question, method, run in rows:
+        found[_kind(method, run)] += len(question.turns)
+    return found
 
 
 def _kind(method: Method, run: Run) -> tuple[str, int]:
