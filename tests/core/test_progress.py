@@ -66,7 +66,7 @@ def test_the_innermost_work_is_told_of(clock: Clock, capsys) -> None:
         assert capsys.readouterr().err == "load the target | 10 s\n"
         with ProgressBar("short"):
             clock.now += 2
-        with ProgressBar("Evaluating", 4, "answers") as bar, bar.aside("warm-up"):
+        with ProgressBar("Evaluating", 4, "answers", asides={"warm-up": 1}) as bar, bar.aside("warm-up"):
             ((_, text),) = lines_of_silent_work(clock, capsys, 10)
             assert text.startswith("Evaluating | 0% | ")
             assert text.endswith(" | warm-up")

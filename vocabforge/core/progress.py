@@ -69,7 +69,7 @@ class ProgressBar:
         initial: work done by an earlier run: part of the share, not of the rate.
         kinds: work ahead by kind, where kinds differ in speed; together ``total`` less ``initial``.
         weights: a guess of how long a unit of each kind takes beside the others, until it is met.
-        asides: how often other work is still to come, which is not counted in ``unit`` (see :meth:`aside`).
+        asides: how often other work is still to come, by name, which is not counted in ``unit``: evaluations.
         limit_s: seconds after which the work ends, done or not.
     """
 
@@ -109,8 +109,7 @@ class ProgressBar:
         """
         if advance:
             now = time.monotonic()
-            pace = self._kinds.setdefault(kind, _Pace(0))
-            pace.add(advance, self._under_way + now - self._since)
+            self._kinds[kind].add(advance, self._under_way + now - self._since)
             self._since, self._under_way = now, 0.0
             self._done += advance
         if note is not None:
@@ -124,7 +123,7 @@ class ProgressBar:
 
     @contextmanager
     def aside(self, name: str) -> Iterator[None]:
-        """Other work, such as an evaluation: its time belongs to no unit, and its name is the note meanwhile."""
+        """Around one of ``asides``: its time belongs to no unit, and its name is the note meanwhile."""
         began, note = time.monotonic(), self._note
         self._under_way += began - self._since
         self._note = name
@@ -132,7 +131,7 @@ class ProgressBar:
             yield
         finally:
             self._since = time.monotonic()
-            self._asides.setdefault(name, _Pace(0)).add(1, self._since - began)
+            self._asides[name].add(1, self._since - began)
             self._note = note
 
     @property
@@ -205,11 +204,11 @@ class _Voice:
     def open(self, bar: ProgressBar) -> None:
         with self._lock:
             self.bars.append(bar)
-            self._hidden = False
             if len(self.bars) == 1:
                 self._last = time.monotonic()
                 threading.Thread(target=self._speak, args=(bar,), daemon=True).start()
             if bar.unit:
+                self._hidden = False
                 self._show()
 
     def close(self, bar: ProgressBar, *, tell: bool, failed: bool) -> None:
