@@ -205,7 +205,7 @@ class _Voice:
         with self._lock:
             self.bars.append(bar)
             if len(self.bars) == 1:
-                self._last = time.monotonic()
+                self._last, self._hidden = time.monotonic(), False
                 threading.Thread(target=self._speak, args=(bar,), daemon=True).start()
             if bar.unit:
                 self._hidden = False
