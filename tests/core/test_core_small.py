@@ -1,14 +1,11 @@
-"""Errors, extension tables, ranks, the metrics log, progress."""
+"""Errors, extension tables, ranks, the metrics log."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 
-from vocabforge.core import console
-from vocabforge.core.console import ProgressBar, say
 from vocabforge.core.distributed import rank, world_size
 from vocabforge.core.errors import (
     DataError,
@@ -88,70 +85,6 @@ def test_other_ranks_write_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RANK", "1")
     MetricsLog(tmp_path / "run" / "m.jsonl").write(a=1)
     assert not list(tmp_path.iterdir())
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(console.time, "monotonic", clock.monotonic)
-    return clock
-
-
-def test_off_a_terminal_progress_is_sparse_whole_lines(clock: Clock, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
-    with ProgressBar("count", 1000, "steps") as bar:
-        for _ in range(100):  # a hundred seconds
-            clock.now += 1.0
-            bar.update(10, note="loss 1.0")
-    out, err = capsys.readouterr()
-    lines = err.splitlines()
-    assert out == ""
-    assert "\x1b" not in err
-    assert len(lines) == 100 // 15 + 1
-    assert lines[0] == "count | 15% | 10.0 steps/s | 15 s | 85 s left | loss 1.0"
-    assert lines[-1] == "count | 100% | 10.0 steps/s | 100 s | loss 1.0"
-
-
-def interrupted_bar(error: BaseException) -> None:
-    with ProgressBar("count", 10, "steps") as bar:
-        bar.update(5, note="loss 1.0")
-        raise error
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_on_a_terminal_there_is_one_bar_and_it_ends_on_exceptions(monkeypatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(ValueError, match="stop"):
-        interrupted_bar(ValueError("stop"))
-    text = terminal.getvalue()
-    assert "count" in text
-    assert "50%" in text
-    assert "loss 1.0" in text
-    assert text.rstrip("\n").endswith("\x1b[?25h"), "the cursor is shown again"
-
-
-def test_other_ranks_are_silent(clock: Clock, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    say("hello")
-    with ProgressBar("count", 10, "steps") as bar:
-        clock.now += 100
-        bar.update(10)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_what_a_terminal_would_obey_is_spelled_out() -> None:

@@ -29,7 +29,8 @@ from tests.faults.forking import isolated, load_modules
 from tests.faults.injection import Strike
 from tests.faults.judging import Bench, Trial, Wrong
 from tests.faults.writers import WRITERS, make_writers_world
-from vocabforge.core.console import ProgressBar, markdown_table, say
+from vocabforge.core.console import markdown_table, say
+from vocabforge.core.progress import ProgressBar
 
 # Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.
 SLOW = (

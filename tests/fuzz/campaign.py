@@ -20,8 +20,8 @@ from tests.fuzz.goods import copy_good, make_goods, replace, reseal
 from tests.fuzz.mutate import spoil
 from tests.fuzz.readers import READERS, Reader, files_of, form_of
 from tests.fuzz.watch import Outcome, watched
-from vocabforge.core.console import ProgressBar
 from vocabforge.core.files import atomic_write_json
+from vocabforge.core.progress import ProgressBar
 
 BATCH = 200
 SEALED_SHARE = 0.8

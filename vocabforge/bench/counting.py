@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.console import ProgressBar
 from ..core.errors import VocabForgeError
+from ..core.progress import ProgressBar
 from ..core.provenance import peak_memory
 from ..corpus.sources.sources import SourceOptions, iter_documents
 from ..corpus.tokenizer.tokenizer import load_tokenizer

@@ -20,9 +20,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config
-from ..core.console import ProgressBar
 from ..core.errors import VocabForgeError
 from ..core.files import atomic_write_json
+from ..core.progress import ProgressBar
 
 _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch, RowBatch
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config, without_removed
-from ..core.console import ProgressBar
+from ..core.progress import ProgressBar
 from ..core.registry import check_known
 from ..models.device import choose_device, synchroniser
 from ..models.drafters.registry import drafter_sizes, new_drafter

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..core.console import ProgressBar
 from ..core.errors import DataError, MismatchError
+from ..core.progress import ProgressBar
 from ..models.target.documents import document_spans
 from ..models.target.hf import HFTarget, final_norm
 from .online import CapturedBatch, Key, RowBatch

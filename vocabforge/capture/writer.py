@@ -17,11 +17,12 @@ import torch
 from safetensors.torch import save_file
 
 from ..core.artifact import MANIFEST, check_output, write_artifact
-from ..core.console import ProgressBar, say
+from ..core.console import say
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
 from ..core.journal import check_identity
 from ..core.lock import only_writer
+from ..core.progress import ProgressBar
 from ..corpus.prepared.packing import PackedRows
 from ..models.target.documents import PASS_TOKENS
 from ..models.target.head import TargetHead

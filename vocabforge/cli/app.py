@@ -15,6 +15,7 @@ from .. import __version__
 from ..core.config import StrictModel
 from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
+from ..core.progress import ProgressBar, hide
 from .options.groups import arguments, option, signature
 from .parsing import Command, Commands, help_style
 
@@ -87,7 +88,7 @@ def build_app(
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with its groups of options as one signature, whose errors are messages.
+    """A command with its groups of options as one signature, whose errors are messages, and which is never silent.
 
     What a user can cause is reported as one message and an exit code; real bugs keep their traceback.
     """
@@ -95,7 +96,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:
         try:
-            command(**arguments(command, given))
+            with ProgressBar(command.__name__.replace("_", "-")):
+                command(**arguments(command, given))
         except VocabForgeError as error:
             console().print(f"Error: {error.render()}", style="red", markup=False)
             raise typer.Exit(error.exit_code) from None
@@ -133,11 +135,13 @@ def _surroundings(error: Exception) -> str | None:
 
 def print_json(value: Any) -> None:
     """A result on stdout as one JSON document."""
+    hide()
     typer.echo(spelled_in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def echo(text: str) -> None:
     """A line on stdout; names of files and texts in it do not steer the terminal."""
+    hide()
     typer.echo(spelled_out(text))
 
 
@@ -148,6 +152,7 @@ def stdout_console(*, highlight: bool = False, markup: bool = False) -> Console:
     columns, or those of a terminal that shows something else, and cut or fold what nobody asked to be narrow.
     In a terminal too narrow for a table the terminal folds its lines: rich would cut figures and drop names.
     """
+    hide()
     out = open_console(highlight=highlight, markup=markup)
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = _WIDE

@@ -23,6 +23,7 @@ import typer
 from .. import __version__
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
+from ..core.progress import ProgressBar, hushed
 from .app import JsonOption, print_json
 
 _STDERR = 2
@@ -79,7 +80,8 @@ def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = Fals
     atomic_write_json(record, {"steps": {**steps, step.name: {"key": key, "done": False}}})
     if step.run is not None:
         say(f"\n{step.shown}")
-        step.run(replace)
+        with ProgressBar(step.name):
+            step.run(replace)
     else:
         extra = [step.again] if replace else []
         say(f"\n$ {' '.join([step.shown, *extra])}")
@@ -99,7 +101,8 @@ def _read_record(record: Path) -> dict[str, dict[str, Any]]:
 
 
 def _call(command: list[str], name: str, *, quiet: bool) -> None:
-    code = subprocess.run(command, stdout=_STDERR if quiet else None, check=False).returncode
+    with hushed():
+        code = subprocess.run(command, stdout=_STDERR if quiet else None, check=False).returncode
     if code in (130, -signal.SIGINT):
         raise KeyboardInterrupt
     if code:

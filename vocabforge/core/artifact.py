@@ -21,6 +21,7 @@ from typing import Any
 from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
 from .folders import is_vacant, leftovers, mend, put_in_place, sibling
+from .progress import ProgressBar
 from .provenance import git_revision, hide_secrets, package_versions
 
 REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
@@ -124,8 +125,10 @@ def write_artifact(
             final.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
             yield temporary
+            with ProgressBar(f"hash {path.name}"):
+                described = _describe(temporary, kind, meta)
             manifest = {
-                **_describe(temporary, kind, meta),
+                **described,
                 "parents": dict(parents or {}),
                 "config": dict(config) if config is not None else None,
                 "versions": dict(package_versions()),
@@ -239,7 +242,8 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
             remedy=maker_of(kinds),
         )
     try:
-        _verify_files(path, manifest, hashes=verify)
+        with ProgressBar(f"check {path.name}"):
+            _verify_files(path, manifest, hashes=verify)
     except (OSError, RuntimeError, ValueError) as error:  # also a link to itself, a NUL byte in a name
         where = getattr(error, "filename", None) or path
         remedy = "check its permissions and the disk" if isinstance(error, OSError) else _REMEDY

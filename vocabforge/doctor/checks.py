@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from ..core.errors import VocabForgeError
+from ..core.progress import ProgressBar
 
 State = Literal["ok", "warning", "failed", "skipped"]
 ValueT = TypeVar("ValueT")
@@ -64,7 +65,8 @@ class Report:
             self.skip(group, check)
             return None
         try:
-            finding = function(*needs)
+            with ProgressBar(f"check {group}: {check}"):
+                finding = function(*needs)
         except VocabForgeError as error:
             self.rows.append(CheckRow(group, check, "failed", _in_one_line(error), error.remedy))
             return None

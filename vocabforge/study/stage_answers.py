@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.console import ProgressBar, say
+from ..core.console import say
 from ..core.files import sha256_file
+from ..core.progress import ProgressBar
 from ..corpus.chat.conversation import Message
 from ..corpus.regenerate.rows import content_digest, json_line
 from ..corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer

@@ -12,6 +12,7 @@ from ..core.console import say
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, read_json
 from ..core.lock import only_writer
+from ..core.progress import ProgressBar
 from ..core.registry import load_attribute
 from ..corpus.regenerate.rows import content_digest
 from ..evaluate.run.environment import describe_environment
@@ -161,11 +162,12 @@ def _perform(config: StudyConfig, layout: StudyLayout, name: str) -> None:
     row.update(settings=digest_of(config, name), finished=False)
     began = time.monotonic()
     try:
-        for seed in config.seeds if stage.by_seed else ():
-            say(f"Stage {name}, seed {seed}")
-            run(config, layout, seed)
-        if not stage.by_seed:
-            run(config, layout)
+        with ProgressBar(f"stage {name}"):
+            for seed in config.seeds if stage.by_seed else ():
+                say(f"Stage {name}, seed {seed}")
+                run(config, layout, seed)
+            if not stage.by_seed:
+                run(config, layout)
         row["finished"] = True
     finally:
         seconds = time.monotonic() - began

@@ -200,7 +200,7 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
         if heads:
             say("Comparing the draft heads with the full head on held-out rows")
             made = draft_heads(drafter, heads, config.heads)
-            figures = head_report(drafter, trainer.target, made, batches, trainer.steps)
+            figures = head_report(drafter, trainer.target, made, batches, trainer.steps, count=count)
             log.write(kind="heads", step=steps, heads=figures)
             save_heads(
                 config.output,

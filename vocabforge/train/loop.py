@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from ..capture.online import Key, to_tensors
 from ..capture.server import ServerCapture
-from ..core.console import ProgressBar, human_rate, say
+from ..core.console import say
 from ..core.distributed import Group
 from ..core.journal import MetricsLog
+from ..core.progress import ProgressBar, human_rate
 from ..core.threads import ThreadChoice, thread_counts
 from .checkpoint import trained
 from .data import batch_rows
@@ -79,6 +81,7 @@ class Window:
 class Steps(Protocol):
     """What :func:`run_steps` drives; every method is collective."""
 
+    def unrolled(self, step: int) -> int: ...  # draft steps
     def take_step(self, step: int) -> int: ...  # the real tokens of its batch
     def figures(self) -> dict[str, Any]: ...  # since the last call, ``loss`` among them
     def evaluate(self, done: int, log: MetricsLog) -> None: ...
@@ -89,6 +92,9 @@ class DrafterSteps:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._window = trainer, Window(trainer.steps, trainer.device)
+
+    def unrolled(self, step: int) -> int:
+        return self._trainer.steps_at(step)
 
     def take_step(self, step: int) -> int:
         return take_step(self._trainer, step, self._window)
@@ -169,28 +175,44 @@ def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
 def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: MetricsLog) -> None:
     """Steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
     optim, often = run.config.optim, run.config.run
-    clock, told = TokenClock(), ""
-    with stop_requested() as stop, ProgressBar(command, optim.steps, "steps", initial=start) as bar:
-        for step in range(start, optim.steps):
+    clock, ahead = TokenClock(), range(start, optim.steps)
+    kinds = Counter(map(steps.unrolled, ahead))
+    asides = {
+        name: sum(step + 1 == optim.steps or (step + 1) % every == 0 for step in ahead)
+        for name, every in (
+            ("evaluating", often.eval_every),
+            ("writing a checkpoint", often.checkpoint_every),
+        )
+    }
+    progress = ProgressBar(
+        command,
+        optim.steps,
+        "steps",
+        initial=start,
+        kinds=kinds,
+        # K draft steps take between once (the target's pass is all) and K times as long as one.
+        weights={count: count**0.5 for count in kinds},
+        asides=asides,
+    )
+    with stop_requested() as stop, progress as bar:
+        for step in ahead:
             torch.manual_seed(often.seed + step)  # what draws (dropout) repeats itself in a resumed run
             clock.add(steps.take_step(step))
             done, last = step + 1, step + 1 == optim.steps
-            bar.update(1)
+            bar.update(1, kind=steps.unrolled(step))
             if last or done % often.log_every == 0:
                 lr, figures, rate = learning_rate(step, optim), steps.figures(), clock.lap()
                 log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=rate)
-                told = f"loss {figures['loss']:.3f} | {human_rate(rate, 'tokens')}"
-                bar.update(note=told)
+                bar.update(note=f"loss {figures['loss']:.3f} | {human_rate(rate, 'tokens')}")
             if last or done % often.eval_every == 0:
-                bar.update(note="evaluating")
-                with clock.paused():
+                with clock.paused(), bar.aside("evaluating"):
                     steps.evaluate(done, log)
-                bar.update(note=told)
             stopping = run.group.any(
                 stop.is_set()
             )  # read once: a signal from here on waits for the next step
             if stopping or last or done % often.checkpoint_every == 0:
-                keep(run, done)
+                with bar.aside("writing a checkpoint"):
+                    keep(run, done)
             if stopping and not last:
                 say(f"Stopped at step {done}; the same command goes on from there.")
                 raise KeyboardInterrupt

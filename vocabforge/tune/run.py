@@ -6,15 +6,16 @@ interruption, and another space in the same folder reuses what it shares.
 
 from __future__ import annotations
 
+import math
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 from .. import __version__
-from ..core.console import ProgressBar, say
+from ..core.console import say
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write, atomic_write_json, check_run_folder, read_json, sha256_file
 from ..core.lock import only_writer
+from ..core.progress import ProgressBar
 from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
 from ..decode.proposers.interface import Wrap
 from .latency.measure import (
@@ -30,7 +31,7 @@ from .report import render_report
 from .search.acceptance import digest
 from .search.check import check_predictions
 from .search.recommend import results_of
-from .search.search import Entry, search
+from .search.search import FIRST, Entry, answers_of, search
 from .search.session import Joined, TuneSession
 from .settings import MethodSpace, TuneSettings
 from .types import setting_of
@@ -153,27 +154,29 @@ def _check_folder(output: Path) -> None:
 
 
 def _search(joined: Joined) -> tuple[list[Entry], bool]:
-    """The search, with a progress bar a round; whether its time was up.
+    """The search, with a progress bar; whether its time was up.
 
     The first round, which tries every way, takes at most half of the time.
     """
-    settings, began = joined.loaded.settings, time.monotonic()
-    with ExitStack() as bars:
-        bar = ProgressBar("Acceptance", 0, "ways")
+    source, ways, began = joined.loaded.source, joined.candidates, time.monotonic()
+    seconds = joined.loaded.settings.seconds - joined.loaded.settings.latency_seconds
+    limit = None if math.isinf(seconds) else seconds
+    say(
+        f"{len(ways)} ways of drafting, each on {min(FIRST, len(source))} to {len(source)} prompts"
+        + (
+            ""
+            if limit is None
+            else f", for at most {limit:.0f} s: --seconds buys more prompts for more ways."
+        )
+    )
 
-        def tell(done: int, of: int, what: str) -> None:
-            nonlocal bar
-            if done == 0:
-                bars.close()
-                bar = bars.enter_context(ProgressBar("Acceptance", of, "ways"))
-                bars.callback(bar.update, 1)
-            bar.update(1 if done else 0, note=what)
+    def left(number: int) -> float:
+        return began + seconds * (0.5 if number == 1 else 1.0) - time.monotonic()
 
-        def left(number: int) -> float:
-            share = 0.5 if number == 1 else 1.0
-            return began + share * (settings.seconds - settings.latency_seconds) - time.monotonic()
-
-        found = search(joined.candidates, joined, len(joined.loaded.source), left=left, tell=tell)
+    total = max(1, answers_of(len(ways), len(source)) - sum(map(joined.known, ways)))
+    with ProgressBar("Acceptance", total, "answers", limit_s=limit) as bar:
+        source.on_answers = bar.update
+        found = search(ways, joined, len(source), left=left, tell=lambda what: bar.update(note=what))
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from ...core.config import apply_overrides, parse_config
-from ...core.console import DataTable, ProgressBar, say
+from ...core.console import DataTable, say
+from ...core.progress import ProgressBar
 from ...decode.build.models import Models
 from ...decode.build.recipe import PLAIN
 from ...decode.build.spec import MethodSpec

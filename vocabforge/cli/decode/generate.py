@@ -129,6 +129,7 @@ def _stream(
         limits: most new tokens, how they are chosen, texts that end the output.
         warm: passes are compiled or captured first, not while the text is being shown and not in its time.
     """
+    from ...core.progress import hide
     from ...decode.engine import Decoder
     from ...decode.request import Generation, Request
     from ...decode.stops import StopStrings
@@ -144,6 +145,8 @@ def _stream(
         # The same size of cache and the same kind of choice; three cycles meet every pass.
         for _ in islice(decoder.stream(Request(asked.ids, most, (), sampling), Generation()), 4):
             pass
+    if not quiet:
+        hide()
     if not quiet and not asked.chat:
         typer.echo(asked.prompt, nl=False)
     result, shown = Generation(), _Shown(quiet)

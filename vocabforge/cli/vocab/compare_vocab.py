@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...core.config import Positive, StrictModel
+from ...core.progress import ProgressBar
 from ..app import ResultOptions, echo, print_json, stdout_console
 from ..options.groups import option
 from ..options.texts import TextUnit
@@ -73,10 +74,12 @@ def compare_vocab(
     if save is not None:
         check_output(save, overwrite=ending.overwrite)
     a, b = (model_folder(path, weights=False) for path in (a, b))
-    sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
+    with ProgressBar("spell the tokens"):
+        sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
     eos_pair = None if asked.eos is None else _eos_pair(*sides, asked.eos)
     figures = _on_corpus(*sides, inputs, asked) if inputs else None
-    overlap = compare(*sides, corpus=figures, eos_pair=eos_pair)
+    with ProgressBar("compare the vocabularies"):
+        overlap = compare(*sides, corpus=figures, eos_pair=eos_pair)
     if save is not None:
         places = {"a": hub_name(a.resolve()), "b": hub_name(b.resolve())}
         config = {**places, "input": [str(path) for path in inputs], "eos": asked.eos}
@@ -110,7 +113,6 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
 def _on_corpus(
     a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], asked: CompareRequest
 ) -> dict[str, Any]:
-    from ...core.console import ProgressBar
     from ...corpus.sources.sources import SourceOptions, expand_paths, iter_documents
     from ...vocab.overlap.on_text import compare_on_corpus
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.console import ProgressBar
 from ...core.files import sha256_file
+from ...core.progress import ProgressBar
 from ..sources.bytes import unreadable
 from ..sources.inputs import expand_paths, is_hub, kind_of, split_suffix
 from ..tokenizer.tokenizer import TextTokenizer

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...core.console import ProgressBar, say
+from ...core.console import say
 from ...core.errors import ArtifactError, ConfigError, DataError
 from ...core.files import atomic_write
+from ...core.progress import ProgressBar
 from ..sources.bytes import Problems
 from ..sources.document import Document
 from ..sources.inputs import expand_paths, is_hub

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ...core.console import ProgressBar, say
+from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
+from ...core.progress import ProgressBar
 from ..sources.bytes import Problems
 from ..sources.document import SourceOptions
 from ..sources.sources import iter_documents

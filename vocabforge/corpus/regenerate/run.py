@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...core.artifact import check_output, write_artifact
-from ...core.console import ProgressBar, say
+from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
 from ...core.files import disk_errors
+from ...core.progress import ProgressBar
 from ..sources.bytes import Problems
 from ..sources.inputs import expand_paths, is_hub
 from .backends import Backend, RegenerateJob, RegenerateRun

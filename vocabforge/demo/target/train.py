@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...capture.online import RowBatch, to_tensors
-from ...core.console import ProgressBar, say
+from ...core.console import say
 from ...core.errors import DataError
 from ...core.journal import MetricsLog
+from ...core.progress import ProgressBar
 from ...corpus.prepared.artifact import PreparedData, prepare_in
 from ...corpus.prepared.dataset import PackedRows
 from ...corpus.prepared.options import HeldoutOptions, PrepareOptions

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.console import ProgressBar
 from ...core.errors import DataError
+from ...core.progress import ProgressBar
 from ...corpus.sources.sources import SourceOptions, iter_documents
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.target.interface import Target
@@ -30,25 +31,24 @@ ROW_BUDGET = 1 << 24
 _BATCH_TOKENS = 2048
 
 
-def static_mass(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
-    """Lemma 1 for the first k ids of a ranking: (N, V), (R,), (K,) -> (N, K) float64."""
-    return p[:, ranked].double().cumsum(-1)[:, sizes - 1]
+def masses(p: Tensor) -> Tensor:
+    """Sums over the rows of (N, V) probabilities, from which all ceilings follow: (3, V) float64.
 
-
-def oracle_mass(p: Tensor, sizes: Tensor) -> Tensor:
-    """Lemma 2, the top-k mass: (N, V), (K,) -> (N, K) float64."""
-    most = int(sizes.max())
-    return p.topk(most, dim=-1).values.double().cumsum(-1)[:, sizes - 1]
-
-
-def argmax_inside(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
-    """Whether the target's most likely token is among the first k of a ranking: (N, K) bool.
-
-    This is the ceiling under greedy decoding, where only the argmax is ever accepted.
+    The mass of each id (lemma 1), the mass of the row's n-th best id (lemma 2), and the rows of which each id is the
+    argmax: under greedy decoding only the argmax is ever accepted.
     """
-    place = torch.full((p.shape[-1],), p.shape[-1], dtype=torch.int64, device=p.device)
-    place[ranked] = torch.arange(len(ranked), device=p.device)
-    return place[p.argmax(-1)][:, None] < sizes[None]
+    if p.device.type == "cpu":
+        ascending = torch.from_numpy(np.sort(p.numpy(), axis=-1))  # ten times as fast as torch's sort
+    else:
+        ascending = p.sort(dim=-1).values
+    best = torch.bincount(p.argmax(-1), minlength=p.shape[-1])
+    by_id, by_place = (one.sum(0, dtype=torch.float64) for one in (p, ascending))
+    return torch.stack([by_id, by_place.flip(0), best.double()])
+
+
+def of_first(mass: Tensor, sizes: Tensor) -> Tensor:
+    """Mass of the first k: (R,), (K,) -> (K,)."""
+    return mass.cumsum(0)[sizes - 1]
 
 
 @torch.inference_mode()
@@ -73,33 +73,28 @@ def measure_ceilings(
     longest = max((len(window) for window in windows), default=0)
     ks = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=model.device)
     placed = {name: ranked.to(model.device) for name, ranked in rankings.items()}
-    totals: dict[tuple[str, str], Tensor] = {}
+    totals = torch.zeros(3, rows, dtype=torch.float64, device=model.device)
     positions, batch = 0, max(1, _BATCH_TOKENS // max(longest, 1))
     for start in range(0, len(windows), batch):
         hidden = final_states(model, windows[start : start + batch])  # (N, H)
         for part in hidden.split(max(1, ROW_BUDGET // rows)):
-            p = torch.softmax(model.logits(part).float(), dim=-1)
-            found = {("oracle", ""): oracle_mass(p, ks)}
-            for name, ranked in placed.items():
-                fitting = ks[ks <= len(ranked)]
-                found["static", name] = static_mass(p, ranked, fitting)
-                found["greedy", name] = argmax_inside(p, ranked, fitting)
-            for key, values in found.items():
-                totals[key] = totals.get(key, 0) + values.double().sum(0)
+            totals += masses(torch.softmax(model.logits(part).float(), dim=-1))
         positions += len(hidden)
         if on_tokens is not None:
             on_tokens(len(hidden))
 
-    def means(kind: str, name: str = "") -> dict[int, float]:
+    def means(mass: Tensor) -> dict[int, float]:
+        fitting = ks[ks <= len(mass)]
+        found = of_first(mass, fitting) / positions
         # Sums of rounded probabilities can end a little above 1.
-        return {
-            size: min(1.0, float(total) / positions) for size, total in zip(ks.tolist(), totals[kind, name])
-        }
+        return dict(zip(fitting.tolist(), found.clamp(max=1.0).tolist()))
 
+    by_id, by_place, best = totals
     return {
         "positions": positions,
-        "oracle": means("oracle"),
-        **{kind: {name: means(kind, name) for name in rankings} for kind in ("static", "greedy")},
+        "oracle": means(by_place),
+        "static": {name: means(by_id[ranked]) for name, ranked in placed.items()},
+        "greedy": {name: means(best[ranked]) for name, ranked in placed.items()},
     }
 
 
@@ -143,10 +138,11 @@ def measure_target(
     rows = model.config.vocab_size
     every = sorted({*sizes, *map(len, vocabs.values())})
     context = min(context, model.config.max_positions)
-    windows = {
-        name: sample_windows(tokenizer, files, tokens=tokens, context=context, seed=seed)
-        for name, files in texts.items()
-    }
+    with ProgressBar("read the text"):
+        windows = {
+            name: sample_windows(tokenizer, files, tokens=tokens, context=context, seed=seed)
+            for name, files in texts.items()
+        }
     total = sum(len(window) for some in windows.values() for window in some)
     domains = {}
     with ProgressBar("target", total, "positions") as bar:

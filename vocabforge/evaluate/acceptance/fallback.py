@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.console import ProgressBar
 from ...core.errors import UsageError
+from ...core.progress import ProgressBar
 from ...decode.build.heads import NamedHead, describe
 from ...decode.proposers.registry import tree_proposer
 from ...decode.tree import TreeSettings

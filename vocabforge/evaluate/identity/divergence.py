@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...core.console import ProgressBar
 from ...core.errors import DataError, VocabForgeError
+from ...core.progress import ProgressBar
 from ...models.target.interface import Target
 from ..benchmarks import Question
 from ..results.schema import DivergenceRow

@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.console import ProgressBar
 from ...core.errors import VocabForgeError
+from ...core.progress import ProgressBar
 
 PASSED, TIMED_OUT = "passed", "timed out"
 _CHILD = Path(__file__).with_name("sandbox_child.py")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
+from ...core.progress import ProgressBar
 from ..benchmarks import asked_sha256
 from ..identity.compare import compare_outputs, outputs_of
 from ..identity.divergence import Verdicts, judge
@@ -60,7 +61,8 @@ def build_results(
         allow_code=allow_code,
         prompt_format=settings.prompt_format,
     )
-    methods = _methods(evaluation, files, rows, quality)
+    with ProgressBar("figures and their intervals"):
+        methods = _methods(evaluation, files, rows, quality)
     served: dict[str, Any] = {}
     if windows:
         from ..servers.load import describe_servers

@@ -2,9 +2,10 @@
 
 A question runs through all runs and, within each, through all methods before the next question begins. The order of
 methods is rotated by one from run to run and from question to question, so that a noisy machine treats the methods
-alike. Before anything is measured, the first question runs three times per method as warm-up. Batch 1; the time of a
-turn covers prefill and decode with the device synchronised; tokens after a stop token are not counted. Every answer
-is appended to a journal at once, so the same command resumes an interrupted run.
+alike. Categories take turns, so that every stretch of a run is like the whole. Before anything is measured, the first
+question runs three times per method as warm-up. Batch 1; the time of a turn covers prefill and decode with the device
+synchronised; tokens after a stop token are not counted. Every answer is appended to a journal at once, so the same
+command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import queue
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.console import ProgressBar, say
+from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
+from ...core.progress import ProgressBar
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
@@ -57,20 +60,30 @@ def run_methods(
         VocabForgeError: the device failed, or the disk is full; the journal stays.
     """
     loop = _Loop(questions, methods, asking, kept, model_ids)
-    total, done = len(questions) * loop.share, sum(map(loop.done, questions))
+    total, left = len(questions) * loop.share, loop.left(questions)
+    done, ahead = total - len(left), turns_of(left)
+    turns = sum(len(one.turns) for one in questions) * loop.share
     if kept.taken_over or kept.failures:
         again = "; the warm-up is repeated" if done < total and asking.settings.warmup else ""
         say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
     try:
-        with ProgressBar(f"Evaluating {len(methods)} methods", total, "answers", initial=done) as bar:
+        warm_ups = {"warm-up": len({name for name, _ in ahead}) if asking.by_method else 1}
+        with ProgressBar(
+            f"Evaluating {len(methods)} methods",
+            turns,
+            "turns",
+            initial=turns - ahead.total(),
+            kinds=ahead,
+            asides=warm_ups,
+        ) as bar:
             if asking.by_method:
                 loop.answer_by_method(bar)
             else:
                 if done < total:
-                    bar.update(note="warm-up")
-                    loop.reserve()
-                    loop.warm_up(methods)
-                for index, question in enumerate(questions):
+                    with bar.aside("warm-up"):
+                        loop.reserve()
+                        loop.warm_up(methods)
+                for index, question in enumerate(loop.questions):
                     loop.answer(index, question, bar)
     except BaseException:
         if kept:
@@ -129,18 +142,21 @@ class _Loop:
         kept: EvaluationJournal,
         model_ids: Mapping[str, str],
     ) -> None:
-        self.questions, self.methods, self.asking = questions, methods, asking
+        self.questions, self.methods, self.asking = in_turns(questions), methods, asking
         self.kept, self.model_ids = kept, model_ids
         self.runs = asking.settings.all_runs
         self.share = len(self.runs) * len(methods)  # rows of one question
 
-    def done(self, question: Question) -> int:
-        """Rows of a question that need not be made (any more)."""
-        if question.question_id in self.kept.failures:
-            return self.share
-        return sum(
-            self._key(question, method, run) in self.kept for run in self.runs for method in self.methods
-        )
+    def left(self, questions: Sequence[Question]) -> list[tuple[Question, Method, Run]]:
+        """Rows that are still to be made."""
+        return [
+            (question, method, run)
+            for question in questions
+            if question.question_id not in self.kept.failures
+            for run in self.runs
+            for method in self.methods
+            if self._key(question, method, run) not in self.kept
+        ]
 
     @staticmethod
     def _key(question: Question, method: Method, run: Run) -> Key:
@@ -180,7 +196,6 @@ class _Loop:
 
     def answer(self, index: int, question: Question, bar: ProgressBar) -> None:
         """One question through all runs and methods, up to the first failure, which is recorded, too."""
-        missing = self.share - self.done(question)
         for run in self.runs:
             if question.question_id in self.kept.failures:
                 break
@@ -195,13 +210,11 @@ class _Loop:
                     failure = _failure_row(question, method, run, failed)
                 else:
                     self.kept.add(key, self._rows(question, turns, method))
-                    missing -= 1
-                    bar.update(1)
+                    bar.update(len(question.turns), kind=_kind(method, run))
                     continue
-                self.kept.fail(failure.model_dump())
+                self._leave_out(question, failure, bar)
                 self._check_device(failure)
                 break
-        self._leave_out(missing, bar)
 
     def answer_by_method(self, bar: ProgressBar) -> None:
         """All questions with one method before the next one, side by side where a run says so.
@@ -214,8 +227,8 @@ class _Loop:
                 continue
             generator: Any = method.generator
             with generator.serving(self.kept.server_of(method.name)):
-                bar.update(note=f"{method.name}: warm-up")
-                self.warm_up([method])
+                with bar.aside("warm-up"):
+                    self.warm_up([method])
                 bar.update(note=method.name)
                 for run, questions in todo:
                     if questions:
@@ -238,13 +251,11 @@ class _Loop:
                 work = partial(self._ask, method=method, run=run)
                 for question, outcome in _side_by_side(questions, work, run.concurrency):
                     if isinstance(outcome, FailureRow):
-                        missing = self.share - self.done(question)
-                        self.kept.fail(outcome.model_dump())
-                        self._leave_out(missing, bar)
+                        self._leave_out(question, outcome, bar)
                     else:
                         key = self._key(question, method, run)
                         self.kept.add(key, self._rows(question, outcome, method))
-                        bar.update(1)
+                        bar.update(len(question.turns), kind=_kind(method, run))
         finally:
             if window is not None and window.answered:
                 found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
@@ -256,9 +267,11 @@ class _Loop:
         except TurnFailed as failed:
             return _failure_row(question, method, run, failed)
 
-    def _leave_out(self, missing: int, bar: ProgressBar) -> None:
-        left_out = len(self.kept.failures)
-        bar.update(missing, note=f"{left_out} left out" if left_out else "")
+    def _leave_out(self, question: Question, failure: FailureRow, bar: ProgressBar) -> None:
+        for kind, turns in turns_of(self.left([question])).items():
+            bar.skip(turns, kind)
+        self.kept.fail(failure.model_dump())
+        bar.update(note=f"{len(self.kept.failures)} left out")
 
     def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
         model_id = self.model_ids[method.name]
@@ -277,6 +290,31 @@ class _Loop:
                 got=failure.reason,
                 remedy="run the same command again: it goes on with the next question",
             ) from error
+
+
+def in_turns(questions: Sequence[Question]) -> list[Question]:
+    """The categories in proportion from the first question on, each in its own order.
+
+    Answers of one category are alike in length: a tenth of the questions tells how long all of them take.
+    """
+    sizes, seen = Counter(one.category for one in questions), Counter[str]()
+    places = []
+    for one in questions:
+        seen[one.category] += 1
+        places.append((seen[one.category] - 0.5) / sizes[one.category])
+    return [questions[at] for at in sorted(range(len(questions)), key=places.__getitem__)]
+
+
+def turns_of(rows: Sequence[tuple[Question, Method, Run]]) -> Counter[tuple[str, int]]:
+    """Turns by what decides how long one takes."""
+    found = Counter[tuple[str, int]]()
+    for question, method, run in rows:
+        found[_kind(method, run)] += len(question.turns)
+    return found
+
+
+def _kind(method: Method, run: Run) -> tuple[str, int]:
+    return method.name, run.concurrency
 
 
 def _failure_row(question: Question, method: Method, run: Run, failed: TurnFailed) -> FailureRow:

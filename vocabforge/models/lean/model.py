@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import MismatchError, UnsupportedError
+from ...core.progress import ProgressBar
 from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS, linear
 from .. import checkpoint
@@ -331,7 +332,8 @@ def load_target(
     plan = LeanModel(config, dtype=dtype, device="meta", own_lm_head=own_lm_head).checkpoint_views()
     checkpoint.check_headers(stored, {name: tuple(parts[0].shape) for name, parts in plan.items()}, path)
     model = LeanModel(config, dtype=dtype, device=device, own_lm_head=own_lm_head)
-    checkpoint.fill(stored, model.checkpoint_views())
+    with ProgressBar(f"load {path.name}"):
+        checkpoint.fill(stored, model.checkpoint_views())
     if tied and model.lm_head is not None and torch.equal(model.lm_head, model.embedding):
         model.lm_head = None
     return model

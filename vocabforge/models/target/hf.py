@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import DataError, MismatchError, UsageError
+from ...core.progress import ProgressBar
 from ..checkpoint import checkpoint_files, fill, read_headers
 from .documents import document_spans, gather, plan_passes, restarts, scatter
 from .load import Placement, auto_class, load_causal_lm, read_target_config, whole_weight
@@ -143,7 +144,8 @@ class HFTarget:
             UsageError: a placement that does not suit how the processes were launched.
         """
         placement = Placement(torch.device(device), device_map, tp_plan)
-        return cls(load_causal_lm(path, dtype, placement), aux_layers, source=path, placement=placement)
+        with ProgressBar(f"load {path.name}"):
+            return cls(load_causal_lm(path, dtype, placement), aux_layers, source=path, placement=placement)
 
     @property
     def hidden_size(self) -> int:

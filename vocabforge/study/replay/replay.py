@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...core.console import ProgressBar
 from ...core.errors import UsageError
+from ...core.progress import ProgressBar
 from ...models.drafters.interface import CachedDrafter
 from ...models.heads.registry import DraftHead, DraftState, base_of
 from ...models.lean.model import LeanModel

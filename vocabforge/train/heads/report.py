@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ...capture.online import CapturedBatch
 from ...core.console import DataTable
+from ...core.progress import ProgressBar
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, RouterHead, exact_head
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ..metrics import expected_accepted_length
-from ..ttt import shift_left
 from .states import DraftingRows, average_precision, drafting_rows, router_labels
 
 FULL = "full"
@@ -36,10 +36,13 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class _ComparedRows:
+    full_head: DraftHead
     rows: DraftingRows
     part: slice
     full: Tensor  # (m, V) log-probabilities of the full head
+    full_best: Tensor  # (m,) its argmax
     teacher: Tensor  # (m, V) target probabilities
+    teacher_best: Tensor  # (m,) their argmax
 
 
 @torch.no_grad()
@@ -50,6 +53,7 @@ def head_report(
     batches: Iterable[CapturedBatch],
     steps: int,
     *,
+    count: int | None = None,
     top_n: int = TOP,
 ) -> dict[str, Any]:
     """Compare draft heads with the drafter's own head on the counted rows of some batches, held out.
@@ -59,6 +63,7 @@ def head_report(
     Args:
         heads: over the drafter's own head rows, by name.
         steps: draft steps K.
+        count: batches, where it is known.
         top_n: tokens behind a router's labels.
 
     Returns:
@@ -71,40 +76,56 @@ def head_report(
     """
     everyone = {FULL: exact_head(drafter), **heads}
     sums = {name: torch.zeros(steps, len(_FIELDS), dtype=torch.float64) for name in everyone}
-    for batch in batches:
-        alive = {name: torch.ones_like(batch.loss_mask) for name in everyone}
-        for rows in drafting_rows(drafter, batch, steps):
-            hits = _step(everyone, target, batch, rows, top_n, sums)
-            for name, hit in hits.items():
-                counted = alive[name] & rows.counted
-                alive[name] = alive[name] & hit
-                row = sums[name][rows.state.step]
-                row[_FIELDS.index("chained_rows")] += int(counted.sum())
-                row[_FIELDS.index("chained_hits")] += int((alive[name] & counted).sum())
+    with ProgressBar("measure the draft heads", count, "batches") as bar:
+        for batch in batches:
+            alive = {name: torch.ones_like(batch.loss_mask) for name in everyone}
+            unrolled = list(drafting_rows(drafter, batch, steps))
+            for rows, hits in zip(unrolled, _hits(everyone, target, batch, unrolled, top_n, sums)):
+                for name, hit in hits.items():
+                    counted = alive[name] & rows.counted
+                    alive[name] = alive[name] & hit
+                    row = sums[name][rows.state.step]
+                    row[_FIELDS.index("chained_rows")] += int(counted.sum())
+                    row[_FIELDS.index("chained_hits")] += int((alive[name] & counted).sum())
+            bar.update(1)
     return _summary(everyone, sums, target.vocab_size, steps)
 
 
-def _step(
+def _hits(
     heads: Mapping[str, DraftHead],
     target: HFTarget | TargetHead,
     batch: CapturedBatch,
-    rows: DraftingRows,
+    unrolled: Sequence[DraftingRows],
     top_n: int,
     sums: dict[str, Tensor],
-) -> dict[str, Tensor]:
-    """Add one draft step of a batch; returns bool (B, T) hits by head."""
-    hits = {name: torch.zeros_like(rows.counted) for name in heads}
-    teacher_hidden = shift_left(batch.hidden, rows.state.step + 1)[rows.where]
+) -> list[dict[str, Tensor]]:
+    """Add all draft steps of a batch; returns bool (B, T) hits by head of each step.
+
+    The target's distribution behind a position is the teacher of one row of every step: it is computed once.
+    """
+    hits = [{name: torch.zeros_like(rows.counted) for name in heads} for rows in unrolled]
+    length = batch.hidden.shape[1]
+    # (M,) ascending: flat position of each row's teacher.
+    places = [rows.where[0] * length + rows.where[1] + rows.state.step + 1 for rows in unrolled]
+    used = torch.cat(places).unique()
     at_once = max(1, _WORKSPACE_BYTES // (24 * target.vocab_size))  # half a dozen (m, V) fp32 tensors
-    for start in range(0, len(rows.hidden), at_once):
-        part = slice(start, start + at_once)
-        teacher = target.logits(teacher_hidden[part]).float().softmax(-1)
-        some = _ComparedRows(rows, part, _dense(heads[FULL], rows, part, target.vocab_size), teacher)
-        where = tuple(index[part] for index in rows.where)
-        for name, head in heads.items():
-            figures, hit = _figures(head, some, target.vocab_size, top_n)
-            sums[name][rows.state.step] += figures
-            hits[name][where] = hit
+    for some in used.split(at_once) if len(used) else ():
+        teacher = target.logits(batch.hidden.flatten(0, 1)[some]).float().softmax(-1)
+        teacher_best = teacher.argmax(-1)
+        for rows, place, hit in zip(unrolled, places, hits):
+            ends = some[[0, -1]] + place.new_tensor([0, 1])
+            part = slice(*torch.searchsorted(place, ends).tolist())
+            if part.start == part.stop:
+                continue
+            at = torch.searchsorted(some, place[part])
+            full = _dense(heads[FULL], rows, part, target.vocab_size)
+            compared = _ComparedRows(
+                heads[FULL], rows, part, full, full.argmax(-1), teacher[at], teacher_best[at]
+            )
+            where = tuple(index[part] for index in rows.where)
+            for name, head in heads.items():
+                figures, hit[name][where] = _figures(head, compared, target.vocab_size, top_n)
+                sums[name][rows.state.step] += figures
     return hits
 
 
@@ -119,9 +140,9 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
 
 def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
     """Sums of all fields but the chained ones over some rows, and bool (m,) hits."""
-    draft = _dense(head, some.rows, some.part, vocab_size)
+    draft = some.full if head is some.full_head else _dense(head, some.rows, some.part, vocab_size)
     best = draft.argmax(-1)
-    hit = best == some.teacher.argmax(-1)
+    hit = best == some.teacher_best
     precision = torch.zeros(())
     if isinstance(head, RouterHead):
         state = some.rows.state.part(some.part)
@@ -129,7 +150,7 @@ def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) 
         precision = average_precision(head.cluster_scores(state), labels).sum()
     values = (
         len(draft),
-        (best == some.full.argmax(-1)).sum(),
+        (best == some.full_best).sum(),
         draft.isfinite().sum(),
         hit.sum(),
         torch.minimum(some.teacher, draft.exp()).sum(-1).sum(),

@@ -92,6 +92,10 @@ class RouterTrainer:
         run_steps(self, self, "train-router", start, log)
         return self._finish(log)
 
+    def unrolled(self, step: int) -> int:
+        """See :class:`~vocabforge.train.loop.Steps`."""
+        return self.config.router.steps
+
     def take_step(self, step: int) -> int:
         """See :class:`~vocabforge.train.loop.Steps`."""
         config = self.config
@@ -153,10 +157,11 @@ class RouterTrainer:
         head = RouterHead(self._base, self.router, default_budgets(self.router.clusters), "own", ops=False)
         count = min(len(self.data.heldout), self.config.run.eval_rows)
         size = self.config.optim.batch_size
-        batches = (self.rows("heldout", range(at, min(count, at + size))) for at in range(0, count, size))
-        steps, top_n = self.config.router.steps, self.config.router.top_n
+        starts = range(0, count, size)
+        batches = (self.rows("heldout", range(at, min(count, at + size))) for at in starts)
+        steps, top_n, heads = self.config.router.steps, self.config.router.top_n, {"router": head}
         self.router.eval()
-        found = head_report(self.drafter, self.target, {"router": head}, batches, steps, top_n=top_n)
+        found = head_report(self.drafter, self.target, heads, batches, steps, count=len(starts), top_n=top_n)
         self.router.train()
         return found
 

@@ -20,8 +20,8 @@ import torch
 
 from ... import __version__
 from ...bench.kernels.cycle import new_capture
-from ...core.console import ProgressBar
 from ...core.errors import UsageError
+from ...core.progress import ProgressBar
 from ...decode.accelerate.graphs import GraphCapture
 from ...evaluate.run.environment import describe_environment
 from ...models.heads.registry import DraftHead
@@ -169,22 +169,26 @@ def run_rounds(
         whole rounds (1 if not even the first was), and what the first left out.
     """
     end = time.monotonic() + seconds
-    order, rounds = [*needed, *further], 0
     stream = random.Random(0)
-    with ProgressBar("Measuring latency", seconds, "s") as bar:
-        last = time.monotonic()
+    with ProgressBar("Measuring latency, what is needed", len(needed), "measurements") as bar:
+        for _, measure in needed:
+            measure(0)
+            bar.update(1)
+    rest = max(0.0, end - time.monotonic())
+    total = len(further) + (most - 1) * (len(needed) + len(further))
+    with ProgressBar("Measuring latency", total, "measurements", limit_s=rest) as bar:
+        order = list(further)
         for number in range(most):
             for done, (_, measure) in enumerate(order):
-                now = time.monotonic()
-                bar.update(now - last, note=f"round {number + 1}, {done} of {len(order)}")
-                last = now
-                if now > end and (number or done >= len(needed)):
+                if time.monotonic() > end:
                     left = [] if number else [f"not measured, no time left: {one}" for one, _ in order[done:]]
-                    return max(rounds, 1), left
+                    return max(number, 1), left
                 measure(number)
-            rounds += 1
+                bar.update(1, note=f"round {number + 1}")
+            if not number:
+                order = [*needed, *further]
             stream.shuffle(order)
-    return rounds, []
+    return most, []
 
 
 def _measured_parts(times: Mapping[PartKey, Times]) -> tuple[MeasuredPart, ...]:

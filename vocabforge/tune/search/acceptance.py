@@ -107,6 +107,9 @@ class AcceptanceSource:
         new: tokens a prompt.
         store: where rows are saved.
         identity: everything besides candidate and prompt that decides a row (hashes of target and drafter, dtype).
+
+    Attributes:
+        on_answers: called with the number of answers that were drafted and decoded.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class AcceptanceSource:
         self._names = [digest(list(prompt)) for prompt in prompts.prompts]
         self._meters: dict[tuple[int, ...], AcceptanceMeter] = {}
         self._rows: dict[str, dict[str, PromptRow]] = {}
+        self.on_answers: Callable[[int], object] = lambda count: None
 
     def __len__(self) -> int:
         return len(self.prompts.prompts)
@@ -143,15 +147,19 @@ class AcceptanceSource:
             about: what decides its drafts, as JSON values.
             proposer: makes what decodes missing rows; None decodes plainly.
         """
-        key = self.key(about)
-        if key not in self._rows:
-            self._rows[key] = self.store.read(key)
-        known = self._rows[key]
+        known = self.known(about)
         if wanted := tuple(place for place in places if self._names[place] not in known):
             for place, row in zip(wanted, self._decode(wanted, proposer), strict=True):
                 known[self._names[place]] = row
-            self.store.write(key, about, known)
+            self.store.write(self.key(about), about, known)
         return [known[self._names[place]] for place in places]
+
+    def known(self, about: Mapping[str, Any]) -> dict[str, PromptRow]:
+        """A candidate's rows so far, by the digest of their prompt."""
+        key = self.key(about)
+        if key not in self._rows:
+            self._rows[key] = self.store.read(key)
+        return self._rows[key]
 
     def _decode(self, places: tuple[int, ...], proposer: Callable[[], Proposer] | None) -> list[PromptRow]:
         prompts = [self.prompts.prompts[place] for place in places]
@@ -160,5 +168,8 @@ class AcceptanceSource:
             self._meters[places] = AcceptanceMeter(self.model, chosen, self.new)
         meter = self._meters[places]
         plain = meter.plain()
-        made = plain if proposer is None else meter.measure(proposer()).made
+        made = plain
+        if proposer is not None:
+            made = meter.measure(proposer()).made
+            self.on_answers(len(made))
         return [PromptRow.of(*three) for three in zip(prompts, made, plain, strict=True)]

@@ -49,7 +49,7 @@ def search(
     *,
     least: int = LEAST,
     left: Callable[[int], float] = lambda number: 1.0,
-    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+    tell: Callable[[str], None] = lambda what: None,
 ) -> list[Entry]:
     """Everything about every candidate, in the order given.
 
@@ -59,7 +59,7 @@ def search(
         least: candidates that a round leaves at least.
         left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in
             that round. The first candidate is always measured on the first prompts.
-        tell: called before a candidate is decoded with its number in the round, how many the round has, and a text.
+        tell: called with a text before a candidate is decoded.
     """
     entries = {one.name: Entry(one) for one in found}
     # Shuffled, so that a budget does not cut off one corner of the space.
@@ -67,8 +67,8 @@ def search(
     number, size = 1, min(FIRST, prompts)
     while True:
         known: list[Entry] = []
-        for place, candidate in enumerate(alive):
-            tell(place, len(alive), f"{size} of {prompts} prompts: {candidate.name}")
+        for candidate in alive:
+            tell(f"{size} of {prompts} prompts: {candidate.name}")
             if known and left(number) <= 0:
                 break
             entry = entries[candidate.name]
@@ -80,6 +80,17 @@ def search(
             return [entries[one.name] for one in found]
         alive = [entry.candidate for entry in _survivors(known, least)]
         number, size = number + 1, min(2 * size, prompts)
+
+
+def answers_of(found: int, prompts: int, least: int = LEAST) -> int:
+    """Answers that a search over so many candidates decodes in all, if one draft head and batch size decide."""
+    size, known, total = min(FIRST, prompts), 0, 0
+    while True:
+        total += found * (size - known)
+        if size == prompts:
+            return total
+        found = min(found, max(least, (found + 1) // 2))
+        known, size = size, min(2 * size, prompts)
 
 
 def _survivors(entries: Sequence[Entry], least: int) -> list[Entry]:

@@ -177,8 +177,15 @@ class Joined:
 
     def measure(self, candidate: TuneCandidate, prompts: int) -> list[PromptRow]:
         """Acceptance on the first prompts; decoded only if it is not known."""
-        about = self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
+        about = self._about(candidate)
         return self.loaded.source.rows(about, partial(self.loaded.proposer, candidate), range(prompts))
+
+    def known(self, candidate: TuneCandidate) -> int:
+        """Prompts that its acceptance is known on."""
+        return len(self.loaded.source.known(self._about(candidate)))
+
+    def _about(self, candidate: TuneCandidate) -> dict[str, Any]:
+        return self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
 
     def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
         """By batch size."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...core.console import ProgressBar
 from ...core.errors import UsageError
+from ...core.progress import ProgressBar
 from .rows import Ids, Rows, UnitRows
 
 CLOSE = 1e-5  # products nearer to each other are compared again in float64

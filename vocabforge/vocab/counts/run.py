@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.console import ProgressBar, human_rate, say
+from ...core.console import say
 from ...core.distributed import Group, joined
 from ...core.errors import DataError
+from ...core.progress import ProgressBar, human_rate
 from ...corpus.sources.shards import Shard
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import SpecialTokens

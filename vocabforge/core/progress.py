@@ -1,0 +1,292 @@
+"""Progress of long work: a line that moves on a terminal, a line every few seconds elsewhere, with the time left.
+
+Everything goes to stderr, so that ``--json`` on stdout stays clean, and only rank 0 speaks. What is under way stands on
+a stack, and a thread tells of the innermost: work that reports nothing is no silence.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .console import console, spelled_out
+from .distributed import rank
+
+if TYPE_CHECKING:  # rich is only needed where something is shown
+    from rich.console import RenderableType
+    from rich.live import Live
+
+_LINE_EVERY_S = 8.0  # in a log; with the thread's pause nothing is silent for 10
+_SHOWN_AFTER_S = 1.0  # on a terminal, of work that counts nothing: most of it is over by then
+_PAUSE_S = 0.5
+
+
+def human_rate(value: float, unit: str) -> str:
+    """``1234567, "tokens"`` -> ``1.2M tokens/s``; ``unit="B"`` gives MB/s."""
+    if unit == "B":
+        return f"{value / 1e6:.1f} MB/s"
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f}{suffix} {unit}/s"
+    return f"{value:.1f} {unit}/s"
+
+
+class _Pace:
+    """One kind of work: the amount ahead, and the seconds a unit takes."""
+
+    def __init__(self, ahead: float) -> None:
+        self.ahead, self.done, self.seconds = ahead, 0.0, 0.0
+        self._first = 0.0, 0.0
+
+    def add(self, amount: float, seconds: float) -> None:
+        if not self.done:
+            self._first = amount, seconds
+        self.ahead = max(0.0, self.ahead - amount)
+        self.done += amount
+        self.seconds += seconds
+
+    @property
+    def seconds_a_unit(self) -> float:
+        """Without the first report if there are others: it contains what is done once, such as compiling."""
+        amount, seconds = self._first
+        if self.done > amount:
+            return (self.seconds - seconds) / (self.done - amount)
+        return self.seconds / self.done if self.done else 0.0
+
+
+class ProgressBar:
+    """Context manager around one piece of long work.
+
+    Args:
+        description: what is being done.
+        total: amount of work, or None when unknown.
+        unit: name of what is counted (``B`` for bytes); without one only the time is told.
+        initial: work done by an earlier run: part of the share, not of the rate.
+        kinds: work ahead by kind, where kinds differ in speed; together ``total`` less ``initial``.
+        weights: a guess of how long a unit of each kind takes beside the others, until it is met.
+        asides: how often other work is still to come, by name, which is not counted in ``unit``: evaluations.
+        limit_s: seconds after which the work ends, done or not.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        total: float | None = None,
+        unit: str = "",
+        *,
+        initial: float = 0,
+        kinds: Mapping[Any, float] | None = None,
+        weights: Mapping[Any, float] | None = None,
+        asides: Mapping[str, float] | None = None,
+        limit_s: float | None = None,
+    ) -> None:
+        self.description, self.total, self.unit = description, total, unit
+        self._done, self._note, self._limit_s = initial, "", limit_s
+        ahead = {"": max(0.0, (total or 0) - initial)} if kinds is None else kinds
+        self._kinds: dict[Hashable, _Pace] = {name: _Pace(amount) for name, amount in ahead.items()}
+        self._weights: Mapping[Hashable, float] = weights or {}
+        self._asides = {name: _Pace(times) for name, times in (asides or {}).items()}
+        self._told = False
+        self._start = self._since = time.monotonic()
+        self._under_way = 0.0  # seconds of a unit that an aside interrupted
+
+    def __enter__(self) -> ProgressBar:
+        if rank() == 0:
+            _voice.open(self)
+        return self
+
+    def update(self, advance: float = 0, note: str | None = None, kind: Hashable = "") -> None:
+        """Advance by an amount of work, which took the time since the last advance.
+
+        Args:
+            note: replaces the text at the end of the line.
+            kind: of the work, one of ``kinds``.
+        """
+        if advance:
+            now = time.monotonic()
+            self._kinds[kind].add(advance, self._under_way + now - self._since)
+            self._since, self._under_way = now, 0.0
+            self._done += advance
+        if note is not None:
+            self._note = note
+        _voice.beat()
+
+    def skip(self, amount: float, kind: Hashable = "") -> None:
+        """Count an amount of work as done that took no time."""
+        self._done += amount
+        self._kinds[kind].ahead -= amount
+
+    @contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Around one of ``asides``: its time belongs to no unit, and its name is the note meanwhile."""
+        began, note = time.monotonic(), self._note
+        self._under_way += began - self._since
+        self._note = name
+        try:
+            yield
+        finally:
+            self._since = time.monotonic()
+            self._asides[name].add(1, self._since - began)
+            self._note = note
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of each kind the amount ahead times its own pace; None as long as nothing is known.
+
+        A kind not met yet is as fast as the others are on average. An aside not met yet takes no time.
+        """
+        until = None if self._limit_s is None else max(0.0, self._start + self._limit_s - time.monotonic())
+        met = {name: pace for name, pace in self._kinds.items() if pace.done}
+        if not self.total or not met:
+            return until
+        weigh = self._weights.get
+        usual = sum(pace.done * pace.seconds_a_unit for pace in met.values()) / sum(
+            pace.done * weigh(name, 1.0) for name, pace in met.items()
+        )
+        left = sum(
+            pace.ahead * (pace.seconds_a_unit if name in met else usual * weigh(name, 1.0))
+            for name, pace in self._kinds.items()
+        )
+        left += sum(pace.ahead * pace.seconds_a_unit for pace in self._asides.values())
+        return left if until is None else min(left, until)
+
+    def words(self) -> list[str]:
+        """Share, rate, time, time left and note, as far as they are known."""
+        seconds, done = time.monotonic() - self._start, sum(one.done for one in self._kinds.values())
+        worked = sum(one.seconds for one in self._kinds.values())
+        found = [f"{100 * self._done / self.total:.0f}%"] if self.total else []
+        found += [human_rate(done / max(worked, 1e-9), self.unit)] if done and self.unit else []
+        found.append(f"{seconds:.0f} s")
+        left = self.seconds_left
+        if left is not None and self._done < (self.total or 0):
+            found.append(f"{left:.0f} s left")
+        return [*found, self._note] if self._note else found
+
+    def line(self) -> None:
+        """Print the state to stderr."""
+        self._told = True
+        print(spelled_out(" | ".join([self.description, *self.words()])), file=sys.stderr, flush=True)  # noqa: T201
+
+    def row(self) -> RenderableType:
+        """The state as a terminal shows it."""
+        from rich import progress_bar
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 1))
+        bar = progress_bar.ProgressBar(self.total, self._done, width=28, pulse=self.total is None)
+        rest = Text(spelled_out(" | ".join(self.words())), no_wrap=True, overflow="ellipsis")
+        grid.add_row(Text(spelled_out(self.description), no_wrap=True), bar, rest)
+        return grid
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if rank() == 0:
+            _voice.close(self, tell=bool(self.unit) or self._told, failed=kind is not None)
+
+
+class _Voice:
+    """The work under way, the innermost last, and how it is told."""
+
+    def __init__(self) -> None:
+        self.bars: list[ProgressBar] = []
+        self._lock = threading.RLock()
+        self._live: Live | None = None
+        self._last = 0.0
+        self._hidden = self._hushed = False
+
+    def open(self, bar: ProgressBar) -> None:
+        with self._lock:
+            self.bars.append(bar)
+            if len(self.bars) == 1:
+                self._last, self._hidden = time.monotonic(), False
+                threading.Thread(target=self._speak, args=(bar,), daemon=True).start()
+            if bar.unit:
+                self._hidden = False
+                self._show()
+
+    def close(self, bar: ProgressBar, *, tell: bool, failed: bool) -> None:
+        with self._lock:
+            self.bars.remove(bar)
+            if self._live is not None:
+                if bar.unit:
+                    self._live.console.print(bar.row())
+                if not self.bars:
+                    self.hide()
+            elif tell and not failed and not _on_terminal():
+                bar.line()
+                self._last = time.monotonic()
+
+    def beat(self) -> None:
+        """Let the innermost work speak if it is time."""
+        with self._lock:
+            if not self.bars or self._hushed or self._live is not None:
+                return
+            if _on_terminal():
+                if time.monotonic() - self._last >= _SHOWN_AFTER_S and not self._hidden:
+                    self._show()
+            elif time.monotonic() - self._last >= _LINE_EVERY_S:
+                self._last = time.monotonic()
+                self.bars[-1].line()
+
+    def hide(self) -> None:
+        with self._lock:
+            self._hidden = True
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    @contextmanager
+    def hushed(self) -> Iterator[None]:
+        self.hide()
+        self._hushed = True
+        try:
+            yield
+        finally:
+            self._hushed = False
+
+    def _show(self) -> None:
+        if self._live is not None or not _on_terminal():
+            return
+        from rich.live import Live
+
+        self._live = Live(
+            console=console(),
+            get_renderable=self._row,
+            transient=True,
+            refresh_per_second=5,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._live.start()
+
+    def _row(self) -> RenderableType:
+        return self.bars[-1].row() if self.bars else ""
+
+    def _speak(self, outermost: ProgressBar) -> None:
+        while outermost in self.bars:
+            time.sleep(_PAUSE_S)
+            self.beat()
+
+
+def _on_terminal() -> bool:
+    # FORCE_COLOR makes rich take a log file for a terminal: ask the stream itself.
+    return sys.stderr.isatty() and not console().is_dumb_terminal
+
+
+_voice = _Voice()
+
+
+def hide() -> None:
+    """Take the moving line off the terminal, before results are printed there."""
+    _voice.hide()
+
+
+def hushed() -> AbstractContextManager[None]:
+    """While another process tells of its own progress on the same terminal or log."""
+    return _voice.hushed()
