@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..core.config import ModelPath, Positive, StrictModel, apply_overrides, parse_config
-from ..core.console import ProgressBar
+from ..core.progress import ProgressBar
 from ..core.errors import VocabForgeError
 from ..core.registry import check_known
 from ..core.threads import thread_counts
