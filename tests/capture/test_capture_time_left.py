@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from tests.capture.capture_support import make_job, packed
 from tests.core.progress_support import Forecasts, fake_clock
 from tests.worlds import tiny_target
@@ -36,5 +34,5 @@ def test_capture(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(writer, "PASS_TOKENS", 32)  # a row a pass
     monkeypatch.setattr(writer, "_save", saved)
     prepare_folder(job, overwrite=False)
-    write_shards(job, job.shards, slowly, torch.device("cpu"))
+    write_shards(job, job.shards, slowly, target)
     assert forecasts.worst("capture") <= 2

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from ..core.config import ModelPath, Positive, StrictModel, apply_overrides, parse_config
-from ..core.progress import ProgressBar
 from ..core.errors import VocabForgeError
+from ..core.progress import ProgressBar
 from ..core.registry import check_known
 from ..core.threads import thread_counts
 from ..evaluate.run.environment import describe_environment
