@@ -136,8 +136,11 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
     from vocabforge.train.heads.router_config import RouterTrainConfig
 
     if name == "bench":
+        from vocabforge.bench.contention import ContentionConfig
         from vocabforge.bench.decoding.settings import DecodingBenchConfig
+        from vocabforge.bench.few_rows import FewRowsBenchConfig
         from vocabforge.bench.kernels.parts import KernelOptions
+        from vocabforge.bench.memory import MemoryBenchConfig
         from vocabforge.bench.training import TrainingBenchConfig
 
         kinds = {
@@ -145,6 +148,9 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
             "decoding": DecodingBenchConfig,
             "draft-heads": TrainConfig,
             "kernels": KernelOptions,
+            "contention": ContentionConfig,
+            "few-rows": FewRowsBenchConfig,
+            "memory": MemoryBenchConfig,
         }
         if params["name"] not in kinds:
             raise Wrong(f"bench {params['name']} takes no key=value settings")
