@@ -17,7 +17,7 @@ from vocabforge.core.errors import ConfigError
 @pytest.mark.long
 def test_every_command_runs_and_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "memory.json"
-    words = ["memory", "vocab=6000", "chats=120", "length=64", "--repeats", "1", "--output", str(output)]
+    words = ["memory", "vocab=6000", "chats=120", "length=512", "--repeats", "1", "--output", str(output)]
     done = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), ["bench", *words])
     assert done.exit_code == 0, done.output
     result = json.loads(output.read_text())

@@ -300,7 +300,8 @@ def make_exports() -> None:
 
 
 def decoding_recipe(name: str, methods: dict[str, Any]) -> str:
-    Path(name).write_text(yaml.safe_dump({"target": "target", "methods": methods}, sort_keys=False), "utf-8")
+    named = {label: {"control": "fixed", **method} for label, method in methods.items()}
+    Path(name).write_text(yaml.safe_dump({"target": "target", "methods": named}, sort_keys=False), "utf-8")
     return name
 
 
@@ -331,7 +332,7 @@ GREEDY: dict[str, Any] = {
     "router": {**drafter_of("eagle3"), **TREE, "head": "heads/router", "budget": "decay:6:2"},
     "eagle1": {**drafter_of("eagle1"), **TREE, "proposer": "eagle1"},
     "eagle2": {**drafter_of("eagle1"), **TREE, "proposer": "eagle2"},
-    "medusa": {**drafter_of("medusa"), "proposer": "medusa"},
+    "medusa": {**drafter_of("medusa"), "proposer": "medusa", "tree": "static"},
     "n-gram": {"proposer": "n-gram", "ngram": "2:3"},
     "early-exit": {"proposer": "early-exit", "exit_layers": 3, "depth": 2},
     "draft-model": {"drafter": "small", "proposer": "draft-model", "depth": 2},
@@ -350,7 +351,7 @@ SAMPLED: dict[str, Any] = {
     "ranker-residual": {**drafter_of("eagle3"), **CHAIN, "head": "heads/ranker", "draft_sampling": True},
     "router-match": {**drafter_of("eagle3"), **TREE, "head": "heads/router", "budget": "4"},
     "draft-model-residual": {"drafter": "small", "proposer": "draft-model", **CHAIN, "draft_sampling": True},
-    "medusa-match": {**drafter_of("medusa"), "proposer": "medusa"},
+    "medusa-match": {**drafter_of("medusa"), "proposer": "medusa", "tree": "static"},
     "n-gram-point": {"proposer": "n-gram", "ngram": "2:3", "verifier": "point"},
     "tli-residual": {
         "drafter": "other", "proposer": "tli", "overlap": "overlap", **CHAIN, "draft_sampling": True,
@@ -380,6 +381,7 @@ def make_evaluations() -> None:
     Path("tokens.json").write_text(text + "\n", "utf-8")
     few = ("eval", "--benchmark", "questions.jsonl", "--max-new-tokens", 8, *DRAFT)
     pair = ("--target", "target", "--drafter", "drafters/reduced", "--dialect", "fr-spec")
+    pair += ("--tree", "dynamic", "--control", "fixed")
     vocabforge(*few, *pair, "--output", "evaluation")
     interrupted("vocabforge.evaluate.run.journal:Journal.add", 3, *few, *pair, "--output", "evaluating")
 

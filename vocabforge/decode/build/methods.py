@@ -108,7 +108,8 @@ def build_method(
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
         trained = spec.drafter is not None and not is_draft_model(spec.drafter)
         device, chains = models.model.device.type, models.model.config.recurrent
-        spec = spec.on(device, chains=chains, sampled=sampled, trained=trained)
+        most = models.drafter(spec.drafter)[0].max_steps if trained and spec.drafter is not None else None
+        spec = spec.on(device, chains=chains, sampled=sampled, trained=trained, most_levels=most)
         made, built, way = build_proposer(models, spec, name, sampled=sampled)
         control = spec.control or "fixed"
         decoder = Decoder(models.model, made, control=control, verifier=spec.verifier, wrap=wrap)

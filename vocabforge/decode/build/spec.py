@@ -181,13 +181,20 @@ class MethodSpec(StrictModel):
         }
 
     def on(
-        self, device: str, *, chains: bool = False, sampled: bool = False, trained: bool = False
+        self,
+        device: str,
+        *,
+        chains: bool = False,
+        sampled: bool = False,
+        trained: bool = False,
+        most_levels: int | None = None,
     ) -> MethodSpec:
         """The same with the tree and the control that suit a type of device and a target, where they were left to them.
 
         A CPU computes every node of a tree one after the other, a GPU many at the price of one. A target with
         recurrent layers verifies ``chains`` only. Above temperature 0 (``sampled``) adaptive control would let a seed's
         output depend on a clock. ``trained``: the drafter is one of this project's kinds, not a language model.
+        ``most_levels``: what it can draft, None without a bound.
         """
         control = self.control or ("adaptive" if device == "cpu" and not sampled else "fixed")
         spec = self.model_copy(update={"control": control})
@@ -198,7 +205,7 @@ class MethodSpec(StrictModel):
             return spec
         if device == "cuda":
             return spec.without("tree")
-        depth = 2 if self.depth is None else self.depth
+        depth = min(3, most_levels or 3) - 1 if self.depth is None else self.depth
         return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
 
     def without(self, *names: str) -> MethodSpec:
