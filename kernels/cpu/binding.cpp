@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "../common/binding.h"
@@ -83,6 +84,36 @@ LayerView view_of(const Tensor& cos, const Tensor& sin, const std::optional<Tens
   return made;
 }
 
+// The cache that layers write to; it says how many rows of a batch, heads of keys and numbers a head there are.
+void take_cache(DecoderLayersArguments& a, const Tensor& keys, const Tensor& values, const Tensor& x, int64_t heads) {
+  check_float(x, "decoder_layers: x");
+  check_type(keys, ScalarType::Float, "decoder_layers: keys");
+  check_type(values, ScalarType::Float, "decoder_layers: values");
+  VF_CHECK(keys.dim() == 5 && keys.stride(4) == 1 && keys.stride(3) == keys.size(4), "decoder_layers: keys: gaps");
+  for (int64_t i = 0; i < 5; ++i) {
+    VF_CHECK(keys.size(i) == values.size(i) && keys.stride(i) == values.stride(i), "decoder_layers: values do not fit keys");
+  }
+  a.batch = keys.size(1);
+  a.kv_heads = keys.size(2);
+  a.head = keys.size(4);
+  a.heads = heads;
+  a.keys = data<float>(keys);
+  a.values = data<float>(values);
+  a.layer_stride = keys.stride(0);
+  a.row_stride = keys.stride(1);
+  a.head_stride = keys.stride(2);
+  VF_CHECK(x.dim() == 2 && a.batch > 0 && x.size(0) % a.batch == 0 && heads % a.kv_heads == 0,
+           "decoder_layers: x, keys and heads do not fit");
+  a.length = x.size(0) / a.batch;
+  a.hidden = x.size(1);
+}
+
+void take_joined(DecoderLayersArguments& a, const std::vector<Tensor>& joined, bool normed_residual) {
+  VF_CHECK(joined.empty() || (joined.size() == 2 && a.fed_width == a.hidden), "decoder_layers: joined: two norms as wide as x");
+  for (size_t i = 0; i < joined.size(); ++i) a.joined[i] = pointer(joined[i], a.hidden, "decoder_layers: joined");
+  a.normed_residual = normed_residual;
+}
+
 std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, std::vector<Tensor> joined,
                                           bool normed_residual, std::vector<Tensor> weights,
                                           std::optional<Tensor> norm, std::vector<Tensor> angles,
@@ -91,31 +122,17 @@ std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, s
                                           std::vector<int64_t> kinds, std::vector<int64_t> aux, int64_t heads,
                                           int64_t activation, double eps, double scale, double residual_scale,
                                           bool one_plus) {
-  check_float(x, "decoder_layers: x");
-  check_type(keys, ScalarType::Float, "decoder_layers: keys");
-  check_type(values, ScalarType::Float, "decoder_layers: values");
-  VF_CHECK(keys.dim() == 5 && keys.stride(4) == 1 && keys.stride(3) == keys.size(4), "decoder_layers: keys: gaps");
-  for (int64_t i = 0; i < 5; ++i) {
-    VF_CHECK(keys.size(i) == values.size(i) && keys.stride(i) == values.stride(i), "decoder_layers: values do not fit keys");
-  }
   DecoderLayersArguments a{};
+  take_cache(a, keys, values, x, heads);
   a.layers = static_cast<int64_t>(kinds.size());
-  a.batch = keys.size(1);
-  a.kv_heads = keys.size(2);
-  a.head = keys.size(4);
-  a.heads = heads;
-  a.hidden = x.size(1);
-  VF_CHECK(x.dim() == 2 && a.batch > 0 && x.size(0) % a.batch == 0 && a.layers <= keys.size(0) && heads % a.kv_heads == 0 &&
-               view <= keys.size(3) && weights.size() == static_cast<size_t>(a.layers * kLayerWeights),
-           "decoder_layers: x, keys, kinds and weights do not fit");
-  a.length = x.size(0) / a.batch;
+  VF_CHECK(a.layers <= keys.size(0) && view <= keys.size(3) && a.length <= view &&
+               weights.size() == static_cast<size_t>(a.layers * kLayerWeights),
+           "decoder_layers: keys, kinds, view and weights do not fit");
   if (fed.has_value()) {
     a.fed_width = fed->size(1);
     a.fed = pointer(fed, x.size(0) * a.fed_width, "decoder_layers: fed");
   }
-  VF_CHECK(joined.empty() || (joined.size() == 2 && a.fed_width == a.hidden), "decoder_layers: joined: two norms as wide as x");
-  for (size_t i = 0; i < joined.size(); ++i) a.joined[i] = pointer(joined[i], a.hidden, "decoder_layers: joined");
-  a.normed_residual = normed_residual;
+  take_joined(a, joined, normed_residual);
   a.inner = a.layers > 0 ? weights[15].size(1) : 0;
   std::vector<LayerWeights> each;
   for (int64_t layer = 0; layer < a.layers; ++layer) each.push_back(weights_of(weights, layer, a));
@@ -129,11 +146,6 @@ std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, s
     check_type(*partners, ScalarType::Long, "decoder_layers: partners");
     a.partners = data<int64_t>(*partners);
   }
-  a.keys = data<float>(keys);
-  a.values = data<float>(values);
-  a.layer_stride = keys.stride(0);
-  a.row_stride = keys.stride(1);
-  a.head_stride = keys.stride(2);
   check_type(slots, ScalarType::Long, "decoder_layers: slots");
   VF_CHECK(slots.is_contiguous() && (slots.numel() == a.length || slots.numel() == a.batch * a.length),
            "decoder_layers: slots do not fit");
@@ -160,9 +172,74 @@ std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, s
   return {hidden_out, aux_out};
 }
 
+Tensor draft_chain(Tensor features, std::optional<Tensor> fc, Tensor ids, int64_t start, int64_t count, Tensor embedding,
+                   std::vector<Tensor> joined, bool normed_residual, bool normed_output, std::vector<Tensor> weights,
+                   Tensor norm, Tensor cos, Tensor sin, Tensor keys, Tensor values, Tensor head,
+                   std::optional<Tensor> head_ids, int64_t heads, double eps, double scale) {
+  Tensor g = fc.has_value() ? few_rows(features, *fc, std::nullopt) : features;
+  DecoderLayersArguments a{};
+  take_cache(a, keys, values, g, heads);
+  check_float(embedding, "draft_chain: embedding");
+  check_float(cos, "draft_chain: cos");
+  check_float(sin, "draft_chain: sin");
+  check_type(ids, ScalarType::Long, "draft_chain: ids");
+  check_float(head, "draft_chain: head");
+  const int64_t last = start + a.length + count - 1, hidden = a.hidden;
+  VF_CHECK(a.batch == 1 && a.length > 0 && count > 0 && start >= 0 && ids.is_contiguous() && ids.numel() == a.length &&
+               last <= keys.size(3) && last * a.head <= cos.numel() && cos.numel() == sin.numel(),
+           "draft_chain: ids, slots and angles do not fit");
+  VF_CHECK(embedding.size(1) == hidden && head.size(1) == hidden && weights.size() == kLayerWeights,
+           "draft_chain: embedding, head and weights do not fit");
+  VF_CHECK(!head_ids.has_value() || (head_ids->scalar_type() == ScalarType::Long && head_ids->numel() == head.size(0)),
+           "draft_chain: head_ids do not fit");
+  std::vector<float> x(data<float>(g), data<float>(g) + g.numel()), fed(g.numel()), normed(g.numel()), scores(head.size(0));
+  a.fed_width = hidden;
+  a.fed = fed.data();
+  take_joined(a, joined, normed_residual);
+  a.layers = 1;
+  a.inner = weights[15].size(1);
+  const LayerWeights layer = weights_of(weights, 0, a);
+  a.weights = &layer;
+  a.norm = pointer(norm, hidden, "draft_chain: norm");
+  a.eps = static_cast<float>(eps);
+  a.scale = static_cast<float>(scale);
+  a.residual_scale = 1.0f;
+  a.split = split;
+  const int64_t kind = 0;
+  a.kinds = &kind;
+  a.x = x.data();
+  a.hidden_out = normed.data();
+  Tensor out = new_tensor(ids, {1 + count}, ScalarType::Long);
+  std::vector<int64_t> tokens(data<int64_t>(ids), data<int64_t>(ids) + a.length), slots(a.length);
+  data<int64_t>(out)[0] = tokens.back();
+  for (int64_t drafted = 1;; ++drafted) {
+    for (int64_t row = 0; row < a.length; ++row) {
+      VF_CHECK(tokens[row] >= 0 && tokens[row] < embedding.size(0), "draft_chain: token ", tokens[row], " of ", embedding.size(0));
+      std::memcpy(fed.data() + row * hidden, data<float>(embedding) + tokens[row] * hidden, hidden * sizeof(float));
+      slots[row] = start + row;
+    }
+    const LayerView view{data<float>(cos) + start * a.head, data<float>(sin) + start * a.head, nullptr, 0, start + a.length};
+    a.views[0] = a.views[1] = &view;
+    a.slots = slots.data();
+    VF_BEST(decoder_layers(a));
+    start += a.length;
+    const int64_t behind = (a.length - 1) * hidden;  // the last row drafts
+    const FewRowsArguments score{normed.data() + behind, data<void>(head), nullptr, scores.data(), 1, head.size(0), hidden, false, split};
+    VF_BEST(few_rows(score));
+    const int64_t best = std::max_element(scores.begin(), scores.end()) - scores.begin();
+    tokens[0] = data<int64_t>(out)[drafted] = head_ids.has_value() ? data<int64_t>(*head_ids)[best] : best;
+    if (drafted == count) return out;
+    std::memmove(x.data(), (normed_output ? normed.data() : x.data()) + behind, hidden * sizeof(float));
+    a.length = 1;
+  }
+}
+
 }  // namespace
 
 VF_DEFINE(m) {
+  m.def("draft_chain(Tensor features, Tensor? fc, Tensor ids, int start, int count, Tensor embedding, Tensor[] joined, bool normed_residual, "
+        "bool normed_output, Tensor[] weights, Tensor norm, Tensor cos, Tensor sin, Tensor(a!) keys, Tensor(b!) values, "
+        "Tensor head, Tensor? head_ids, int heads, float eps, float scale) -> Tensor");
   m.def("few_rows(Tensor x, Tensor w, Tensor? bias) -> Tensor");
   m.def("decoder_layers(Tensor x, Tensor? fed, Tensor[] joined, bool normed_residual, Tensor[] weights, Tensor? norm, Tensor[] angles, Tensor? seen, "
         "Tensor? near_seen, int view, Tensor? partners, Tensor(a!) keys, Tensor(b!) values, Tensor slots, int[] kinds, "
@@ -171,5 +248,6 @@ VF_DEFINE(m) {
 }
 VF_IMPLEMENT(m) {
   m.impl("few_rows", TORCH_BOX(&few_rows));
+  m.impl("draft_chain", TORCH_BOX(&draft_chain));
   m.impl("decoder_layers", TORCH_BOX(&decoder_layers));
 }

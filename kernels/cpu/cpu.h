@@ -31,7 +31,8 @@ enum class Activation { kSilu, kSquaredRelu, kGelu };
 // What the queries of one kind of layer see, and how they are turned.
 struct LayerView {
   const float *cos, *sin;  // (batch * length, head)
-  const bool* seen;        // (batch or 1, length, view), or null: all of it
+  const bool* seen;        // (batch or 1, length, view), or null: the last token of a row sees all, each one more than
+                           // the token before it
   int64_t seen_row;        // elements from one row of the batch to the next; 0: the same for all
   int64_t view;
 };

@@ -1,6 +1,7 @@
 // Decoder layers for few rows: every step of a layer in one call.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "product.h"
@@ -148,6 +149,12 @@ class Layers {
     add(wide_.data(), w.attention_out_norm);
   }
 
+  // Where a turned query lies: those that share a head of keys side by side.
+  float* query(int64_t batch, int64_t t, int64_t head) {
+    const int64_t group = a_.heads / a_.kv_heads, kv_head = head / group;
+    return turned_.data() + (((batch * a_.kv_heads + kv_head) * a_.length + t) * group + head % group) * a_.head;
+  }
+
   // Norms and turns the heads of a row; its keys and values go into the cache.
   void prepare(const LayerWeights& w, int64_t layer, int64_t row, const LayerView& view, bool unturned) {
     float* x = wide_.data() + row * (q_ + 2 * kv_);
@@ -159,8 +166,7 @@ class Layers {
     const int64_t place = layer * a_.layer_stride + batch * a_.row_stride + slot * a_.head;
     for (int64_t i = 0; i < a_.heads + a_.kv_heads; ++i) {
       float* from = x + i * a_.head;
-      float* to = i < a_.heads ? turned_.data() + row * q_ + i * a_.head
-                               : a_.keys + place + (i - a_.heads) * a_.head_stride;
+      float* to = i < a_.heads ? query(batch, row % a_.length, i) : a_.keys + place + (i - a_.heads) * a_.head_stride;
       if (w.qk_norm != nullptr) rms_norm(from, w.qk_norm + i * a_.head, from, a_.head, a_.eps, a_.one_plus);
       if (unturned) std::memcpy(to, from, a_.head * sizeof(float));
       else turn(from, view.cos + row * a_.head, view.sin + row * a_.head, a_.partners, to, a_.head);
@@ -172,61 +178,89 @@ class Layers {
 
   // The queries of one row of the batch that share a head of keys and values.
   void head(const LayerWeights& w, int64_t layer, int64_t batch, int64_t kv_head, const LayerView& view) {
-    const int64_t group = a_.heads / a_.kv_heads, span = view.view, padded = span + kLanes;
+    const int64_t group = a_.heads / a_.kv_heads, rows = a_.length * group, padded = view.view + kLanes;
     const int64_t place = layer * a_.layer_stride + batch * a_.row_stride + kv_head * a_.head_stride;
-    static thread_local std::vector<float> scores;
-    scores.resize(group * padded);
-    for (int64_t t = 0; t < a_.length; ++t) {
-      const int64_t row = batch * a_.length + t, first = kv_head * group;
-      const bool* seen = view.seen == nullptr ? nullptr : view.seen + batch * view.seen_row + t * span;
-      product(group, a_.keys + place, a_.head, turned_.data() + row * q_ + first * a_.head, a_.head, a_.head,
-              scores.data(), padded, 0, span);
-      for (int64_t g = 0; g < group; ++g) {
-        const float* sink = w.sinks == nullptr ? nullptr : w.sinks + first + g;
-        float* out = narrow_.data() + row * q_ + (first + g) * a_.head;
-        weigh(scores.data() + g * padded, seen, span, sink, a_.values + place, out);
-      }
+    const float *queries = turned_.data() + (batch * a_.kv_heads + kv_head) * rows * a_.head, *values = a_.values + place;
+    static thread_local std::vector<float> scores, shares;
+    scores.resize(rows * padded);
+    shares.resize(rows);
+    product(rows, a_.keys + place, a_.head, queries, a_.head, a_.head, scores.data(), padded, 0, view.view);
+    const auto span = [&](int64_t i) { return view.seen != nullptr ? view.view : view.view - a_.length + 1 + i / group; };
+    const auto out = [&](int64_t i) {
+      return narrow_.data() + (batch * a_.length + i / group) * q_ + (kv_head * group + i % group) * a_.head;
+    };
+    for (int64_t i = 0; i < rows; ++i) {
+      const bool* seen = view.seen == nullptr ? nullptr : view.seen + batch * view.seen_row + i / group * view.view;
+      const float* sink = w.sinks == nullptr ? nullptr : w.sinks + kv_head * group + i % group;
+      shares[i] = softmax(scores.data() + i * padded, seen, span(i), sink);
     }
+    int64_t i = 0;
+    for (; view.seen == nullptr && i + 2 <= rows; i += 2) {
+      gather<2>({scores.data() + i * padded, scores.data() + (i + 1) * padded}, {span(i), span(i + 1)}, values,
+                {shares[i], shares[i + 1]}, {out(i), out(i + 1)});
+    }
+    for (; i < rows; ++i) gather<1>({scores.data() + i * padded}, {span(i)}, values, {shares[i]}, {out(i)});
   }
 
-  // The values under the softmax of a query's scores; a query that sees nothing gives 0.
-  void weigh(float* scores, const bool* seen, int64_t span, const float* sink, const float* values, float* out) const {
-    float highest = -INFINITY;
-    for (int64_t s = 0; s < span; ++s) {
-      scores[s] = seen == nullptr || seen[s] ? scores[s] * a_.scale : -INFINITY;
-      highest = std::max(highest, scores[s]);
+  // Turns a query's scores into weights, and returns what their weighted sum is multiplied by: 0 if nothing is seen.
+  float softmax(float* scores, const bool* seen, int64_t span, const float* sink) const {
+    if (seen != nullptr) {
+      for (int64_t s = 0; s < span; ++s) scores[s] = seen[s] ? scores[s] : -INFINITY;
     }
+    for (int64_t s = span; s % kLanes != 0; ++s) scores[s] = -INFINITY;
+    Vec most_of = all(-INFINITY);
+    for (int64_t s = 0; s < span; s += kLanes) most_of = max(most_of, load(scores + s));
+    float highest = most(most_of) * a_.scale;
     if (sink != nullptr) highest = std::max(highest, *sink);
     if (highest == -INFINITY) highest = 0.0f;
-    for (int64_t s = span; s % kLanes != 0; ++s) scores[s] = -INFINITY;
     Vec totals = {};
     for (int64_t s = 0; s < span; s += kLanes) {
-      const Vec weight = exp(load(scores + s) - highest);
+      const Vec weight = exp(load(scores + s) * a_.scale - highest);
       totals += weight;
       store(scores + s, weight);
     }
     float total = sum(totals);
     if (sink != nullptr) total += std::exp(*sink - highest);
-    const float share = total > 0.0f ? 1.0f / total : 0.0f;
+    return total > 0.0f ? 1.0f / total : 0.0f;
+  }
+
+  // The values under the weights of R queries that see `spans` slots, the first of them the fewest.
+  template <int R>
+  void gather(const std::array<const float*, R>& weights, const std::array<int64_t, R>& spans, const float* values,
+              const std::array<float, R>& shares, const std::array<float*, R>& out) const {
     constexpr int64_t kBlock = 4 * kLanes;
     int64_t d = 0;
-    for (; d + kBlock <= a_.head; d += kBlock) gather<4>(scores, span, values + d, share, out + d);
-    for (; d + kLanes <= a_.head; d += kLanes) gather<1>(scores, span, values + d, share, out + d);
+    for (; d + kBlock <= a_.head; d += kBlock) gather_at<R, 4>(weights, spans, values, shares, out, d);
+    for (; d + kLanes <= a_.head; d += kLanes) gather_at<R, 1>(weights, spans, values, shares, out, d);
     for (; d < a_.head; ++d) {
-      float number = 0.0f;
-      for (int64_t s = 0; s < span; ++s) number += scores[s] == 0.0f ? 0.0f : scores[s] * values[s * a_.head + d];
-      out[d] = number * share;
+      for (int r = 0; r < R; ++r) {
+        float number = 0.0f;
+        for (int64_t s = 0; s < spans[r]; ++s) number += weights[r][s] == 0.0f ? 0.0f : weights[r][s] * values[s * a_.head + d];
+        out[r][d] = number * shares[r];
+      }
     }
   }
 
-  template <int N>
-  void gather(const float* weights, int64_t span, const float* values, float share, float* out) const {
-    Vec sums[N] = {};
-    for (int64_t s = 0; s < span; ++s) {
-      if (weights[s] == 0.0f) continue;  // what is not seen may hold anything
-      for (int n = 0; n < N; ++n) sums[n] += weights[s] * load(values + s * a_.head + n * kLanes);
+  template <int R, int N>
+  void gather_at(const std::array<const float*, R>& weights, const std::array<int64_t, R>& spans, const float* values,
+                 const std::array<float, R>& shares, const std::array<float*, R>& out, int64_t d) const {
+    Vec sums[R][N] = {};
+    const float* from = values + d;
+    int64_t s = 0;
+    for (; R > 1 && s < spans[0]; ++s, from += a_.head) {
+      for (int n = 0; n < N; ++n) {
+        const Vec value = load(from + n * kLanes);
+        for (int r = 0; r < R; ++r) sums[r][n] += weights[r][s] * value;
+      }
     }
-    for (int n = 0; n < N; ++n) store(out + n * kLanes, sums[n] * share);
+    for (int r = R - 1; r >= 0; --r) {
+      const float* rest = from;
+      for (int64_t t = s; t < spans[r]; ++t, rest += a_.head) {
+        if (weights[r][t] == 0.0f) continue;  // what is not seen may hold anything
+        for (int n = 0; n < N; ++n) sums[r][n] += weights[r][t] * load(rest + n * kLanes);
+      }
+      for (int n = 0; n < N; ++n) store(out[r] + d + n * kLanes, sums[r][n] * shares[r]);
+    }
   }
 
   void feed_forward(const LayerWeights& w) {

@@ -18,7 +18,7 @@ inline void tile(const W* w, int64_t w_row, const float* x, int64_t x_row, int64
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       rows[n] = load(w + n * w_row + k);
-      if (M >= 3) __builtin_prefetch(w + (n + N) * w_row + k, 0, 2);  // of the next tile; one row is fetched in time
+      __builtin_prefetch(w + (n + N) * w_row + k, 0, 2);  // of the next tile
     }
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
@@ -29,11 +29,15 @@ inline void tile(const W* w, int64_t w_row, const float* x, int64_t x_row, int64
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
+    float* to = out + m * out_row;
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      float total = sum(sums[n][m]);
-      for (int64_t k = whole; k < depth; ++k) total += number(w + n * w_row + k) * x[m * x_row + k];
-      out[m * out_row + n] = total;
+    for (int n = 0; n < N; n += 4) {
+      const Half four = vf::VF_ISA::sums(sums[n][m], n + 1 < N ? sums[n + 1][m] : Vec{}, n + 2 < N ? sums[n + 2][m] : Vec{},
+                                         n + 3 < N ? sums[n + 3][m] : Vec{});
+      std::memcpy(to + n, &four, std::min(4, N - n) * sizeof(float));
+    }
+    for (int64_t k = whole; k < depth; ++k) {
+      for (int n = 0; n < N; ++n) to[n] += number(w + n * w_row + k) * x[m * x_row + k];
     }
   }
 }

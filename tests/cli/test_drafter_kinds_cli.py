@@ -56,6 +56,7 @@ def test_native_export_with_a_vocabulary_decodes(
         [str(made[1]), str(tmp_path / "small")],
         [str(pristine.vocab)],
         topk=3,
+        control="fixed",
     )
     outputs = [m.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=()) for m in methods]
     assert len(methods) == 5

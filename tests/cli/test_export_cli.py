@@ -93,7 +93,9 @@ def test_a_draft_head_goes_with_the_drafter(pristine: World, tmp_path: Path) -> 
     body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
     assert body[KEY]["kind"] == "context"
     assert body[KEY]["options"] == {"context": 7}
-    methods = grid_methods(pristine.target, [f"a={pristine.drafter}", f"b={tmp_path / 'out'}"], [], depth=2)
+    methods = grid_methods(
+        pristine.target, [f"a={pristine.drafter}", f"b={tmp_path / 'out'}"], [], depth=2, control="fixed"
+    )
     _, before, after = [one.generator.generate([72, 101], max_new_tokens=16, stop_ids=()) for one in methods]
     assert after.accept_lengths == before.accept_lengths
 
@@ -132,6 +134,7 @@ def test_every_format_decodes_as_before(
         depth=1,
         topk=3,
         total_nodes=9,
+        control="fixed",
     )
     named = {
         one.name: one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods

@@ -127,12 +127,15 @@ class MarkovTarget(LeanModel):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor,
+        mask: Tensor | int,
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
         layers: range | None = None,
         x: Tensor | None = None,
     ) -> TargetOutput:
+        if isinstance(mask, int):
+            count = ids.shape[1]
+            mask = torch.ones(count, mask, dtype=torch.bool).tril(mask - count)
         x = self.embed(ids) if x is None else x
         x = x.unflatten(0, ids.shape) if x.dim() == 2 else x
         outputs: dict[int, Tensor] = {}

@@ -97,10 +97,10 @@ def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, t
     assert done.exit_code == 0, done.output
     shutil.copytree(tmp_path / "served", tmp_path / "foreign")
     (tmp_path / "foreign" / "manifest.json").unlink()
-    own = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])[2]
+    own = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")], control="fixed")[2]
     expected = own.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=())
     for name in ("served", "foreign"):
-        result = grid_methods(place / "t", [str(tmp_path / name)])[1].generator.generate(
+        result = grid_methods(place / "t", [str(tmp_path / name)], control="fixed")[1].generator.generate(
             [72, 101, 108], max_new_tokens=20, stop_ids=()
         )
         assert (result.token_ids, result.accept_lengths) == (expected.token_ids, expected.accept_lengths)

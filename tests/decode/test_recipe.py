@@ -153,7 +153,7 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
 def test_a_tree_that_suits_the_device(place: Path) -> None:
     auto = MethodSpec(drafter=place / "d", tree="auto", topk=4)
     fixed, adaptive = {"control": "fixed"}, {"control": "adaptive"}
-    short = {"tree": "chain", "depth": 2}
+    short = {"tree": "chain", "depth": 3}
     assert auto.on("cuda") == MethodSpec(drafter=place / "d", topk=4, **fixed)
     assert auto.on("cpu") == MethodSpec(drafter=place / "d", **short, **adaptive)
     assert MethodSpec(tree="auto", depth=4).on("cpu").depth == 4
@@ -162,9 +162,10 @@ def test_a_tree_that_suits_the_device(place: Path) -> None:
     assert MethodSpec().on("cpu") == MethodSpec(**adaptive)
     assert MethodSpec().on("cpu", sampled=True) == MethodSpec(**fixed)
     assert MethodSpec().on("cuda", trained=True) == MethodSpec(**fixed)
+    assert MethodSpec().on("cpu", trained=True, most_levels=2).depth == 1
     assert MethodSpec(control="fixed").on("cpu") == MethodSpec(**fixed)
     found = recipe_methods(recipe_of(place, auto=auto.given()), device="cpu")[1]
-    assert "4 nodes on 3 levels" in found.description
+    assert "5 nodes on 4 levels" in found.description
     assert "adaptive control" in found.description
     assert drafted(found)[0] == drafted(recipe_methods(recipe_of(place, a={"drafter": place / "d"}))[0])[0]
 

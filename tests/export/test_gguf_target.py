@@ -41,7 +41,9 @@ def test_target_and_drafter_are_written(kind: str, tmp_path: Path) -> None:
         assert torch.equal(stored, tensor), name
     assert not found
 
-    methods = grid_methods(target, [f"a={drafter}", f"b={output}"], depth=2, topk=1, total_nodes=4)
+    methods = grid_methods(
+        target, [f"a={drafter}", f"b={output}"], depth=2, topk=1, total_nodes=4, control="fixed"
+    )
     made = [one.generator.generate([3, 4, 5], max_new_tokens=24, stop_ids=()) for one in methods]
     plain, before, after = made
     assert after.token_ids == before.token_ids == plain.token_ids

@@ -80,7 +80,16 @@ def served(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same questions decoded here, with chains of the same length."""
     output = tmp_path_factory.mktemp("local") / "out"
-    method = ("--drafter", f"eagle3={world.drafter('eagle3')}", "--tree", "chain", "--depth", str(TOKENS - 1))
+    method = (
+        "--drafter",
+        f"eagle3={world.drafter('eagle3')}",
+        "--tree",
+        "chain",
+        "--depth",
+        str(TOKENS - 1),
+        "--control",
+        "fixed",
+    )
     asked = ("--benchmark", str(world.root / "texts" / "question.jsonl"), *ASKED.split())
     words = ("--target", world.target, *method, "--device", "cpu", *asked, "--output", output)
     assert invoke("eval", *words).exit_code == 0

@@ -81,7 +81,7 @@ class Served:
         from vocabforge.decode.build.models import Models
         from vocabforge.decode.build.spec import MethodSpec
 
-        spec = {"drafter": drafter, "tree": "chain", "depth": levels - 1} | settings
+        spec = {"drafter": drafter, "tree": "chain", "depth": levels - 1, "control": "fixed"} | settings
         method = build_method(
             Models(self.target, device="cpu", dtype="float32"),
             MethodSpec.model_validate(spec if drafter or settings else {}),

@@ -91,7 +91,8 @@ class TargetSide:
         self._wrap, self.eager = wrap, wrap is None
         self._captured = isinstance(wrap, GraphCapture)
         # What nodes see is then told by lengths and bits, not by masks.
-        self._bits = self._captured and isinstance(target, LeanModel)
+        self._lean = isinstance(target, LeanModel)
+        self._bits = self._captured and self._lean
         config = target.config
         self._near = near_rule(config.sliding_window, config.chunk)
         self._near_size = config.chunk or config.sliding_window or 0
@@ -195,7 +196,8 @@ class TargetSide:
         else:
             slots = self.committed[:, None] + self._slots[:count]  # (B, N)
             positions = self.committed[:, None] + tree.depths
-        mask, near = self._masks(tree, slots, view, told and count == 1)
+        last = told and (count == 1 or (tree.chain and self._lean))
+        mask, near = self._masks(tree, slots, view, last)
         output = self.target.forward(
             tree.tokens,
             positions,
@@ -214,7 +216,7 @@ class TargetSide:
     def _masks(
         self, tree: DraftTree, slots: Tensor, view: Tensor, last: bool
     ) -> tuple[Tensor | Sight | int, Tensor | None]:
-        """Of a pass; ``last``: one token, at the end of ``view``."""
+        """Of a pass; ``last``: tokens of one row that follow each other, at the end of ``view``."""
         # A compiled pass holds for all views, so that windows are by the cache's size.
         limited = self._reaches(view.shape[0] if self.eager else self.cache.capacity)
         if last and not limited:

@@ -104,9 +104,11 @@ def decoder_layers_reference(
             0, 2, 3, 1, 4
         )  # (B, kv, g, T, D)
         scores = scores @ keys[layer, :, :, None, :view].transpose(-1, -2) * scale
-        if allowed is not None:
-            mask = allowed if allowed.dim() == 2 else allowed[:, None, None]
-            scores = scores.masked_fill(~mask, -torch.inf)
+        if allowed is None:  # the last token sees all
+            allowed = torch.ones(scores.shape[3:], dtype=torch.bool, device=x.device)
+            allowed = allowed.tril(view - scores.shape[3])
+        mask = allowed if allowed.dim() == 2 else allowed[:, None, None]
+        scores = scores.masked_fill(~mask, -torch.inf)
         if "sinks" in has:
             sink = w["sinks"].view(1, kv_heads, -1, 1, 1).expand(batch, -1, -1, scores.shape[3], 1)
             scores = torch.cat((scores, sink), -1)
@@ -178,7 +180,8 @@ def decoder_layers(
         weights: those of ``WEIGHTS``, a layer after the other.
         norm: (H,) of the norm after the last layer, or None.
         angles: cosines and signed sines (B, T, D) of full layers, and the same of those with a window.
-        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots a token sees; None: all of them.
+        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots a token sees; None: the last one sees
+            all of them, each one more than the token before it.
         near_seen: the same in layers with a window.
         partners: (D,) the dimension that each is rotated with; None: rotate-half.
         keys: (L, B, Hkv, S, D), in one piece from a slot to the next; written in place.

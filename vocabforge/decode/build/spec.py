@@ -54,6 +54,8 @@ NgramSizes = Annotated[
 ]
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
+SHORT_CHAIN = 4  # draft tokens that a CPU verifies at a small price
+
 
 class MethodSpec(StrictModel):
     """One way of decoding. Every field is an option of the commands and a key of a recipe's method.
@@ -97,7 +99,7 @@ class MethodSpec(StrictModel):
     )
     tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
         "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
-        "proposer's own on CUDA, a chain of 3 tokens or of --depth on a CPU [default: auto for a trained "
+        "proposer's own on CUDA, a chain of 4 tokens or of --depth on a CPU [default: auto for a trained "
         "drafter, unless --topk or --total-nodes asks for a tree; else the proposer's]."
     )
     tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
@@ -205,7 +207,7 @@ class MethodSpec(StrictModel):
             return spec
         if device == "cuda":
             return spec.without("tree")
-        depth = min(3, most_levels or 3) - 1 if self.depth is None else self.depth
+        depth = min(SHORT_CHAIN, most_levels or SHORT_CHAIN) - 1 if self.depth is None else self.depth
         return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
 
     def without(self, *names: str) -> MethodSpec:

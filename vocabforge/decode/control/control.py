@@ -24,7 +24,8 @@ CONTROLS: dict[str, str] = {
 }
 
 HALF_LIFE = 64.0  # cycles after which an accepted or rejected draft counts half
-MARGIN = 0.02  # share by which another plan must be better to take over
+MARGIN = 0.02  # share by which another plan must be better to take over,
+LEAVE = 0.08  # and plain decoding, whose rate is known: that of drafting is uncertain by as much
 CARRY = 0.5  # what the past counts when new requests begin, as a share
 PROBE_CYCLES = 4  # cycles of one probe
 FIRST_WAIT, LONGEST_WAIT = 32, 1024  # cycles between probes: doubled while probes fail
@@ -32,6 +33,7 @@ PROBE_SHARE = 0.03  # most of the time that probes may lose; after a costlier on
 CHANGE = 1.25  # a plan that becomes better or worse by this factor makes waits short again
 HOPE = 0.7  # a plan is worth a probe from this share of the incumbent's tokens a second,
 FORGOTTEN = 2048  # or after this many cycles: what is known of it may be wrong
+DECIDE = 4  # cycles between decisions, outside of probes
 FIRST = 3  # cycles that measure the largest plan, and plain decoding, before anything is chosen by cost
 
 
@@ -105,8 +107,8 @@ class AdaptiveControl:
     """
 
     def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
-        drafting = {plan for plan in plans if plan.levels}
-        self.plans = [PLAIN_PLAN, *sorted(drafting, key=lambda plan: (plan.levels, plan.nodes))]
+        drafting = sorted({plan for plan in plans if plan.levels}, key=lambda plan: (plan.levels, plan.nodes))
+        self.plans = [PLAIN_PLAN, *(drafting if costs else distinct(drafting))]
         self._places = {plan: place for place, plan in enumerate(self.plans)}  # 0 is plain decoding
         self._tokens = TokenEstimates(self.plans)
         self._costs = CostEstimates(self.plans, costs)
@@ -163,8 +165,16 @@ class AdaptiveControl:
         if idle and max(self._wait, self._owed) > 1:  # nothing is drafted, so nothing else is learned
             self._wait -= 1
             self._owed -= 1
-            self._watch(Estimate(1.0, self._costs.plain), anew=False)
+            self._watch(Estimate(1.0, self._costs.of(0)), anew=False)
             self._next = 0
+            return
+        if self._probe is None and place == self._incumbent and self._cycle % DECIDE:
+            self._wait -= 1
+            self._owed -= 1
+            if place:
+                tokens = 1 + sum(accepted) / max(len(accepted), 1)
+                self._lost += self._costs.of(place) - tokens * self._costs.of(0)
+            self._next = place
             return
         known = self._known()
         if place == self._next:
@@ -189,7 +199,7 @@ class AdaptiveControl:
             known = self._end_probe(self._probe, known)
         rates = [found.rate for found in known]
         best = rates.index(max(rates))  # ties to the smaller plan
-        better = rates[best] > rates[self._incumbent] * (1 + MARGIN)
+        better = rates[best] > rates[self._incumbent] * (1 + (MARGIN if best else LEAVE))
         # While nothing is drafted, nothing is learned: only a probe brings drafting back.
         switched = better and (ended or self._incumbent > 0)
         if switched:
@@ -269,6 +279,21 @@ class AdaptiveControl:
             return known
         self._remeasure(place, self._incumbent)
         return self._known()
+
+
+def distinct(plans: Sequence[Plan]) -> list[Plan]:
+    """Plans whose measured costs differ by more than a clock's noise: of chains the largest, its half, and so on."""
+    kept: list[Plan] = []
+    for plan in reversed(plans):
+        longer = kept[-1] if kept else None
+        near = longer is not None and longer.levels < 2 * plan.levels
+        if not (near and longer is not None and _is_chain(longer) and _is_chain(plan)):
+            kept.append(plan)
+    return kept[::-1]
+
+
+def _is_chain(plan: Plan) -> bool:
+    return plan.nodes == plan.levels + 1
 
 
 def make_control(name: str, plans: Sequence[Plan]) -> Control:

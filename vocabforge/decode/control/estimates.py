@@ -185,10 +185,9 @@ class CostEstimates:
             self._all = self._estimate()
         return self._all
 
-    @property
-    def plain(self) -> float:
-        """Seconds of plain decoding alone."""
-        return self._costs.get(0, 0.0)
+    def of(self, place: int) -> float:
+        """Seconds of one plan as measured; 0 where it was not."""
+        return self._costs.get(place, 0.0)
 
     def _estimate(self) -> list[float]:
         found = [self._costs.get(place, 0.0) for place in range(len(self._plans))]

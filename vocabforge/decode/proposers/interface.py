@@ -152,6 +152,17 @@ class FeedsAhead(Protocol):
 
 
 @runtime_checkable
+class DraftsChains(Protocol):
+    """A backend that can commit and draft a chain in one call."""
+
+    def chains(self, head: DraftHead) -> bool:
+        """Whether it does with this head, in the memory that is allocated."""
+
+    def chain(self, commit: Commit, count: int) -> Tensor:
+        """Commit a row's positions, then draft a chain of best tokens: (1, 1 + count) tokens, the root first."""
+
+
+@runtime_checkable
 class WrapsPasses(Protocol):
     """What has passes of its own to be made faster."""
 

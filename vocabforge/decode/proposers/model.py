@@ -14,14 +14,17 @@ from ...models.heads.interface import PreparesSteps
 from ...models.heads.on_ops import MOST_K, MOST_ROWS
 from ...models.heads.registry import DraftHead, DraftState
 from ...models.kv_cache import KVCache
+from ...ops.few_rows import MOST_ROWS as FEW
 from ..accelerate.graphs import GraphCapture
 from ..tree import DraftTree
+from ..trees.fixed import ShapePolicy
 from .context import ContextTokens
 from .interface import (
     Commit,
     DeviceBackend,
     DraftBackend,
     DraftPolicy,
+    DraftsChains,
     DraftStep,
     Draw,
     FeedsAhead,
@@ -61,6 +64,8 @@ class ModelProposer:
         self._device: Any = backend if isinstance(backend, DeviceBackend) else None
         self._feeds = backend if isinstance(backend, FeedsAhead) else None
         self._prepares = head if isinstance(head, PreparesSteps) else None
+        # Where a commit and the chain behind it are one call: what makes the call, and the tree of its tokens.
+        self._chain: tuple[DraftsChains, ShapePolicy] | None = None
         self._captured: GraphCapture | None = None
         self._whole: dict[Plan, Callable[..., DraftTree]] = {}
 
@@ -76,9 +81,17 @@ class ModelProposer:
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
         self._pending, self._waiting = [], 0
+        self._chain = None
+        backend, policy = self.backend, self.policy
+        if isinstance(policy, ShapePolicy) and policy.chain and self._wrap is None:
+            self._chain = (
+                (backend, policy) if isinstance(backend, DraftsChains) and backend.chains(self.head) else None
+            )
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        self._flush()  # the other rows' positions
+        if self._chain is None:
+            self._flush()  # the other rows' positions
+        self._pending, self._waiting = [], 0
         self.backend.begin(row, prompt_ids)
         self._unread[row] = len(prompt_ids)
         if self._context is not None:
@@ -91,9 +104,11 @@ class ModelProposer:
             self._context.add(row, following[-1:].tolist())
 
     def commit(self, commit: Commit) -> None:
-        """Keep what was accepted; positions that were not drafted wait until the next drafting needs them."""
+        """Keep what was accepted; positions wait until the next drafting needs them if they may."""
         self._meet(commit.tokens)
-        if commit.path is None:
+        if self._chain is not None:
+            commit = _trimmed(commit)
+        if commit.path is None or self._chain is not None:
             self._pending.append(commit)
             self._waiting += commit.following.shape[1]
             if self._waiting >= MOST_PENDING:
@@ -117,6 +132,13 @@ class ModelProposer:
         self._pending, self._waiting = [], 0
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        if self._chain is not None and 0 < self._waiting <= FEW:
+            commit = _joined(self._pending)
+            self._pending, self._waiting = [], 0
+            backend, shape = self._chain
+            tokens = backend.chain(commit, plan.levels)
+            lap("layers")
+            return shape.tree(plan, tokens)
         self._flush()
         context = None if self._context is None else self._context.tensor
         whole = self._whole_pass(plan)
@@ -241,6 +263,15 @@ def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> N
             expected=f"at most depth {backend.most_levels - 1}",
             remedy="lower --depth",
         )
+
+
+def _trimmed(commit: Commit) -> Commit:
+    """A row's commit without padding."""
+    count = len(commit.tokens[0])
+    if commit.following.shape[1] == count:
+        return commit
+    states = None if commit.states is None else commit.states[:, :count]
+    return replace(commit, following=commit.following[:, :count], states=states)
 
 
 def _joined(commits: Sequence[Commit]) -> Commit:

@@ -70,6 +70,15 @@ class ShapePolicy:
             return SampledGrowth(self, plan, draws)
         return BestGrowth(self, plan)
 
+    @property
+    def chain(self) -> bool:
+        """Whether it drafts best tokens, each below the one before."""
+        return not self.samples and self.plan.levels + 1 == self.plan.nodes
+
+    def tree(self, plan: Plan, tokens: Tensor) -> DraftTree:
+        """Trees of these tokens (B, N), the roots first."""
+        return _tree(self.layout(plan, tokens.device), tokens)
+
     def layout(self, plan: Plan, device: torch.device) -> _Layout:
         """The places of a plan's tree, made once."""
         key = (plan, device)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import MismatchError
+from ...ops.draft_chain import draft_chain
 from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
@@ -174,6 +175,37 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         q, k, v, residual = layer.qkv(embedded, g, *self.rotary(position))
         g = self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
         return g, self.read(g)
+
+    def chain(
+        self,
+        ids: Tensor,
+        features: Tensor,
+        start: int,
+        count: int,
+        *,
+        cache: KVCache,
+        head: Tensor,
+        head_ids: Tensor | None,
+    ) -> Tensor:
+        """What :func:`.draft_chain.draft_chain` drafts after committed tokens (N,)."""
+        fused = self.config.norm_before_fc or self.config.fc_norm
+        return draft_chain(
+            self.fuse(features) if fused else features,
+            None if fused else self.fc.weight,
+            ids,
+            start=start,
+            count=count,
+            embedding=self.embedding,
+            normed_output=self.config.norm_output,
+            norm=self.norm.weight,
+            cos=self.cos,
+            sin=self.sin,
+            keys=cache.k,
+            values=cache.v,
+            head=head,
+            head_ids=head_ids,
+            **self.midlayer.merged(),
+        )
 
     def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         g = self.midlayer.finish(residual, attended)

@@ -128,9 +128,6 @@ class OneCall(nn.Module):
             angles: cosines and signed sines (B, N, D).
             cache, slots, mask: as :func:`.parts.cached_attention` has them.
         """
-        if self._merged is None or self._merged[1] != _state(self._merged[0]):
-            first = self.self_attn.q_proj.weight
-            self._merged = first, _state(first), self._merge()
         seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
         normed, out = decoder_layers(
             x.flatten(0, 1),
@@ -143,12 +140,21 @@ class OneCall(nn.Module):
             keys=cache.k,
             values=cache.v,
             slots=slots,
-            **self._merged[2],
+            partners=None,
+            kinds=(0,),
+            aux=(0,),
+            **self.merged(),
         )
         return out.view_as(x), normed.view_as(x)
 
+    def merged(self) -> dict[str, Any]:
+        """What the ops are told of this layer, its matrices merged."""
+        if self._merged is None or self._merged[1] != _state(self._merged[0]):
+            first = self.self_attn.q_proj.weight
+            self._merged = first, _state(first), self._merge()
+        return self._merged[2]
+
     def _merge(self) -> dict[str, Any]:
-        """What ``decoder_layers`` is told of this layer."""
         attention, mlp = self.self_attn, self.mlp
         found = {
             "qkv": torch.cat([one.weight for one in (attention.q_proj, attention.k_proj, attention.v_proj)]),
@@ -163,9 +169,6 @@ class OneCall(nn.Module):
         none = found["o"].new_empty(0)
         return {
             "weights": [found.get(name, none) for name in WEIGHTS],
-            "partners": None,
-            "kinds": (0,),
-            "aux": (0,),
             "heads": attention.heads,
             "eps": self.post_attention_layernorm.eps,
             "scale": attention.head_dim**-0.5,

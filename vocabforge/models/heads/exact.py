@@ -58,6 +58,15 @@ class FullHead(nn.Module):
     def best(self, hidden: Tensor) -> Tensor:
         return self.logits(hidden).argmax(-1, keepdim=True)
 
+    def table(self) -> tuple[Tensor, Tensor | None] | None:
+        """Rows (R, H) whose products with a state are in the order of its scores, and their ids (R,), None for 0 on.
+
+        None altogether: there are no such rows.
+        """
+        if self.transform != IDENTITY:
+            return None
+        return self.weight, None if self.KIND == "full" else self.target_ids
+
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self.logits(hidden).float(), self.target_ids  # (N, V), (V,)
 

@@ -73,6 +73,7 @@ class LeanModel(nn.Module):
         # Rounded, as Gemma has it.
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._make_buffers(device)
+        self._tables: list[Tensor] | None = None
         self._dense = not any(config.expert_layers)
         self._kinds = [
             int(near) | 2 * (not turned) for near, turned in zip(config.sliding_layers, config.rotated_layers)
@@ -169,7 +170,7 @@ class LeanModel(nn.Module):
             slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each below ``view``.
             mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row that
                 sees nothing gives finite nonsense. Or a ``Sight`` of the whole cache, which knows of windows itself.
-                Or, for one token that sees them all, ``view``.
+                Or ``view``: the last token sees all of them, each one more than the token before it.
             window_mask: the same for the layers with a sliding window; None if all ``view`` slots lie within it.
             aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
             layers: run these layers only; the final norm follows whichever is last.
@@ -183,18 +184,18 @@ class LeanModel(nn.Module):
             and mask.shape[-1] > config.sliding_window
         ):
             raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
-        cos, sin = self._rotation(positions, self.inverse, config.rope)
-        near = cos, sin
-        if config.near_rope is not None:
-            near = self._rotation(positions, self.near_inverse, config.near_rope)
         partners = None if self._plain_rope else self.partners
         run = layers or range(len(self.layers))
         if not isinstance(mask, Sight) and self._in_one_call(ids):
-            angles = [cos, sin, *near]
+            angles = self._angles(positions, cache.capacity)
             return self._one_call(ids, x, run, angles, cache, slots, mask, window_mask, aux_layers)
+        cos, sin, near_cos, near_sin = self._rotations(positions)
+        if isinstance(mask, int) and ids.shape[1] > 1:
+            seen = torch.ones(ids.shape[1], mask, dtype=torch.bool, device=ids.device)
+            mask = seen.tril(mask - ids.shape[1])
         bias = self._additive(mask) if isinstance(mask, Tensor) else mask
         window_bias = bias if window_mask is None else self._additive(window_mask)
-        step = StepInputs(self.eps, cos, sin, *near, partners, cache, slots, bias, window_bias)
+        step = StepInputs(self.eps, cos, sin, near_cos, near_sin, partners, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
         x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
         if isinstance(bias, Sight) and fits_ops(config):
@@ -204,6 +205,24 @@ class LeanModel(nn.Module):
         aux = torch.cat([outputs[index] for index in aux_layers], -1) if aux_layers else None
         shape = ids.shape
         return TargetOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
+
+    def _rotations(self, positions: Tensor) -> list[Tensor]:
+        """Of full layers, and of those with a window."""
+        config = self.config
+        full = self._rotation(positions, self.inverse, config.rope)
+        near = config.near_rope
+        return [*full, *(full if near is None else self._rotation(positions, self.near_inverse, near))]
+
+    def _angles(self, positions: Tensor, capacity: int) -> list[Tensor]:
+        """:meth:`_rotations` (B * T, D) from tables of as many positions as the cache has slots."""
+        if self._tables is None or len(self._tables[0]) < capacity:
+            made = self._rotations(torch.arange(capacity, device=positions.device)[None])
+            self._tables = [
+                table.view(capacity, -1) for table in made[: 2 if self.config.near_rope is None else 4]
+            ]
+        flat = positions.flatten()
+        found = [table.index_select(0, flat) for table in self._tables]
+        return found if len(found) == 4 else found * 2
 
     def _rotation(self, positions: Tensor, inverse: Tensor, rope: RopeSettings) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines (B, T, 1, D) of positions (B, T)."""
