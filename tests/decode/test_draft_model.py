@@ -65,7 +65,7 @@ def check_cache(proposer: ModelProposer, texts: Sequence[Sequence[int]]) -> None
         cache = fresh(backend.drafter, text[:length], reach=backend.passes.reach)[1]
         for ours, theirs in ((backend.passes.cache.k, cache.k), (backend.passes.cache.v, cache.v)):
             torch.testing.assert_close(
-                ours[:, row, :, :length], theirs[:, 0, :, :length], rtol=1e-4, atol=1e-4
+                ours[:, row, :, :length], theirs[:, 0, :, :length], rtol=1e-3, atol=5e-4
             )
 
 

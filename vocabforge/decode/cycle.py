@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from .proposers.interface import Commit, Draw, Plan
-from .proposers.ngram import root_trees
 from .proposers.registry import Lap, Proposer
 from .request import SamplingParams
 from .sampling import SeededChance, no_law
 from .target_side import TargetPass, TargetSide
-from .tree import DraftTree
+from .tree import DraftTree, root_trees
 from .verify.registry import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
 from .work import offered
 

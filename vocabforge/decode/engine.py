@@ -22,11 +22,11 @@ from .caches import Caches
 from .control.control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
 from .proposers.interface import PLAIN_PLAN, Wrap, WrapsPasses
-from .proposers.ngram import root_trees
 from .proposers.registry import Counts, Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
+from .tree import root_trees
 from .verify.registry import VERIFIERS, RowVerification, verify
 from .work import Waiting, Work, check_chain, check_layers, check_request
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
@@ -104,6 +105,12 @@ def build_tree(tokens: Tensor, parents: Tensor, levels: int) -> DraftTree:
     """Depths and ancestors of trees given by tokens and parents (B, N); at most ``levels`` levels below the root."""
     ancestors = ancestors_of(parents, levels)
     return DraftTree(tokens, parents, ancestors.sum(-1) - 1, ancestors)
+
+
+def root_trees(roots: Tensor) -> DraftTree:
+    """The roots (B,) alone: nothing is drafted."""
+    tree = build_tree(roots[:, None], torch.zeros_like(roots[:, None]), 0)
+    return replace(tree, chain=True)
 
 
 Walk = tuple[list[int], list[int]]

@@ -22,12 +22,11 @@ from ..control.control import Control, FixedControl
 from ..cycle import CycleResult, Judges, states_on, tokens_behind
 from ..proposers.interface import PLAIN_PLAN, Plan
 from ..proposers.model import ModelProposer
-from ..proposers.ngram import root_trees
 from ..proposers.registry import Lap, Proposer
 from ..request import Request, SamplingParams
 from ..sampling import SeededChance
 from ..target_side import TargetPass, TargetSide
-from ..tree import DraftTree
+from ..tree import DraftTree, root_trees
 from ..verify.registry import greedy_verdicts
 from .graphs import GraphCapture
 

@@ -21,10 +21,10 @@ from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
 from ...vocab.overlap.bridge import Bridge
 from ..proposers.interface import Commit, Draw, Plan, Wrap
-from ..proposers.ngram import chain_trees, root_trees
+from ..proposers.ngram import chain_trees
 from ..proposers.registry import Lap, ProposerParts
 from ..request import SamplingParams
-from ..tree import DraftTree, LazyLaw
+from ..tree import DraftTree, LazyLaw, root_trees
 from ..trees.policies import refuse_given
 from .proposer import check_parts, target_levels, text_room
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...vocab.overlap.bridge import Bridge
 from ..proposers.interface import Plan
-from ..proposers.ngram import chain_trees, count_nodes, merged_trees, root_trees
-from ..tree import DraftLaw, DraftTree
+from ..proposers.ngram import chain_trees, count_nodes, merged_trees
+from ..tree import DraftLaw, DraftTree, root_trees
 from .text import DraftText, cut_incomplete
 
 NO_TOKEN = -1

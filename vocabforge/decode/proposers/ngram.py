@@ -15,17 +15,11 @@ from torch import Tensor
 from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
-from ..tree import DraftTree, build_tree
+from ..tree import DraftTree, build_tree, root_trees
 from ..trees.policies import refuse_given
 from ..trees.shapes import chain
 from .interface import Commit, Draw, Plan, shallower_plans
 from .registry import Lap, ProposerParts
-
-
-def root_trees(roots: Tensor) -> DraftTree:
-    """The roots (B,) alone: nothing is drafted."""
-    tree = build_tree(roots[:, None], torch.zeros_like(roots[:, None]), 0)
-    return replace(tree, chain=True)
 
 
 def chain_trees(
