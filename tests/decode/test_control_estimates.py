@@ -18,7 +18,15 @@ CHAINS = [PLAIN_PLAN, *(Plan(n, n + 1) for n in range(1, 5))]
 @pytest.fixture(autouse=True)
 def _plain_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known beforehand, and nothing is clipped."""
-    given = {"PRIOR": 0.5, "WEIGHT": 1e-9, "SHRINK": 1e-9, "WINDOW": 4, "CLIP": 10.0, "OPTIMISM": 0.0}
+    given = {
+        "PRIOR": 0.5,
+        "WEIGHT": 1e-9,
+        "SHRINK": 1e-9,
+        "WINDOW": 4,
+        "EVERY": 1,
+        "CLIP": 10.0,
+        "OPTIMISM": 0.0,
+    }
     for name, value in given.items():
         monkeypatch.setattr(estimates, name, value)
 

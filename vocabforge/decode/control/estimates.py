@@ -19,7 +19,8 @@ SECONDS = (1e-9, 1e9)  # what a cycle may take
 OTHERS_FADE = 1 / 8  # how fast evidence on trees of one width fades while another width is used
 PRIOR, WEIGHT = 0.7, 2.0  # acceptance before anything is seen, and how many drafts that counts for
 SHRINK = 8.0  # cycles that the level estimate counts for against a plan's own mean
-WINDOW = 16  # measurements kept of a plan
+WINDOW = 32  # measurements kept of a plan
+EVERY = 4  # cycles after which the mean of a full window is computed again
 CLIP = 1.5  # measurements count for at most this many times their median
 OPTIMISM = 0.1  # share by which the cost of a plan hardly measured is taken lower
 
@@ -162,6 +163,8 @@ class CostEstimates:
             recent.append(before)
         recent.append(seconds)
         self._seen[place] = self._cycle
+        if steady and self._cycle % EVERY:
+            return
         self._costs[place] = cost = clipped_mean(recent)
         if steady and before is not None:
             for other in self._costs:

@@ -37,7 +37,7 @@ from .interface import (
 )
 from .registry import Lap
 
-MOST_PENDING = 256  # positions committed without drafting that wait for the next drafting
+MOST_PENDING = 1024  # positions committed without drafting that wait for the next drafting
 
 
 class ModelProposer:
@@ -64,6 +64,7 @@ class ModelProposer:
         self._device: Any = backend if isinstance(backend, DeviceBackend) else None
         self._feeds = backend if isinstance(backend, FeedsAhead) else None
         self._prepares = head if isinstance(head, PreparesSteps) else None
+        self.by_steps = False  # chains, too, so that steps can be timed
         # Where a commit and the chain behind it are one call: what makes the call, and the tree of its tokens.
         self._chain: tuple[DraftsChains, ShapePolicy] | None = None
         self._captured: GraphCapture | None = None
@@ -83,7 +84,7 @@ class ModelProposer:
         self._pending, self._waiting = [], 0
         self._chain = None
         backend, policy = self.backend, self.policy
-        if isinstance(policy, ShapePolicy) and policy.chain and self._wrap is None:
+        if isinstance(policy, ShapePolicy) and policy.chain and self._wrap is None and not self.by_steps:
             self._chain = (
                 (backend, policy) if isinstance(backend, DraftsChains) and backend.chains(self.head) else None
             )

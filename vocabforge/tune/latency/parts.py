@@ -165,7 +165,7 @@ class CycleRunner:
         self._text = [token for prompt in prompts for token in prompt]
 
     def proposer(self, head: int, tree: TreeSetting) -> ModelProposer:
-        """A new proposer.
+        """A new proposer that drafts step by step.
 
         Raises:
             UsageError: one that drafts without a model's states.
@@ -178,6 +178,7 @@ class CycleRunner:
                 got=f"the proposer {self._name}",
                 expected="a trained drafter, or a draft model of the target's vocabulary",
             )
+        found.by_steps = True
         return found
 
     def setting(self, run: CycleRun) -> CycleSetting:

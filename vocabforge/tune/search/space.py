@@ -40,8 +40,8 @@ class TuneCandidate:
         return f"{self.head.name}+{self.tree.label}"
 
     def recipe(self, drafter: Path) -> MethodSpec:
-        """What ``eval --recipe`` runs."""
-        own = {**self.tree.options.given(), "drafter": drafter}
+        """What ``eval --recipe`` runs: this size in every cycle, as it was measured."""
+        own = {**self.tree.options.given(), "drafter": drafter, "control": "fixed"}
         return self.head.spec.model_copy(update=own)
 
 
