@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
@@ -35,8 +36,12 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml .ci/install
+$(INSTALLED): pyproject.toml .ci/install
 	$(PYTHON) .ci/install $(VENV)
+	@touch $@
+
+$(STAMP): $(INSTALLED) $(wildcard kernels/cpu/* kernels/common/*)
+	@$(PYTHON) .ci/install --ops $(VENV)
 	@touch $@
 
 demo: $(STAMP)
