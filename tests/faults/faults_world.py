@@ -126,7 +126,8 @@ def _eval_result(work: Path) -> dict[str, str]:
     return {str(file.relative_to(work)): digest(rows_of(file, *_WHEN)) for file in files}
 
 
-EVAL = ["--prompt-format", "raw", "--device", "cpu", "--warmup", 1, "--max-new-tokens", 6]
+FIXED = ["--control", "fixed"]  # adaptive control goes by the clock
+EVAL = [*FIXED, "--prompt-format", "raw", "--device", "cpu", "--warmup", 1, "--max-new-tokens", 6]
 
 # The five commands that are killed at 100 instants.
 JOBS: dict[str, Job] = {

@@ -214,11 +214,12 @@ class LeanModel(nn.Module):
         return [*full, *(full if near is None else self._rotation(positions, self.near_inverse, near))]
 
     def _angles(self, positions: Tensor, capacity: int) -> list[Tensor]:
-        """:meth:`_rotations` (B * T, D) from tables of as many positions as the cache has slots."""
-        if self._tables is None or len(self._tables[0]) < capacity:
-            made = self._rotations(torch.arange(capacity, device=positions.device)[None])
+        """:meth:`_rotations` (B * T, D) from tables that hold more positions than the cache has slots."""
+        if self._tables is None or len(self._tables[0]) <= capacity:
+            count = (capacity // 256 + 1) * 256
+            made = self._rotations(torch.arange(count, device=positions.device)[None])
             self._tables = [
-                table.view(capacity, -1) for table in made[: 2 if self.config.near_rope is None else 4]
+                table.view(count, -1) for table in made[: 2 if self.config.near_rope is None else 4]
             ]
         flat = positions.flatten()
         found = [table.index_select(0, flat) for table in self._tables]
