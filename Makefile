@@ -12,7 +12,7 @@ TEST_WORKERS ?= auto
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
-	@echo "make demo    count, select, train, export and evaluate on a small target made here (4 to 8 minutes)"
+	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make heads   compare all draft heads on that model, three seeds"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
