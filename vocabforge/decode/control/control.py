@@ -285,9 +285,8 @@ def distinct(plans: Sequence[Plan]) -> list[Plan]:
     """Plans whose measured costs differ by more than a clock's noise: of chains the largest, its half, and so on."""
     kept: list[Plan] = []
     for plan in reversed(plans):
-        longer = kept[-1] if kept else None
-        near = longer is not None and longer.levels < 2 * plan.levels
-        if not (near and longer is not None and _is_chain(longer) and _is_chain(plan)):
+        chains = bool(kept) and _is_chain(kept[-1]) and _is_chain(plan)
+        if not chains or kept[-1].levels >= 2 * plan.levels:
             kept.append(plan)
     return kept[::-1]
 

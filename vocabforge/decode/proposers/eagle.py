@@ -51,9 +51,7 @@ class EagleBackend:
         self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
-        self._head: tuple[Tensor, Tensor | None] | None = (
-            None  # that chains are drafted with: rows and their ids
-        )
+        self._head: tuple[Tensor, Tensor | None] | None = None  # of chains: rows and their ids
         self._bits = False  # what a pass sees is told by lengths and bits, not by masks
         self._told = True  # the host says where one row is: that takes fewer calls
         self._run_extend = self._extend

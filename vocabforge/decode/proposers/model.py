@@ -82,12 +82,10 @@ class ModelProposer:
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
         self._pending, self._waiting = [], 0
-        self._chain = None
-        backend, policy = self.backend, self.policy
-        if isinstance(policy, ShapePolicy) and policy.chain and self._wrap is None and not self.by_steps:
-            self._chain = (
-                (backend, policy) if isinstance(backend, DraftsChains) and backend.chains(self.head) else None
-            )
+        backend, policy, self._chain = self.backend, self.policy, None
+        eager = self._wrap is None and not self.by_steps
+        if eager and isinstance(policy, ShapePolicy) and policy.chain and isinstance(backend, DraftsChains):
+            self._chain = (backend, policy) if backend.chains(self.head) else None
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         if self._chain is None:
@@ -107,15 +105,14 @@ class ModelProposer:
     def commit(self, commit: Commit) -> None:
         """Keep what was accepted; positions wait until the next drafting needs them if they may."""
         self._meet(commit.tokens)
-        if self._chain is not None:
-            commit = _trimmed(commit)
-        if commit.path is None or self._chain is not None:
-            self._pending.append(commit)
-            self._waiting += commit.following.shape[1]
-            if self._waiting >= MOST_PENDING:
-                self._flush()
-        else:
+        if self._chain is None and commit.path is not None:
             self.backend.commit(commit)
+            return
+        commit = commit if self._chain is None else _trimmed(commit)
+        self._pending.append(commit)
+        self._waiting += commit.following.shape[1]
+        if self._waiting >= MOST_PENDING:
+            self._flush()
 
     def _meet(self, tokens: Sequence[Sequence[int]]) -> None:
         if self._context is not None:
