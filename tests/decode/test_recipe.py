@@ -124,8 +124,8 @@ def test_what_is_wrong_with_a_recipe_is_said(tmp_path: Path, text: str, words: s
 def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     recipe = recipe_of(
         place,
-        small={"drafter": place / "d", "depth": 1, "topk": 2, "total_nodes": 6},
-        cut={"drafter": place / "d", "vocab": place / "v", "tree": "chain", "depth": 2},
+        small={"drafter": place / "d", "depth": 1, "topk": 2, "total_nodes": 6, "control": "fixed"},
+        cut={"drafter": place / "d", "vocab": place / "v", "tree": "chain", "depth": 2, "control": "fixed"},
         ranked={"drafter": place / "d", "head": place / "r", "shortlist": 40},
         core={"drafter": place / "d", "vocab": place / "v", "head": place / "r", "dynamic": "ranker:16"},
         said={"proposer": "n-gram"},
@@ -134,7 +134,7 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     assert list(found) == ["plain", "small", "cut", "ranked", "core", "said"]
 
     def one(vocabs=(), name="d", **asked):
-        made = grid_methods(place / "t", [str(place / "d")], vocabs, **asked)
+        made = grid_methods(place / "t", [str(place / "d")], vocabs, control="fixed", **asked)
         return next(method for method in made if method.name == name)
 
     small = one(depth=1, topk=2, total_nodes=6)
