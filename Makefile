@@ -7,14 +7,16 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format docs docs-serve targets clean
+.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
-	@echo "make heads   compare all draft heads on that model, three seeds"
+	@echo "make drafters  one drafter of every kind for that model, on the same prompts (half an hour a seed: SEEDS=0,1,2)"
+	@echo "make losses  accepted length by loss, three seeds, on that model and on the demo's target"
+	@echo "make heads   compare all draft heads on that model, three seeds (HEADS_KIND=dflash, dspark or peagle)"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
 	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
@@ -65,11 +67,35 @@ bitllama: $(STAMP) $(REAL)/target/generation_config.json
 	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
 	  --max-new-tokens 200
 
+# One drafter of each kind over the same text, resumable, for SEEDS; then those of the first seed on the same prompts.
+SEEDS ?= 0
+FIRST = $(firstword $(subst $(comma), ,$(SEEDS)))
+comma := ,
+STORIES = "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
+
+drafters: $(STAMP) $(REAL)/target/generation_config.json
+	$(BIN)/vocabforge bench drafters --config recipes/tiny/drafters.yaml $(STORIES) --seeds $(SEEDS) \
+	  --prompts 40 --max-new-tokens 128 --output runs/drafters
+	$(BIN)/vocabforge eval --target $(REAL)/target --control fixed --tree chain --depth 3 --max-new-tokens 200 \
+	  --limit 20 $(foreach one,eagle3 eagle3.1 peagle dflash dspark medusa,--drafter $(one)=runs/drafters/seed-$(FIRST)/$(one)/drafter) \
+	  --benchmark runs/drafters/seed-$(FIRST)/eagle3/heldout_prompts.jsonl --output runs/drafters/eval
+
+# What EAGLE-3 is trained to lower, on that target and (after make demo) on the demo's: an hour and a half.
+losses: $(STAMP) $(REAL)/target/generation_config.json
+	$(BIN)/vocabforge bench drafters --config recipes/tiny/losses.yaml $(STORIES) --prompts 40 --max-new-tokens 128 \
+	  --output runs/losses
+	$(BIN)/vocabforge bench drafters --config recipes/tiny/demo-losses.yaml --prompts 40 --output runs/demo-losses
+
 # Every draft head on one drafter family, three seeds: about half an hour on two cores, resumable.
+HEADS_KIND ?= eagle3
+blocks := drafter.num_layers=2 ttt.anchors=128
+heads_dflash := drafter.kind=dflash drafter.block_size=5 $(blocks)
+heads_dspark := drafter.kind=dspark drafter.block_size=4 drafter.markov_rank=64 "ttt.loss={ce: 0.1, tv: 1.8}" $(blocks)
+heads_peagle := drafter.kind=peagle drafter.block_size=4 $(blocks)
+
 heads: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/vocabforge bench draft-heads --config recipes/tiny/heads.yaml run.threads=1 \
-	  "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]" \
-	  --draft-vocab 128 --seeds 0,1,2 --output $(REAL)/heads
+	$(BIN)/vocabforge bench draft-heads --config recipes/tiny/heads.yaml run.threads=1 $(STORIES) $(heads_$(HEADS_KIND)) \
+	  --draft-vocab 128 --seeds 0,1,2 --output $(REAL)/heads$(patsubst %,-%,$(filter-out eagle3,$(HEADS_KIND)))
 
 # Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
 bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
@@ -160,7 +186,8 @@ targets: $(STAMP)
 test-speculators: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/speculators speculators==0.9.0 hs-connectors==0.9.0 \
 	  loguru pydantic-settings openai aiohttp sniffio
-	PYTHONPATH=$(VENV)/speculators $(BIN)/python -m pytest tests/export/test_real_speculators.py
+	PYTHONPATH=$(VENV)/speculators $(BIN)/python -m pytest tests/export/test_real_speculators.py \
+	  tests/export/test_speculators_block.py
 
 # The lower end of the range in pyproject.toml, beside the environment, not in it.
 TRANSFORMERS := $(VENV)/transformers
@@ -176,7 +203,7 @@ test-servers: test-vllm test-sglang test-llamacpp
 
 test-vllm: $(STAMP)
 	$(PYTHON) .ci/server_env vllm $(SERVERS)/vllm
-	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_capture_server.py tests/servers/test_eval_server.py
+	$(BIN)/python -m pytest -m servers tests/servers/test_vllm.py tests/servers/test_vllm_block.py tests/servers/test_capture_server.py tests/servers/test_eval_server.py
 
 test-sglang: $(STAMP)
 	$(PYTHON) .ci/server_env sglang $(SERVERS)/sglang
@@ -184,7 +211,7 @@ test-sglang: $(STAMP)
 
 test-llamacpp: $(STAMP)
 	$(PYTHON) .ci/server_env llamacpp $(SERVERS)/llamacpp
-	$(BIN)/python -m pytest -m servers tests/servers/test_llamacpp.py
+	$(BIN)/python -m pytest -m servers tests/servers/test_llamacpp.py tests/servers/test_llamacpp_block.py
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

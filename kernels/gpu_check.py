@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -21,11 +20,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # the package need not be installed
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
+import gpu_tests  # noqa: E402
+
 from vocabforge.bench.kernels import run as kernels  # noqa: E402
+from vocabforge.bench.kernels.cases import OP_BENCHES  # noqa: E402
+from vocabforge.bench.kernels.cases.types import SHAPES  # noqa: E402
+from vocabforge.bench.kernels.parts import PARTS as BENCH_PARTS  # noqa: E402
 from vocabforge.bench.kernels.parts import run_isolated  # noqa: E402
 from vocabforge.bench.kernels.run import machine_facts, no_device  # noqa: E402
 from vocabforge.bench.kernels.table import markdown  # noqa: E402
@@ -36,7 +39,6 @@ SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
 PARTS = ("build", "tests", "bench")
 _LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # seconds of a part at most
 _RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # that it leaves to the parts after it
-TOOLS = ("memcheck", "racecheck")
 _TAIL = 4000  # characters of a failed command's output that are kept
 
 
@@ -109,65 +111,39 @@ def _state(code: int, said: str) -> dict[str, Any]:
     return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said.strip()}
 
 
-def gpu_tests(tests: Sequence[str]) -> list[str]:
-    """Test files that hold tests marked ``gpu``: other files may need packages that are not here."""
-    if tests:
-        return list(tests)
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in files if "mark.gpu" in path.read_text("utf-8")]
-
-
 def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """Tests marked ``gpu``, under a tool of compute-sanitizer where that was asked for.
+    """Tests marked ``gpu``, under a tool of compute-sanitizer if that was asked for; see ``gpu_tests.py``.
 
-    They pass only where at least one ran: without a GPU all of them are skipped, which is a failure unless the
-    device is a CPU.
+    They pass only if at least one ran: without a GPU all of them are skipped, which is a failure unless the device is a
+    CPU.
     """
-    results = folder / "tests.xml"
-    results.unlink(missing_ok=True)
-    files = gpu_tests(asked.tests)
-    if asked.sanitize and not asked.tests:  # the kernels themselves
-        files = [one for one in files if one.startswith("tests/ops/")]
-    arguments = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    # A file that cannot be imported here is a failure, but the others still run.
-    arguments += ["--continue-on-collection-errors", f"--junitxml={results}", *files]
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins of a shared machine are nobody's wish
+    files = gpu_tests.gpu_files(asked.tests)
+    limits = gpu_tests.TestLimits(all=seconds)
     if asked.sanitize:
-        tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-        arguments = [tool, "--tool", asked.sanitize, "--error-exitcode", "99", *arguments]
-        if asked.sanitize == "memcheck":
-            # Else torch's allocator hides accesses beyond a tensor; but then no graph can be captured.
-            environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-            arguments += ["-k", "not graph and not capture"]
-    code, said = command(arguments, seconds, environment)
-    return judged(code, said, read_junit(results), asked.device)
+        limits = replace(limits, test=seconds, file=seconds)
+        if not asked.tests:  # the kernels themselves
+            files = [one for one in files if one.startswith("tests/ops/")]
+    return judged(gpu_tests.run_files(files, limits, folder / "tests", asked.sanitize), asked.device)
 
 
-def judged(code: int, said: str, counts: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """What a run of tests means; its exit code is pytest's, 5 where no test was chosen."""
-    found = {**_state(code, said), **counts}
-    if code in (0, 5) and not counts["passed"]:
+def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
+    """What a run of tests means. A file that needs a package that is not here was left out, and is named."""
+    failures = {name: one for name, one in found.tests.items() if one["outcome"] == "failed"}
+    counts = {name: found.count(name) for name in ("passed", "failed", "skipped")}
+    cut = {name: why for name, why in found.left.items() if not why.startswith("No module")}
+    report = {"state": "passed", **counts, "failures": failures, "left": found.left}
+    if failures or cut:
+        told = [f"{name}: {one['problem'].strip().splitlines()[-1:]}" for name, one in failures.items()]
+        told += [f"{name}: {why}" for name, why in cut.items()]
+        return {**report, "state": "failed", "problem": "\n".join(told)}
+    if not counts["passed"]:
         cpu = device == "cpu"
         return {
-            **found,
+            **report,
             "state": "skipped" if cpu else "failed",
             "problem": "no GPU" if cpu else "no test ran",
         }
-    return found
-
-
-def read_junit(path: Path) -> dict[str, Any]:
-    """Counts and the names of failed tests of a pytest report; zeros where there is none."""
-    counts: dict[str, Any] = {"passed": 0, "failed": 0, "skipped": 0, "failures": []}
-    if not path.is_file():
-        return counts
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
-        kinds = {child.tag for child in case}
-        kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-        counts[kind] += 1
-        if kind == "failed":
-            counts["failures"].append(f"{case.get('classname')}::{case.get('name')}")
-    return counts
+    return report
 
 
 def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
@@ -175,7 +151,8 @@ def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[st
     options = replace(kernels.REAL, device=asked.device)
     if asked.small:
         options = replace(kernels.SMALL, device=asked.device)
-    options = replace(options, budget=seconds)
+    asked_for = {name: value for name in ("rows", "ops", "shapes") if (value := tuple(getattr(asked, name)))}
+    options = replace(options, budget=seconds, only=asked.only, **asked_for)
 
     def run(part: str, options: Any) -> Any:
         if asked.device == "cpu":
@@ -225,16 +202,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--small", action="store_true", help="small sizes; needed with --device cpu")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument(
-        "--bench", nargs="+", default=["ops", "heads", "drafting", "cycle"], help="parts of it"
-    )
+    parser.add_argument("--bench", nargs="+", default=list(BENCH_PARTS), help="parts of it")
+    parser.add_argument("--rows", nargs="+", type=int, default=[], help="N of the figures [all]")
+    parser.add_argument("--ops", nargs="+", default=[], help="ops of the figures [all]")
+    parser.add_argument("--shapes", nargs="+", default=[], help="model shapes of the figures [all]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="figures with this in their name")
     parser.add_argument("--tests", nargs="+", default=[], help="test files instead of all with GPU tests")
-    parser.add_argument("--sanitize", choices=TOOLS, help="only build and test, under compute-sanitizer")
+    parser.add_argument(
+        "--sanitize", choices=gpu_tests.TOOLS, help="only build and test, under compute-sanitizer"
+    )
     parser.add_argument("--seconds", type=float, default=525.0, help="for everything together")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu-check")
     asked = parser.parse_args(arguments)
     if asked.device == "cpu" and not asked.small:
         parser.error("--device cpu needs --small: real sizes would take hours")
+    for name in {*asked.ops} - {*OP_BENCHES} | {*asked.shapes} - {*SHAPES}:
+        parser.error(f"{name} is unknown; ops: {', '.join(OP_BENCHES)}; shapes: {', '.join(SHAPES)}")
     if asked.device != "cpu" and (problem := no_device(asked.device)):
         parser.error(f"{problem}; --device cpu --small proves the code without a GPU")
     if asked.sanitize:

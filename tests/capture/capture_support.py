@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tests.packing import pack
 from vocabforge.capture.cache import CaptureKey, rows_digest
 from vocabforge.capture.online import CaptureSource, OnlineCapture
 from vocabforge.capture.writer import (
@@ -18,7 +19,7 @@ from vocabforge.capture.writer import (
     write_shards,
 )
 from vocabforge.corpus.prepared.dataset import TrainingSequence
-from vocabforge.corpus.prepared.packing import PackedRows, pack
+from vocabforge.corpus.prepared.packing import PackedRows
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.target.load import dtype_name
@@ -28,7 +29,7 @@ def packed(lengths: list[int], length: int, *, seed: int = 0, vocab: int = 61) -
     """Random documents of these lengths."""
     draw = np.random.default_rng(seed)
     sequences = [TrainingSequence(draw.integers(3, vocab, n).tolist(), [1] * n) for n in lengths]
-    return pack(sequences, length, pad_id=0)
+    return pack(sequences, length)
 
 
 def splits() -> dict[str, PackedRows]:

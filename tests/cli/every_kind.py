@@ -14,6 +14,7 @@ from tests.cli.cli_support import invoke
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.export.readers_support import write_tokenizer as write_known_tokenizer
 from tests.export.test_eagle_layout import eagle1
+from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
 from tests.worlds import (
     ROOT,
@@ -199,13 +200,31 @@ def make_every_kind(folder: Path) -> Path:
         "medusa", drafter_sizes("medusa", read_target_config(model)), shared.embedding, shared.head
     )
     save_drafter(folder / "medusa", heads, meta)
-    made = {"eagle": "small", "fr-spec": "small", "medusa": "medusa"}
+    wishes = {"num_layers": 1, "block_size": 3, "mask_token_id": 2}
+    sizes = drafter_sizes("dflash", read_target_config(model), **wishes)
+    save_drafter(folder / "block", new_drafter("dflash", sizes, shared.embedding, shared.head), meta)
+    own = byte_tokenizer(make_mtp_target(folder / "own", "glm4_moe", vocab_size=264))
+    made = {
+        "eagle": "small",
+        "fr-spec": "small",
+        "medusa": "medusa",
+        "mtp": "own",
+        "speculators-block": "block",
+        "block": "block",
+    }
     make_gguf(folder / "export-gguf", folder / "known")  # llama.cpp does not know the others' tokenizer
     for name in EXPORTS:
         if name == "gguf":
             continue
         drafter = made.get(name, "drafter")
-        arguments = ["--target", model, "--format", name, "--output", folder / f"export-{name}"]
+        arguments = [
+            "--target",
+            own if name == "mtp" else model,
+            "--format",
+            name,
+            "--output",
+            folder / f"export-{name}",
+        ]
         vocab = ["--vocab", folder / "subset"] if name in ("fr-spec", "vllm") else []
         vocab += ["--dynamic", "context"] if name == "vllm" else []
         exported = invoke("export", "--drafter", folder / drafter, *arguments, *vocab)

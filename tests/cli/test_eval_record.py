@@ -34,6 +34,7 @@ SETTINGS = {
     "drafter_tokenizer": Path("tokenizer"),
     "control": "adaptive",
     "verifier": "point",
+    "confidence": 0.5,
 }
 
 

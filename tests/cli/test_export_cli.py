@@ -51,6 +51,17 @@ def medusa(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def block(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DFlash drafter of the world's target."""
+    folder = tmp_path_factory.mktemp("block") / "drafter"
+    drafter = drafting.make_drafter("dflash", pristine.target, HFTarget.load(pristine.target))
+    save_drafter(
+        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
 def evaluated(pristine: World, small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An evaluation of both drafters, each also over the draft vocabulary."""
     place = tmp_path_factory.mktemp("evaluated")
@@ -108,12 +119,14 @@ def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Pa
     )
 
 
-# vllm has tests of its own; gguf needs a tokenizer that llama.cpp knows (test_gguf_target.py).
-@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("vllm", "gguf")])
+# vllm has tests of its own; gguf needs a tokenizer that llama.cpp knows (test_gguf_target.py), mtp a target with a
+# module (tests/pipeline/test_mtp_run.py).
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("vllm", "gguf", "mtp")])
 def test_every_format_decodes_as_before(
-    name: str, pristine: World, small: Path, medusa: Path, tmp_path: Path
+    name: str, pristine: World, small: Path, medusa: Path, block: Path, tmp_path: Path
 ) -> None:
-    drafter = {"eagle": small, "fr-spec": small, "medusa": medusa}.get(name, pristine.drafter)
+    others = {"eagle": small, "fr-spec": small, "medusa": medusa, "speculators-block": block, "block": block}
+    drafter = others.get(name, pristine.drafter)
     vocab = ["--vocab", pristine.vocab] if name not in ("eagle", "medusa") else []
     result = exported("--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json")
     facts = json.loads(result.stdout)
@@ -142,6 +155,34 @@ def test_every_format_decodes_as_before(
     before = named["a+v" if vocab else "a"]
     assert named["b"].token_ids == before.token_ids == named["plain"].token_ids
     assert named["b"].accept_lengths == before.accept_lengths
+
+
+def test_own_lm_heads_and_several_layers_from_the_command_line(pristine: World, tmp_path: Path) -> None:
+    """Both decode as before behind their layouts, the doctor takes them, and what needs one LM head is refused."""
+    target = HFTarget.load(pristine.target)
+    meta = dict(open_artifact(pristine.drafter).meta)
+    layouts = {drafting.OWN_HEADS: "medusa", "eagle3.1 of two layers": "speculators-eagle3"}
+    for case, layout in layouts.items():
+        path, out = tmp_path / layout, tmp_path / f"{layout}-out"
+        drafter = drafting.make_drafter(case, pristine.target, target, "own")
+        save_drafter(path, drafter, meta, config={"target": str(pristine.target)})
+        exported("--drafter", path, "--format", layout, "--output", out)
+        methods = grid_methods(
+            pristine.target, [f"a={path}", f"b={out}"], [], depth=1, topk=3, total_nodes=9, control="fixed"
+        )
+        plain, before, after = [
+            one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods
+        ]
+        assert plain.token_ids == before.token_ids == after.token_ids
+        assert before.accept_lengths == after.accept_lengths
+        for folder in (path, out):
+            done = invoke("doctor", "--target", pristine.target, "--drafter", folder)
+            assert done.exit_code == 0, done.output
+    words = ("--drafter", tmp_path / "medusa", "--vocab", pristine.vocab, "--output", tmp_path / "no")
+    assert_user_error(export(*words, "--format", "native"), 2, "an LM head for each of its heads")
+    deep = tmp_path / "speculators-eagle3"
+    refused = export("--drafter", deep, "--format", "sglang-eagle3", "--output", tmp_path / "no")
+    assert_user_error(refused, 1, "2 decoder layers", "speculators-eagle3")
 
 
 def test_the_servers_of_eagle(small: Path, pristine: World, tmp_path: Path) -> None:
@@ -265,7 +306,11 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
         (("--format", "fr-spec"), ("holds EAGLE-1/2 drafters only", "d2t inside")),
         (("--format", "native", "--server", "vllm"), ("not written for one server", "leave --server out")),
         (("--format", "fr-spec", "--server", "vllm"), ("--server sglang",)),
-        (("--format", "native", "--prompts", "p.jsonl"), ("--prompts", "--head DIR beside it")),
+        (("--format", "native", "--prompts", "p.jsonl"), ("--prompts was removed", "eval --vocab")),
+        (
+            ("--format", "native", "--head", "h"),
+            ("no draft head", "--format vllm --head DIR", "--vocab SUBSET"),
+        ),
         (("--format", "eagle3"), ("sglang-eagle3",)),
     ],
 )

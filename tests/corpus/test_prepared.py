@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tests.corpus.thinking_template import PLAIN, TWO_ROUNDS
+from tests.packing import pack
 from tests.worlds import ROOT, byte_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError
 from vocabforge.corpus.chat.render import ChatOptions
 from vocabforge.corpus.prepared import artifact as module
 from vocabforge.corpus.prepared.artifact import check_belongs, load_prepared, prepare_in, write_prepared
-from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences, pack
+from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences
 from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions, content_key
 from vocabforge.corpus.prepared.packing import OverlongTally, StreamPacker, TrainingSequence
 from vocabforge.corpus.prepared.writer import ARRAYS

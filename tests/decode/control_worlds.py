@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tests.decode.theory_formulas import expected_tokens
-from vocabforge.decode.control.control import AdaptiveControl, CycleFigures
+from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
 STEP = 0.01  # seconds of a plain cycle
@@ -39,7 +39,7 @@ class World:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
-    def run(self, control: AdaptiveControl, cycles: int) -> float:
+    def run(self, control: Control, cycles: int) -> float:
         """Expected tokens a second of these cycles."""
         tokens = seconds = 0.0
         for _ in range(cycles):
@@ -93,3 +93,16 @@ def random_world(seed: int) -> tuple[World, list[Plan]]:
     node = float(rng.choice([0, 0.02, 0.1, 0.3])) / (8 if tree else 1)
     cost = linear_cost(float(rng.choice([0, 0.1, 0.5])), float(rng.choice([0.02, 0.1, 0.3, 0.6])), node)
     return World(acceptance, cost, seed, rows=int(rng.choice([1, 1, 4]))), plans
+
+
+def random_pair(seed: int) -> tuple[World, list[Plan]]:
+    """Two proposers, ``a`` and ``b``, of random worlds; the machine and the rows are the first one's."""
+    made = {name: random_world(seed + offset) for name, offset in (("a", 0), ("b", 1000))}
+    plans = [replace(plan, by=name) for name, (_, own) in made.items() for plan in own]
+
+    def of(plan: Plan) -> World:
+        return made[plan.by or "a"][0]
+
+    return World(
+        lambda plan: of(plan).acceptance(plan), lambda plan: of(plan).cost(plan), seed, rows=made["a"][0].rows
+    ), plans

@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.models.mtp_targets import FAMILY_KEYS, family_switches
 from tests.worlds import tiny_drafter
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers.block import BiasedHead
 from vocabforge.decode.proposers.eagle import EagleBackend
 from vocabforge.decode.proposers.interface import Commit, Plan
 from vocabforge.decode.proposers.model import ModelProposer
@@ -25,10 +27,11 @@ from vocabforge.decode.tree import DraftTree, TreeSettings
 from vocabforge.decode.trees.dynamic import DynamicPolicy
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.registry import DRAFTERS, drafter_sizes, new_drafter
-from vocabforge.models.heads.registry import DraftHead, FullHead, StaticHead
+from vocabforge.models.heads.exact import answer
+from vocabforge.models.heads.registry import DraftHead, FullHead, StaticHead, exact_head
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.model import LeanModel, load_target
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget, default_aux_layers, read_target_config
 
 PROMPT = [3, 17, 8, 44, 21, 9]
 SHAPES = {
@@ -131,7 +134,7 @@ class Knows:
             if row < len(tokens) and truth and tokens[row, 0] == truth[0]:  # an idle row drafts anything
                 alive = [True] * tokens.shape[1] if tree.alive is None else tree.alive[row].tolist()
                 self._tell(tokens[row], tree.parents[row].tolist(), alive, truth[1:])
-        return dataclasses.replace(tree, tokens=tokens, laws=None)
+        return dataclasses.replace(tree, tokens=tokens, laws=None, exits=None)
 
     def _tell(self, tokens: torch.Tensor, parents: list[int], alive: list[bool], truth: list[int]) -> None:
         node = 0
@@ -203,20 +206,44 @@ def watch_rows(proposer: Any) -> tuple[list[torch.Tensor], list[int]]:
 
 KINDS = list(DRAFTERS)
 # Forms of a kind, as other tools train them: name -> kind and the switches of its sizes.
-VARIANTS: dict[str, tuple[str, dict[str, bool]]] = {
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "eagle3 normed residual, q and k": ("eagle3", {"norm_before_residual": True, "qk_norm": True}),
     "eagle3 input norm": ("eagle3", {"norm_before_fc": True}),
     "eagle3 layer norms, normed output": ("eagle3", {"fc_norm": True, "norm_output": True}),
+    "eagle3 of three layers": ("eagle3", {"num_layers": 3}),
+    "eagle3.1 of two layers": (
+        "eagle3",
+        {"num_layers": 2, "fc_norm": True, "norm_output": True, "qk_norm": True},
+    ),
+    "medusa of two blocks": ("medusa", {"medusa_layers": 2}),
 }
+OWN_HEADS = "medusa with own LM heads"  # not over the target's head
+VARIANTS_OWN: dict[str, tuple[str, dict[str, Any]]] = {
+    OWN_HEADS: ("medusa", {"medusa_layers": 2, "medusa_own_heads": True})
+}
+VARIANTS |= {f"mtp of {family}": ("mtp", family_switches(family)) for family in FAMILY_KEYS}
 CASES = [*KINDS, *VARIANTS]
+# Block drafters small enough for tests.
+SMALL: dict[str, dict[str, Any]] = {
+    "peagle": {"num_layers": 2, "block_size": 5},
+    "dflash": {"num_layers": 2, "block_size": 5, "mask_token_id": 2},
+    "dspark": {"num_layers": 2, "block_size": 5, "markov_rank": 6},
+}
+# Every case over every LM head that it can have.
+CASE_HEADS = [(case, head) for case in CASES for head in ("target", "own", "reduced")]
+CASE_HEADS += [(OWN_HEADS, head) for head in ("own", "reduced")]
 HEADS = ["target", "own", "reduced"]
 TokenPath = tuple[int, ...]
 
 
 def sizes_for(case: str, folder: Path, **wishes: Any) -> Any:
     """Sizes of a kind, or of a form of ``VARIANTS``."""
-    kind, switches = VARIANTS.get(case, (case, {}))
-    return dataclasses.replace(drafter_sizes(kind, read_target_config(folder), **wishes), **switches)
+    kind, switches = (VARIANTS | VARIANTS_OWN).get(case, (case, {}))
+    config = read_target_config(folder)
+    if kind in SMALL:  # over the layers that the tests' targets capture
+        layers = default_aux_layers(config["num_hidden_layers"])
+        wishes = {**SMALL[kind], "aux_layers": layers, **wishes}
+    return dataclasses.replace(drafter_sizes(kind, config, **wishes), **switches)
 
 
 def make_drafter(
@@ -240,12 +267,14 @@ def make_drafter(
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 1.2 * parameter.shape[1] ** -0.5)
-            if name == "lm_head.weight":
+            if name.startswith("lm_head"):
                 parameter.add_(drafter.target_head[drafter.target_ids])
     return drafter.eval()
 
 
 def head_of(drafter: Any) -> DraftHead:
+    if drafter.heads_differ:
+        return exact_head(drafter)
     if len(drafter.target_ids) == drafter.config.vocab_size:
         return FullHead(drafter.head_weight)
     return StaticHead(drafter.head_weight, drafter.target_ids)
@@ -263,23 +292,46 @@ def shape_for(drafter: Any, topk: int, levels: int, total: int) -> TreeSettings:
 
 def drawing(drafter: Any, head: Any, shape: TreeSettings, positions: int = 256) -> Any:
     """The drafter's proposer with a dynamic tree, ready to be driven by hand."""
-    return ready(tree_proposer(None, drafter, head, shape), positions)  # type: ignore[arg-type]
+    proposer: Any = tree_proposer(None, drafter, head, shape)  # type: ignore[arg-type]
+    if isinstance(proposer.head, BiasedHead) and hasattr(head, "told"):
+        proposer.head = OverBias(proposer.head, head)
+    return ready(proposer, positions)
 
 
 class ScriptedHead:
     """Proposes given tokens, one a row that it is asked about, and keeps the rows' logits."""
 
-    context_size, by_step = 0, False
+    context_size = 0
 
     def __init__(self, drafter: Any, script: list[int]) -> None:
         self.drafter, self.script, self.size = drafter, list(script), drafter.config.vocab_size
+        self.by_step = drafter.heads_differ
         self.logits: list[Tensor] = []
 
     def topk(self, hidden: Tensor, k: int, state: Any = None) -> tuple[Tensor, Tensor]:
+        return self.told(self.scores(hidden, k, state)[0], k, None)
+
+    def scores(self, hidden: Tensor, k: int, state: Any = None) -> tuple[Tensor, Tensor]:
+        weight = self.drafter.head_rows(state.step)
+        return torch.nn.functional.linear(hidden, weight), self.drafter.target_ids
+
+    def told(self, logits: Tensor, k: int, answer: Any) -> tuple[Tensor, Tensor]:
         assert k == 1
-        self.logits += list(torch.nn.functional.linear(hidden, self.drafter.head_weight))
-        tokens = [self.script.pop(0) for _ in hidden]
-        return torch.zeros(len(hidden), 1), torch.tensor(tokens)[:, None]
+        self.logits += list(logits)
+        tokens = [self.script.pop(0) for _ in logits]
+        return torch.zeros(len(logits), 1), torch.tensor(tokens)[:, None]
+
+
+class OverBias:
+    """DSpark's biased head under another one that is ``told`` of its logits, and answers."""
+
+    def __init__(self, biased: BiasedHead, head: Any) -> None:
+        self.biased, self.head = biased, head
+        self.size, self.context_size, self.by_step = biased.size, 0, False
+
+    def topk(self, hidden: Tensor, k: int, state: Any = None) -> tuple[Tensor, Tensor]:
+        logits, ids = self.biased.scores(hidden, k, state)
+        return self.head.told(logits, k, answer(logits, ids, k))
 
 
 def chain_logits(

@@ -27,8 +27,10 @@ from tests.decode.proofs import (
     check,
     next_weights,
     proposer_for,
+    reference_law,
     targets,
 )
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.ngram import NgramIndex
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
@@ -164,6 +166,17 @@ def early_exit_is_right() -> None:
         assert {length for result in walker.results for length in result.accept_lengths} == {3}
 
 
+def first_layers_of_drafting() -> None:
+    """Verification takes what an early exit's drafting computed: states that notice wrong keys, masks, positions."""
+    sizes = {"chain": {}, "static": {"topk": 3, "total_nodes": 12}, "dynamic": {"topk": 3, "total_nodes": 12}}
+    for (tree, size), seed in itertools.product(sizes.items(), (1, 2)):
+        target = MarkovTarget("plain", 3, seed, layers=3)
+        options = MethodSpec(tree=tree, depth=2, exit_layers=2, **size)
+        walker = Walker(target, make_proposer("early-exit", ProposerParts(target, None, None, options)))
+        cases = [Case(GREEDY["greedy"], length=12), Case(TRANSFORMS["temperature"])]
+        assert walker.laws(cases) == [reference_law(target, case) for case in cases]
+
+
 def transform() -> None:
     """The package's transform against the one in plain Python."""
     target = MarkovTarget("ties", 5, 3, layers=1)
@@ -222,6 +235,7 @@ def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> M
     return Mutant(lambda: mistake(module, right, wrong), killer)
 
 
+EXITS = "vocabforge.decode.exit_states"
 DECODE = "vocabforge.decode"  # or the module, where a snippet stands in several
 DRAWS = "found = draw_children(law, len(children), draw.chance)"
 MUTANTS = {
@@ -388,6 +402,22 @@ MUTANTS = {
         "slots = (self.committed[:, None] + 1) + self.slots[used",
         "slots = self.committed[:, None] + self.slots[used",
         early_exit_is_right,
+    ),
+    "a leaf without the first layers": source(EXITS, "if not most:", "if True:", first_layers_of_drafting),
+    "drafted keys where drafting left them": source(
+        EXITS, "nodes.slots, root + places)", "nodes.slots, nodes.slots)", first_layers_of_drafting
+    ),
+    "drafted states in drafting's order": source(
+        EXITS,
+        "self.states.gather(1, places.",
+        "self.states.gather(1, places.sort(1)[0].",
+        first_layers_of_drafting,
+    ),
+    "a drafted state by its token alone": source(
+        EXITS, "found = same & (places", "found = same | (places", first_layers_of_drafting
+    ),
+    "the exit layer twice": source(
+        EXITS, "above = range(self.layers,", "above = range(self.layers - 1,", first_layers_of_drafting
     ),
     "one slot too few committed": source(
         DECODE + ".target_side",

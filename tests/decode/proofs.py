@@ -21,14 +21,26 @@ from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers.hybrid import HybridProposer
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
-from vocabforge.decode.proposers.registry import FOREIGN, PROPOSERS, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import (
+    FOREIGN,
+    PROPOSERS,
+    Proposer,
+    ProposerParts,
+    make_proposer,
+    part_names,
+)
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.models.drafters.dflash import DFlashConfig
+from vocabforge.models.drafters.dspark import DSparkConfig
 from vocabforge.models.drafters.eagle1 import Eagle1Config
 from vocabforge.models.drafters.eagle3 import Eagle3Config
 from vocabforge.models.drafters.medusa import MedusaConfig
+from vocabforge.models.drafters.mtp import MtpConfig
+from vocabforge.models.drafters.peagle import PEagleConfig
 from vocabforge.models.drafters.registry import new_drafter
 from vocabforge.models.heads.registry import HEADS, DraftHead, HeadBase, HeadOptions, HeadSizes
 from vocabforge.models.heads.router import Router
@@ -66,6 +78,8 @@ TRANSFORMS = {
     ),
 }
 
+HYBRIDS = ["eagle3+n-gram", "n-gram+early-exit", "draft-model+early-exit", "medusa+n-gram+early-exit"]
+
 # How each proposer of the table drafts here; what is not named drafts a chain.
 SHAPES = {
     "chain": MethodSpec(tree="chain", depth=1),
@@ -89,7 +103,15 @@ def drafter_of(name: str, target: MarkovTarget, seed: int = 0) -> Any:
         "eagle1": lambda: Eagle1Config(**common, **attention),
         "eagle2": lambda: Eagle1Config(**common, **attention, fc_bias=True),
         "eagle3": lambda: Eagle3Config(**common, **attention, aux_layers=(0, 1, 1)),
+        "mtp": lambda: MtpConfig(**common, **attention),
         "medusa": lambda: MedusaConfig(**common, medusa_heads=3),
+        "peagle": lambda: PEagleConfig(
+            **common, **attention, aux_layers=(0, 1, 1), num_layers=2, block_size=3
+        ),
+        "dflash": lambda: DFlashConfig(**common, **attention, aux_layers=(0, 1), num_layers=1, block_size=4),
+        "dspark": lambda: DSparkConfig(
+            **common, **attention, aux_layers=(0, 1), num_layers=1, block_size=3, markov_rank=2
+        ),
     }
     if name == "draft-model":
         return MarkovTarget("zeros", vocab, seed + 50, layers=1)
@@ -152,7 +174,11 @@ def make_head(kind: str, drafter: Any, target: MarkovTarget, seed: int = 0) -> D
 def proposer_for(
     name: str, target: MarkovTarget, head: str | None = None, shape: str = "chain", *, sample: bool = False
 ) -> Proposer:
-    """A proposer of the table over a Markov target."""
+    """A proposer of the table over a Markov target, or a hybrid of several."""
+    if len(parts := part_names(name)) > 1:
+        return HybridProposer(
+            [proposer_for(part, target, None, shape, sample=sample and part != "n-gram") for part in parts]
+        )
     drafter = drafter_of(name, target)
     options = SHAPES[shape].model_copy(update={"draft_sampling": sample})
     if name == "n-gram":
@@ -230,7 +256,9 @@ class Walker:
             self._sources = [AllBranches(script) for _, script in waiting]
             numbers, waiting = [number for number, _ in waiting], []
             requests = [cases[number].request(seed) for seed, number in enumerate(numbers)]
-            results = self.decoder.generate_batch(requests)
+            # Of one row, each way is walked alone: a control begins anew with it.
+            batches = [[one] for one in requests] if self.decoder.rows == 1 else [requests]
+            results = [result for batch in batches for result in self.decoder.generate_batch(batch)]
             self.results += results
             for number, source, result in zip(numbers, self._sources, results):
                 law, tokens = laws[number], tuple(result.token_ids)
@@ -336,6 +364,22 @@ class Switching:
 
     def observe(self, cycle: CycleFigures) -> None:
         pass
+
+
+class Following:
+    """A control whose arm follows from all that one row has accepted so far."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans, self._seen = [*plans, PLAIN_PLAN], 0
+
+    def begin(self) -> None:
+        self._seen = 0
+
+    def plan(self) -> Plan:
+        return self._plans[self._seen % len(self._plans)]
+
+    def observe(self, cycle: CycleFigures) -> None:
+        self._seen = 5 * self._seen + 1 + sum(cycle.accepted)
 
 
 class FixedTree:

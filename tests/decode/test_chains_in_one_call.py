@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.decode.drafting import PROMPT, head_of, make_drafter
+from tests.decode.drafting import PROMPT, make_drafter
 from tests.decode.node_support import Alternating
+from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.eagle import EagleBackend
-from vocabforge.decode.proposers.model import ModelProposer
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.trees.fixed import ShapePolicy
-from vocabforge.decode.trees.shapes import chain
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.ops.draft_chain import runs_chains
@@ -23,34 +21,38 @@ from vocabforge.ops.draft_chain import runs_chains
 pytestmark = pytest.mark.skipif(
     not runs_chains(torch.empty(1)), reason="the compiled ops are not built (make setup)"
 )
-PATTERNS = {
-    "always": (True,),
-    "plain between": (True, False, False, None, True, False),
-    "more plain cycles than one call takes": (True, *(False,) * 20),
+PATTERNS = {  # of drafting, and the temperature
+    "always": ((True,), 0.0),
+    "plain between": ((True, False, False, None, True, False), 0.7),
+    "more plain cycles than one call takes": ((True, *(False,) * 20), 0.0),
 }
 
 
-class Watched(EagleBackend):
-    """Remembers what was drafted, and how."""
+KINDS = ("eagle3", "peagle", "dflash", "dspark")
 
-    def __init__(self, drafter: Any, stepped: bool) -> None:
-        super().__init__(drafter, "eagle3", "EAGLE-3")
-        self.stepped, self.calls = stepped, 0
 
-    def chains(self, head: Any) -> bool:
-        return super().chains(head) and not self.stepped
+class Watched:
+    """A proposer of chains of three, how often it drafted in one call, and whether it may."""
 
-    def chain(self, commit: Any, count: int) -> torch.Tensor:
-        self.calls += 1
-        return super().chain(commit, count)
+    def __init__(self, lean: LeanModel, drafter: Any, stepped: bool) -> None:
+        parts = ProposerParts(lean, drafter, None, MethodSpec(tree="chain", depth=2))
+        self.proposer, self.calls = make_proposer(drafter.kind, parts), 0
+        backend = self.proposer.backend
+        chains, call = backend.chains, backend.chain
+
+        def counted(commit: Any, count: int) -> torch.Tensor:
+            self.calls += 1
+            return call(commit, count)
+
+        backend.chain, backend.chains = counted, lambda head: chains(head) and not stepped
 
 
 def drafts(
-    lean: LeanModel, drafter: Any, pattern: tuple[bool | None, ...], stepped: bool, temperature: float
+    lean: LeanModel, drafter: Any, pattern: tuple[bool | None, ...], temperature: float, stepped: bool
 ) -> tuple[list[list[int]], list[list[int]], int]:
     """Outputs of two requests after each other, all trees that were drafted, and calls."""
-    backend = Watched(drafter, stepped)
-    proposer = ModelProposer(backend, head_of(drafter), ShapePolicy(chain(3)))
+    watch = Watched(lean, drafter, stepped)
+    proposer = watch.proposer
     trees: list[list[int]] = []
     propose = proposer.propose
 
@@ -59,40 +61,39 @@ def drafts(
         trees.append(tree.tokens[0].tolist())
         return tree
 
-    proposer.propose = watched  # type: ignore[method-assign]
+    proposer.propose = watched
     decoder = Decoder(lean, proposer, control=Alternating(proposer.plans(), pattern))
     asked = [
         Request(prompt, 60, (), SamplingParams(temperature=temperature, seed=1))
         for prompt in (PROMPT, PROMPT[:3])
     ]
-    return [decoder.generate_batch([one])[0].token_ids for one in asked], trees, backend.calls
+    return [decoder.generate_batch([one])[0].token_ids for one in asked], trees, watch.calls
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("head", ["target", "reduced"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_drafts_and_outputs_are_the_same(
-    pattern: str, head: str, temperature: float, tiny_folder: Path
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_and_outputs_are_the_same(kind: str, pattern: str, head: str, tiny_folder: Path) -> None:
     lean = load_target(tiny_folder)
-    drafter = make_drafter("eagle3", tiny_folder, HFTarget.load(tiny_folder), head)
-    given = lean, drafter, PATTERNS[pattern]
-    outputs, trees, calls = drafts(*given, stepped=False, temperature=temperature)
-    expected, stepped, none = drafts(*given, stepped=True, temperature=temperature)
+    drafter = make_drafter(kind, tiny_folder, HFTarget.load(tiny_folder), head)
+    given = lean, drafter, *PATTERNS[pattern]
+    outputs, trees, calls = drafts(*given, stepped=False)
+    expected, stepped, none = drafts(*given, stepped=True)
     assert (outputs, trees) == (expected, stepped)
     assert none == 0
     # After so many plain cycles one drafting reads more than few rows; the second request begins among them.
     assert calls < 3 if pattern == "more plain cycles than one call takes" else calls > 10
 
 
-def test_several_requests_are_drafted_step_by_step(tiny_folder: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_requests_are_drafted_step_by_step(kind: str, tiny_folder: Path) -> None:
     lean = load_target(tiny_folder)
-    drafter = make_drafter("eagle3", tiny_folder, HFTarget.load(tiny_folder), "reduced")
-    backend = Watched(drafter, stepped=False)
-    decoder = Decoder(lean, ModelProposer(backend, head_of(drafter), ShapePolicy(chain(3))), rows=2)
+    drafter = make_drafter(kind, tiny_folder, HFTarget.load(tiny_folder), "reduced")
+    watch = Watched(lean, drafter, stepped=False)
+    decoder = Decoder(lean, watch.proposer, rows=2)
     asked = [Request(prompt, 20, ()) for prompt in (PROMPT, PROMPT[:3])]
     expected = [
         Decoder(lean).generate(one.prompt_ids, max_new_tokens=20, stop_ids=()).token_ids for one in asked
     ]
     assert [one.token_ids for one in decoder.generate_batch(asked)] == expected
-    assert backend.calls == 0
+    assert watch.calls == 0

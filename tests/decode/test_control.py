@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from tests.decode.control_worlds import chain_plans, linear_cost, random_world
 from vocabforge.core.errors import UsageError
+from vocabforge.decode.control import bandit
 from vocabforge.decode.control import control as controls
+from vocabforge.decode.control.bandit import BanditControl
 from vocabforge.decode.control.control import (
     AdaptiveControl,
     CycleFigures,
@@ -20,21 +23,25 @@ from vocabforge.decode.control.control import (
 )
 from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 
+BOTH = pytest.mark.parametrize("make", [AdaptiveControl, BanditControl])
 
-def test_the_same_observations_give_the_same_plans() -> None:
+
+@BOTH
+def test_the_same_observations_give_the_same_plans(make: Any) -> None:
     chosen = []
     for _ in range(2):
         world, plans = random_world(7)
-        world.run(AdaptiveControl(plans), 600)
+        world.run(make(plans), 600)
         chosen.append(world.chosen)
     assert chosen[0] == chosen[1]
 
 
-def test_given_costs_make_the_clock_irrelevant() -> None:
+@BOTH
+def test_given_costs_make_the_clock_irrelevant(make: Any) -> None:
     plans, cost = chain_plans(5), linear_cost(0.1, 0.1, 0.1)
     chosen = []
     for noise in (0.0, 3.0):
-        control = AdaptiveControl(plans, {plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
+        control = make(plans, {plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
         rng, seen = np.random.default_rng(0), []
         for _ in range(500):
             plan = control.plan()
@@ -48,9 +55,15 @@ def test_given_costs_make_the_clock_irrelevant() -> None:
 
 
 _seconds = st.one_of(st.floats(1e-6, 10), st.sampled_from([0.0, -1.0, math.nan, math.inf, 1e-300, 1e-9, 1e9]))
-_plans = st.lists(st.builds(lambda a, b: Plan(a, a + b), st.integers(1, 9), st.integers(1, 60)), max_size=6)
+_plans = st.lists(
+    st.builds(
+        lambda a, b, by: Plan(a, a + b, by), st.integers(1, 9), st.integers(1, 60), st.sampled_from(["", "x"])
+    ),
+    max_size=6,
+)
 
 
+@BOTH
 @settings(max_examples=60, deadline=None)
 @given(
     _plans,
@@ -61,14 +74,16 @@ _plans = st.lists(st.builds(lambda a, b: Plan(a, a + b), st.integers(1, 9), st.i
     st.integers(1, 3),
 )
 def test_whatever_is_observed_the_plan_is_allowed(
-    plans: list[Plan], cycles: list[tuple[list[int], float, int, bool]], wait: int
+    make: Any, plans: list[Plan], cycles: list[tuple[list[int], float, int, bool]], wait: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:  # probes after a few cycles, nothing carried over
         patch.setattr(controls, "FIRST_WAIT", wait)
         patch.setattr(controls, "CARRY", 0.0)
         patch.setattr(controls, "HALF_LIFE", 1.5)
         patch.setattr(controls, "LONGEST_WAIT", 4)
-        control = AdaptiveControl(plans)
+        patch.setattr(bandit, "STALE", 2.0)
+        patch.setattr(bandit, "DOUBT", 1.0)
+        control = make(plans)
         for accepted, seconds, other, begin in cycles:
             if begin:
                 control.begin()
@@ -87,11 +102,6 @@ def test_fixed_control_never_moves() -> None:
     for _ in range(20):
         assert control.plan() == Plan(4, 5)
         control.observe(CycleFigures(Plan(4, 5), [0], 100.0))
-
-
-def test_former_options_say_what_to_do() -> None:
-    with pytest.raises(UsageError, match="has no options any more"):
-        controls.AdaptiveOptions  # noqa: B018
 
 
 def test_unknown_control_names_those_there_are() -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from tests.decode.node_support import (
     PROMPTS,
@@ -24,8 +30,11 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.early_exit import build
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Request
+from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.target_side import TargetPass, TargetSide
+from vocabforge.decode.tree import DraftTree
 from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.ops.decoder_layers import runs_layers
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +73,107 @@ def test_states_are_those_of_the_first_layers(shape: str, layers: int, target: L
     longer = plain(target, [Request(PROMPTS[0], 30)])[0]
     assert result.token_ids == longer[:24]
     assert check_paths(watched, target, [*PROMPTS[0], *longer], range(layers)) > 12
+
+
+class Counted:
+    """Counts the layers that a model runs, each once a token, by part: drafting or verification."""
+
+    def __init__(self, model: LeanModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.work = Counter[str]()
+        forward, every = model.forward, range(model.config.num_layers)
+
+        def counted(ids: Tensor, *args: Any, layers: range | None = None, **more: Any) -> Any:
+            inside = {frame.function for frame in inspect.stack(0)}
+            part = next((name for name in ("prefill", "_draft", "start", "look") if name in inside), "other")
+            part = "draft" if part in ("_draft", "start") else part
+            self.work[part] += ids.numel() * len(every if layers is None else layers)
+            return forward(ids, *args, layers=layers, **more)
+
+        monkeypatch.setattr(model, "forward", counted)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("shape", ["one", "chain", "static", "dynamic"])
+def test_no_layer_runs_twice(
+    shape: str, rows: int, target: LeanModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cycle of a chain runs E (first layers) and L - E for each node once; of a tree also E for dropped nodes."""
+    exit_at, every = 2, target.config.num_layers
+    proposer = made(target, shape, exit_at)
+    asked = [Request(PROMPTS[0], 12) for _ in range(rows)]  # alike, so that no row idles
+    expected = plain(target, asked)
+    counted = Counted(target, monkeypatch)
+    results = Decoder(target, proposer, rows=rows).generate_batch(asked)
+    assert [one.token_ids for one in results] == expected
+    cycles = len(results[0].accept_lengths)
+    nodes = proposer.plan.nodes * cycles * rows
+    assert set(counted.work) == {"prefill", "draft", "look"}
+    first = counted.work["draft"] + counted.work["look"] - (every - exit_at) * nodes
+    if shape == "dynamic":  # drafting expands nodes that are not in the tree
+        dropped = exit_at * (proposer.policy.scratch + 1) * cycles * rows
+        assert exit_at * nodes <= first < exit_at * nodes + dropped
+        assert first < dropped + exit_at * nodes * 0.9, "some of the tree's nodes were drafted"
+    else:
+        assert first == exit_at * nodes
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("shape", ["chain", "dynamic", "narrow", "static", "stem", "drawn"])
+def test_verification_gives_what_a_whole_pass_gives(
+    shape: str, rows: int, layers: int, target: LeanModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States behind all layers and every layer's keys of every node, among plain cycles and smaller trees."""
+    look, compared = TargetSide.look, 0
+
+    def compare(side: TargetSide, tree: DraftTree, view: Tensor) -> TargetPass:
+        nonlocal compared
+        found = look(side, tree, view)
+        if tree.exits is None:
+            return found
+        slots = (side.committed[:, None] + torch.arange(tree.tokens.shape[1]))[None, :, None, :, None]
+        slots = slots.expand(len(side.cache.k), -1, side.cache.k.shape[2], -1, side.cache.k.shape[-1])
+        busy = [row for row, length in enumerate(side.lengths) if length]
+        kept = [memory.gather(3, slots)[:, busy] for memory in (side.cache.k, side.cache.v)]
+        whole = look(side, replace(tree, exits=None), view)
+        again = [memory.gather(3, slots)[:, busy] for memory in (side.cache.k, side.cache.v)]
+        torch.testing.assert_close(kept, again, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(found.logits[busy], whole.logits[busy], rtol=1e-3, atol=1e-3)
+        if tree.chain and runs_layers(side.target.embedding):  # one token's sums do not depend on the others
+            assert torch.equal(found.logits[busy], whole.logits[busy])
+        compared += 1
+        return found
+
+    monkeypatch.setattr(TargetSide, "look", compare)
+    options: Any = shape
+    sampling = SamplingParams(0.9 if shape == "drawn" else 0.0)
+    if shape == "drawn":
+        options = MethodSpec(tree="static", topk=3, depth=2, total_nodes=9, draft_sampling=True)
+    proposer = made(target, options, layers)
+    control = Alternating(proposer.plans(), (True, True, False, None))
+    asked = [Request(prompt, 20, sampling=sampling) for prompt in PROMPTS[:rows]]
+    results = Decoder(target, proposer, rows=rows, control=control).generate_batch(asked)
+    assert compared > 4
+    if shape != "drawn":
+        assert [one.token_ids for one in results] == plain(target, asked)
+
+
+def test_captured_passes_and_a_drafter_of_all_layers_run_whole_passes(target: LeanModel) -> None:
+    """Those keep nothing; see ``test_graphs.py`` for their outputs."""
+    for layers, wrap, kept in (
+        (2, None, True),
+        (2, lambda name, function: function, False),
+        (5, None, False),
+    ):
+        proposer = made(target, "chain", layers)
+        decoder = Decoder(target, proposer, wrap=wrap)
+        assert (
+            decoder.generate_batch(requests(12, PROMPTS[:1]))[0].token_ids
+            == plain(target, requests(12, PROMPTS[:1]))[0]
+        )
+        roots = torch.tensor([5])
+        tree = proposer.propose(roots, proposer.plan, None, lambda part: None)
+        assert (tree.exits is not None) == kept
 
 
 def test_which_layers(target: LeanModel) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.decode.drafting import make_drafter
+from tests.decode.drafting import OWN_HEADS, make_drafter
 from tests.decode.node_support import Alternating, load_tiny
 from tests.decode.recording import SAMPLED, TraceRecorder, outcome, requests, same_as_eager, traced
 from tests.models.lean_support import build as build_family
@@ -35,6 +35,7 @@ from vocabforge.models.target.hf import HFTarget
 TREE = MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=9)
 CHAIN = MethodSpec(tree="chain", depth=2)
 STATIC = MethodSpec(tree="static", depth=2, topk=2, total_nodes=7)
+BLOCKS = ("dflash", "dspark", "peagle")
 PATTERN = (True, False, False, None, True, False)
 
 
@@ -55,12 +56,18 @@ class Models:
         self.target = load_target(folder)
         hf = HFTarget(AutoModelForCausalLM.from_pretrained(folder))
         self.drafters: dict[str, Any] = {
-            kind: make_drafter(kind, folder, hf) for kind in ("eagle3", "eagle1", "medusa")
+            kind: make_drafter(kind, folder, hf) for kind in ("eagle3", "eagle1", "medusa", *BLOCKS)
         }
         self.drafters["draft-model"] = noisy_copy(self.target)
+        self.forms = {
+            case: make_drafter(case, folder, hf, "reduced") for case in (OWN_HEADS, "eagle3.1 of two layers")
+        }
 
     def parts(self, name: str, options: MethodSpec, **more: Any) -> Callable[[], tuple[LeanModel, Any]]:
-        drafter = self.drafters.get(name, self.drafters["eagle1"] if name == "eagle2" else None)
+        drafter = self.forms.get(name)
+        name = name if drafter is None else drafter.kind
+        if drafter is None:
+            drafter = self.drafters.get(name, self.drafters["eagle1"] if name == "eagle2" else None)
         return lambda: (
             self.target,
             make_proposer(name, ProposerParts(self.target, drafter, options=options, **more)),
@@ -93,8 +100,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("draft-model", TREE, 1),
         ("draft-model", TREE, 3),
         ("draft-model", CHAIN, 2),
+        *((kind, options, rows) for kind in BLOCKS for options, rows in ((TREE, 1), (TREE, 2), (CHAIN, 3))),
+        ("medusa", STATIC, 2),
+        (OWN_HEADS, STATIC, 1),
         ("early-exit", TREE, 2),
         ("early-exit", CHAIN, 1),
+        ("eagle3.1 of two layers", TREE, 2),
     ],
 )
 def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: MethodSpec, rows: int) -> None:
@@ -171,11 +182,11 @@ def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
     same_as_eager(make, requests(3), rows=2)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "draft-model", "n-gram", "medusa"])
+@pytest.mark.parametrize("name", ["eagle3", "draft-model", "n-gram", "medusa", OWN_HEADS])
 def test_other_cycles_are_captured_in_parts(models: Models, name: str) -> None:
     """Penalties are the host's work: drafting and target pass are captured by themselves."""
     penalised = SamplingParams(0.0, repetition_penalty=1.3)
-    options = {"n-gram": MethodSpec(), "medusa": STATIC}.get(name, TREE)
+    options = {"n-gram": MethodSpec(), "medusa": STATIC, OWN_HEADS: STATIC}.get(name, TREE)
     capture, _ = same_as_eager(models.parts(name, options), requests(3, penalised), whole=False, rows=2)
     assert "target" in [one.name for one in capture.done]
 

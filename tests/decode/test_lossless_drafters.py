@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tests.decode.drafting import (
     KINDS,
+    OWN_HEADS,
     PROMPT,
     VARIANTS,
     check_figures,
@@ -42,7 +43,10 @@ def proposer_of(drafter: Any, lean: Any, settings: TreeSettings) -> Any:
     return tree_proposer(lean, drafter, head_of(drafter), settings)
 
 
-GREEDY = [*itertools.product(KINDS, ["target", "reduced"]), *((case, "reduced") for case in VARIANTS)]
+GREEDY = [
+    *itertools.product(KINDS, ["target", "reduced"]),
+    *((case, "reduced") for case in (*VARIANTS, OWN_HEADS)),
+]
 
 
 @pytest.mark.parametrize(("case", "head"), GREEDY)
@@ -120,10 +124,17 @@ def engine_law(decoder: Decoder, temperature: float) -> Iterator[Any]:
         yield chance.weight, result
 
 
+LAWS = [("target", (1, 2, 3)), ("target", (2, 1, 3)), ("reduced", (2, 1, 3))]
+
+
 @pytest.mark.parametrize(
-    ("head", "shape"), [("target", (1, 2, 3)), ("target", (2, 1, 3)), ("reduced", (2, 1, 3))]
+    ("kind", "head", "shape"),
+    [
+        *((kind, *law) for kind in KINDS for law in LAWS),
+        ("eagle3.1 of two layers", "reduced", (2, 1, 3)),
+        (OWN_HEADS, "reduced", (2, 1, 3)),
+    ],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_every_way_of_sampling_adds_up_to_the_targets_law(
     kind: str, head: str, shape: tuple[int, int, int], tmp_path: Path
 ) -> None:

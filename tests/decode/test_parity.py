@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.decode.drafting import advance, eagle, propose
+from tests.packing import pack
 from tests.worlds import tiny_drafter, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
-from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
+from vocabforge.corpus.prepared.dataset import TrainingSequence
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads.registry import FullHead, StaticHead
@@ -36,7 +37,7 @@ class ScriptedHead:
 
 
 def packed(sequences: list[list[int]], length: int) -> RowBatch:
-    rows = pack([TrainingSequence(ids, [1] * len(ids)) for ids in sequences], length, pad_id=0)
+    rows = pack([TrainingSequence(ids, [1] * len(ids)) for ids in sequences], length)
     return RowBatch(
         *(torch.from_numpy(a) for a in (rows.input_ids, rows.loss_mask, rows.document, rows.position))
     )

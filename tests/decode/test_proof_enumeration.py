@@ -21,6 +21,7 @@ from tests.decode.proofs import (
     CASES,
     GREEDY,
     HEADLESS,
+    HYBRIDS,
     OWN,
     PAIRS,
     SAMPLERS,
@@ -29,6 +30,7 @@ from tests.decode.proofs import (
     TREES,
     Case,
     FixedTree,
+    Following,
     Switching,
     Walker,
     check,
@@ -170,6 +172,21 @@ def test_plans_that_change_change_no_law(name: str, sample: bool) -> None:
     # All ways of a wave are in the same cycle, as there are rows enough for them.
     check(walker, "zeros", [Case(TRANSFORMS["temperature"], length=3 if sample else 4)])
     assert walker.accepted > 0
+
+
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrids_change_no_law(name: str, sample: bool) -> None:
+    """Whichever proposer drafts each cycle: another one every time, or what the past says."""
+    target = targets("zeros")
+    shape = "siblings" if sample else "static"
+    proposer = proposer_for(name, target, None, shape, sample=sample)
+    assert {plan.by for plan in proposer.plans()} == set(name.split("+"))
+    for control in (Switching, Following):
+        walker = Walker(target, proposer, rows=1, control=control(proposer.plans()))
+        check(walker, "zeros", [Case(TRANSFORMS["temperature"], length=4 - sample)])
+        check(walker, "zeros", [Case(sampling, length=8) for sampling in GREEDY.values()])
+        assert walker.accepted > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

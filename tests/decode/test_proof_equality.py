@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.drafting import knowing, make_drafter
+from tests.decode.drafting import KINDS, knowing, make_drafter
 from tests.decode.mutants import mistake
 from tests.decode.proofs import OWN
 from tests.worlds import DATA, needs_data, tiny_target
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
+from vocabforge.decode.proposers.registry import FITTING, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
@@ -29,7 +29,7 @@ from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 
 VOCAB = 512
-DRAFTERS = {"eagle1": "eagle1", "eagle2": "eagle1", "eagle3": "eagle3", "medusa": "medusa"}
+DRAFTERS = {name: kind for kind in KINDS for name in FITTING[kind]}
 OPTIONS = {
     "n-gram": MethodSpec(depth=3, ngram=(1, 4)),
     "draft-model": MethodSpec(depth=3),

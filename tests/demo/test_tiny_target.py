@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.packing import pack
 from vocabforge.core.artifact import Artifact
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.chat.render import render_with_mask
-from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
+from vocabforge.corpus.prepared.dataset import TrainingSequence
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.demo.target.build import END, train_tiny_target
 from vocabforge.demo.target.config import TinyTargetConfig
@@ -105,7 +106,7 @@ def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenize
     sequences = [TrainingSequence(*render_with_mask(tokenizer, messages)) for messages in (first, second)]
 
     def loss(chosen: list[TrainingSequence]) -> tuple[float, int]:
-        rows = TextRows(pack(chosen, 128, pad_id=0), "assistant")
+        rows = TextRows(pack(chosen, 128), "assistant")
         with torch.no_grad():
             value, count = batch_loss(model, rows.batch(torch.arange(len(rows))))
         return float(value), count

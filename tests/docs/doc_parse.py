@@ -137,6 +137,7 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
 
     if name == "bench":
         from vocabforge.bench.contention import ContentionConfig
+        from vocabforge.bench.decoding.load import LoadBenchConfig
         from vocabforge.bench.decoding.settings import DecodingBenchConfig
         from vocabforge.bench.few_rows import FewRowsBenchConfig
         from vocabforge.bench.kernels.parts import KernelOptions
@@ -146,7 +147,9 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
         kinds = {
             "training": TrainingBenchConfig,
             "decoding": DecodingBenchConfig,
+            "load": LoadBenchConfig,
             "draft-heads": TrainConfig,
+            "drafters": TrainConfig,
             "kernels": KernelOptions,
             "contention": ContentionConfig,
             "few-rows": FewRowsBenchConfig,

@@ -37,11 +37,14 @@ GIVEN: dict[str, tuple[str, ...]] = {
     ),
     "more_counts": ("counts_b",),
     "domain_counts": ("docs/guides/draft-vocabulary.md:counts",),
-    "subset": ("SUBSET", "subset", "subsets/r16384", "subsets/r32768", "subsets/2048", "subsets/32768"),
+    "subset": ("SUBSET", "subset", "subsets/r16384", "subsets/r32768", "subsets/2048"),
     "results": ("results",),
     "more_results": ("results-2",),
     "recipe": ("RECIPE.yaml",),
     "recipe_without_data": ("recipe.yaml",),
+    "mtp_target": ("docs/guides/mtp.md:model",),
+    "mtp_recipe": ("mtp.yaml",),
+    "medusa_recipe": ("medusa.yaml",),
     "tuned": ("tuned",),
     "latency": ("latency.json",),
 }
@@ -88,6 +91,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     ),
     "coverage": ("--tokens", "64", "--context", "32"),
     "regenerate": ("--max-tokens", "8"),
+    "demo": ("--size", "ci"),
     "eval": ("--limit", "2", "--max-new-tokens", "6", "--warmup", "0"),
     "generate": ("--max-new-tokens", "6"),
     "tune": (
@@ -96,11 +100,6 @@ SMALLER: dict[str, tuple[str, ...]] = {
     ),
     "export": (),
     "revocab": (),
-}
-
-# Sizes that no option sets.
-CONSTANTS: dict[str, int] = {
-    "vocabforge.cli.ship.export_fallback.NEW_TOKENS": 3,
 }
 
 
@@ -122,7 +121,6 @@ _MANY = "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vo
 _SHORTLIST = "heads.ranker.shortlist=16"
 _PLAN = ("--plan",)
 KEPT: tuple[Kept, ...] = (
-    Kept("docs/guides/draft-vocabulary.md", "accelerate launch --multi_gpu", "two machines"),
     *(
         Kept(
             "docs/guides/train-drafter.md",
@@ -132,6 +130,7 @@ KEPT: tuple[Kept, ...] = (
         )
         for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
     ),
+    Kept("docs/guides/adaptive.md", "vocabforge bench load", "minutes; tests/bench/test_bench_load.py"),
     Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),
     Kept(
         "docs/guides/decoding.md",
@@ -142,6 +141,7 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
     Kept("docs/guides/draft-heads.md", "vocabforge bench draft-heads", "tests/study/test_draft_heads.py"),
+    Kept("docs/guides/train-drafter.md", "vocabforge bench drafters", "tests/study/test_compare_drafters.py"),
     Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
     Kept("README.md", "vocabforge eval --server", _SERVERS),
     Kept("docs/commands.md", "vocabforge eval --server", _SERVERS),
@@ -158,6 +158,11 @@ KEPT: tuple[Kept, ...] = (
         "docs/guides/serving.md",
         "vocabforge export --drafter run/drafter --target model/ --format gguf",
         "a tokenizer that llama.cpp knows; tests/export/test_gguf_target.py",
+    ),
+    Kept(
+        "docs/guides/serving.md",
+        "vocabforge export --drafter run/drafter --format block",
+        "another kind of drafter; tests/cli/test_export_cli.py",
     ),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
     Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", _PLAN),

@@ -17,8 +17,9 @@ from click.testing import Result
 
 from tests.cli.cli_support import invoke
 from tests.docs.doc_tables import ALSO, GIVEN, SMALLER
+from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.pipeline.recipe_targets import make_chat
-from tests.worlds import ROOT, make_target, make_vocab
+from tests.worlds import ROOT, byte_tokenizer, make_target, make_vocab
 
 _STORY = "Once upon a time a small dog sat on a hill and saw the rain over the river. "
 # recipes/tiny/bitllama.yaml reads layers 1, 4 and 6.
@@ -174,6 +175,30 @@ class World:
         file.write_text(
             f"target: {self.target}\noutput: of-recipe\n"  # in the folder of the document
             "heads: {ranker: {rank: 4, shortlist: 16}}\noptim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
+            "utf-8",
+        )
+        return file
+
+    @cached_property
+    def medusa_recipe(self) -> Path:
+        file = self.folder / "medusa.yaml"
+        file.write_text(
+            f"data: {{train: [{self.chats}]}}\ndrafter: {{kind: medusa}}\noptim: {{steps: 2}}\n", "utf-8"
+        )
+        return file
+
+    @cached_property
+    def mtp_target(self) -> Path:
+        return byte_tokenizer(make_mtp_target(self.folder / "mtp", "glm4_moe", vocab_size=264))
+
+    @cached_property
+    def mtp_recipe(self) -> Path:
+        """As the guide has it, over this world's files."""
+        file = self.folder / "mtp.yaml"
+        file.write_text(
+            f"target: {self.mtp_target}\noutput: mtp-run\ndata: {{train: [{self.chats}]}}\n"
+            f"drafter: {{kind: mtp, init: {self.mtp_target}}}\n"
+            "ttt: {decay: 0.6, loss: ce}\noptim: {steps: 2}\n",
             "utf-8",
         )
         return file

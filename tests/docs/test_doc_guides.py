@@ -14,7 +14,7 @@ import pytest
 from tests.corpus.chat_server import FakeServer
 from tests.docs.doc_commands import Command, commands, documents
 from tests.docs.doc_plan import arguments_of, category, executed, kept_by, longest, planned
-from tests.docs.doc_tables import CONSTANTS, GIVEN, KEPT, WORDS
+from tests.docs.doc_tables import GIVEN, KEPT, WORDS
 from tests.docs.doc_world import World, names_in, provide, run
 from tests.worlds import ROOT
 
@@ -51,8 +51,6 @@ def test_the_commands_of_a_document_work_in_their_order(
 ) -> None:
     monkeypatch.setenv("VOCABFORGE_DATA", str(docs_world.benchmarks))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for constant, smaller in CONSTANTS.items():
-        monkeypatch.setattr(constant, smaller)
     monkeypatch.chdir(tmp_path)
     done: list[Command] = []
     failed = []

@@ -89,21 +89,3 @@ def test_mistakes_end_before_any_work(arguments: list[str], tmp_path: Path, call
     assert "not an artefact" in existing.output
     assert (tmp_path / "out" / "mine.txt").read_text("utf-8") == "keep"
     assert calls == []
-
-
-@pytest.mark.parametrize("behind", [True, False])
-def test_the_list_of_benchmarks_looks_where_data_says(behind: bool, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.delenv("VOCABFORGE_DATA", raising=False)
-    monkeypatch.setenv("VOCABFORGE_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "data" / "spec_bench" / "question.jsonl"
-    file.parent.mkdir(parents=True)
-    file.write_text("")
-    given = ["--data", str(tmp_path / "data")]
-    listed = "--list-benchmarks"
-    result = invoke(["eval", listed, *given] if behind else ["eval", *given, listed])
-    assert result.exit_code == 0, result.output
-    assert f"File: {file}" in result.output
-    result = invoke(["eval", listed, "--data", str(tmp_path / "absent")])
-    assert result.exit_code == 2
-    assert "Traceback" not in result.output
-    assert "File: to be fetched from" in invoke(["eval", listed]).output

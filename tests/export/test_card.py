@@ -136,7 +136,16 @@ def test_every_format_has_readers_and_commands(export: Export) -> None:
     for name in FORMATS:
         card = changed(export, layout=name)
         assert len(blocks(card)) >= 1
-        assert (name == "native") == (not readers(name, None))
+        assert (name == "native") == (not readers(name, export))
     _, vllm, alone = blocks(changed(export, layout="speculators-eagle3"))
     assert "--speculative-config" in vllm
     assert alone == "vllm serve served"
+    # A module is served in the target's checkpoint, which a copy of the shards completes.
+    _, copied, sglang, vllm = blocks(changed(export, layout="mtp"))
+    assert copied.endswith("served-checkpoint && cp served/*.safetensors served-checkpoint/")
+    assert "NEXTN" in sglang
+    assert '"method": "mtp"' in vllm
+    assert "model" not in json.loads(vllm.split("--speculative-config ")[1].strip("'"))
+    whole = dataclasses.replace(export, with_target=True)
+    _, sglang, vllm = blocks(changed(whole, layout="mtp"))
+    assert vllm.startswith("vllm serve served ")

@@ -222,7 +222,7 @@ def test_damaged_maps_and_weights_are_refused(
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"num_hidden_layers": 2}, "one decoder layer"),
+        ({"num_hidden_layers": 2.5}, "lacks a field"),
         ({"hidden_act": "gelu"}, "SwiGLU"),
         ({"attention_bias": True}, "attention without bias"),
         ({"bias": True}, "fc without bias"),

@@ -16,13 +16,15 @@ from tests.export.eagle3_cases import (
     assert_same,
     config_of,
     drafter_of,
+    put,
     random_config,
     shared_of,
     write,
 )
 from tests.export.readers_support import sglang_captures, vllm_captures
-from vocabforge.core.errors import MismatchError
+from vocabforge.core.errors import ArtifactError, MismatchError
 from vocabforge.export.layouts.eagle3 import SglangEagle3
+from vocabforge.export.layouts.gguf.layout import check_form
 from vocabforge.export.layouts.interface import Export
 from vocabforge.export.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
@@ -93,6 +95,44 @@ def test_other_kinds_of_drafters_are_refused(layout: Any, tmp_path: Path) -> Non
 LONGROPE = RopeSettings(
     1e4, "longrope", 4.0, original_positions=16, short_factors=(1.0, 1.5, 2.0), long_factors=(2.0, 4.0, 8.0)
 )
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_several_layers_come_back_where_servers_compute_them(qk_norm: bool, tmp_path: Path) -> None:
+    """vLLM does; SGLang and llama.cpp are refused by name."""
+    drafter = drafter_of(config_of(num_layers=3, qk_norm=qk_norm, fc_norm=True, norm_output=True))
+    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
+    layer = body["transformer_layer_config"]
+    assert layer["num_hidden_layers"] == 3
+    assert len(layer.get("layer_types", [0] * 3)) == 3
+    assert "layers.0.hidden_norm.weight" in tensors
+    assert tensors["layers.2.self_attn.q_proj.weight"].shape == (24, 16)
+    assert "layers.2.hidden_norm.weight" not in tensors
+    assert_same(SpeculatorsEagle3.read(tmp_path / "e", shared_of(drafter), LAYERS), drafter)
+    put(tmp_path / "short", body, {n: t for n, t in tensors.items() if not n.startswith("layers.2.")})
+    with pytest.raises(ArtifactError):
+        SpeculatorsEagle3.read(tmp_path / "short", shared_of(drafter), LAYERS)
+    put(
+        tmp_path / "many", {**body, "transformer_layer_config": layer | {"num_hidden_layers": 10**8}}, tensors
+    )
+    with pytest.raises(ArtifactError, match="num_layers 100,000,000"):
+        SpeculatorsEagle3.read(tmp_path / "many", shared_of(drafter), LAYERS)
+    with pytest.raises(MismatchError, match="3 decoder layers, which SGLang"):
+        write(SglangEagle3, tmp_path / "s", drafter)
+    with pytest.raises(MismatchError, match="3 decoder layers"):
+        check_form(drafter.config, TARGET)
+
+
+def test_another_tools_norm_output_is_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SpecForge gives the key another meaning; what we wrote ourselves is what we trained."""
+    drafter = drafter_of(config_of(fc_norm=True, norm_output=True))
+    body, tensors = write(SglangEagle3, tmp_path / "ours", drafter)
+    SglangEagle3.read(tmp_path / "ours", shared_of(drafter), LAYERS)
+    assert "SpecForge" not in capsys.readouterr().err
+    assert_same(
+        SglangEagle3.read(put(tmp_path / "theirs", body, tensors), shared_of(drafter), LAYERS), drafter
+    )
+    assert "SpecForge" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layout", FORMS)

@@ -29,10 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_target(tmp_path_factory.mktemp("medusa") / "tiny-61")
 
 
-def export_of(folder: Path, shared: TargetTensors, rows: int | None = None) -> Export:
+def export_of(folder: Path, shared: TargetTensors, rows: int | None = None, **forms: Any) -> Export:
     """Three random heads; with ``rows`` an LM head of its own."""
     torch.manual_seed(5)
-    config = MedusaConfig(32, 61, rows, 256, 3)
+    config = MedusaConfig(32, 61, rows, 256, 3, **forms)
     ids = None if rows in (None, 61) else torch.arange(rows or 0)
     drafter = MedusaDrafter(config, shared.embedding, shared.head, ids).eval()
     with torch.no_grad():
@@ -88,8 +88,9 @@ def test_what_vllm_does_not_load_is_refused(folder: Path, shared: TargetTensors,
     "fields",
     [
         {"medusa_fc_bias": False},
-        {"original_lm_head": False},
-        {"num_hidden_layers": 2},
+        {"original_lm_head": "yes"},
+        {"num_hidden_layers": None},
+        {"num_hidden_layers": 10**6},
         {"truncated_vocab_size": 9},
         {"num_heads": None},
     ],
@@ -102,7 +103,42 @@ def test_another_form_is_refused(
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | fields), "utf-8")
     with pytest.raises(DataError, match="not computed here") as error:
         Medusa.read(tmp_path / "out", shared, 3)
-    assert next(iter(fields)) in str(error.value)
+    named = "blocks a Medusa head" if fields == {"num_hidden_layers": 10**6} else next(iter(fields))
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize("fields", [{"original_lm_head": False}, {"num_hidden_layers": 2}])
+def test_a_form_without_its_tensors_is_refused(
+    fields: dict[str, Any], folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    Medusa.write(tmp_path / "out", export_of(folder, shared))
+    file = tmp_path / "out" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | fields), "utf-8")
+    with pytest.raises(ArtifactError, match="not those of its configuration"):
+        Medusa.read(tmp_path / "out", shared, 3)
+
+
+@pytest.mark.parametrize(("layers", "own"), [(2, False), (1, True), (2, True)])
+def test_blocks_and_own_heads_come_back(
+    layers: int, own: bool, folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    """Names and sizes as vLLM 0.32's class has them."""
+    forms = {"medusa_layers": layers, "medusa_own_heads": own}
+    export, path = export_of(folder, shared, 61, **forms), tmp_path / "out"
+    write_checked(Medusa, path, export, 3)
+    tensors = load_file(path / "model.safetensors")
+    wanted = {
+        f"blocks.{i}.layers.{j}.{n}" for i in range(3) for j in range(layers) for n in ("weight", "bias")
+    }
+    wanted |= {f"lm_heads.{i}.weight" for i in range(3)} if own else {"lm_head.weight"}
+    assert set(tensors) == wanted
+    body = json.loads((path / "config.json").read_text("utf-8"))
+    assert (body["num_hidden_layers"], body["original_lm_head"]) == (layers, not own)
+    (path / MANIFEST).unlink()
+    loaded, _ = load_drafter(path, shared, folder)
+    assert loaded.config == export.drafter.config
+    for name, parameter in export.drafter.named_parameters():
+        assert torch.equal(dict(loaded.named_parameters())[name], parameter), name
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from vocabforge.export.layouts.layer_ids import LAYER_IDS
 from vocabforge.export.servers.forward import Past, ServedDrafter, rotate, rotation
 from vocabforge.export.servers.registry import READERS, open_folder, reader_of
 from vocabforge.export.servers.types import KeyUse, Served
+from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.rope import RopeSettings
 
 
@@ -213,3 +214,38 @@ def test_every_parameter_matters(tiny: Tiny, tmp_path: Path) -> None:
             drafter.sizes, {**drafter.parameters, name: tensor + 0.05 * torch.randn_like(tensor)}
         )
         assert float((last(other) - right).abs().max()) > 1e-5, name
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_servers_pass_is_the_drafters(tiny: Tiny, tmp_path: Path, layers: int) -> None:
+    """Also with several decoder layers, which vLLM and speculators compute and SGLang does not."""
+    drafter = eagle3(tiny, num_layers=layers, fc_norm=True, norm_output=True)
+    path = write(tiny, drafter, "speculators-eagle3", tmp_path / "x")
+    text = tiny.texts()[0]
+    ids, count = text.ids[1:], len(text.ids) - 1
+    features = text.features(LAYERS)[:-1]
+    cache = KVCache(layers, 1, 2, count, 8)
+    slots = torch.arange(count)
+    with torch.no_grad():
+        read_states = drafter.extend(
+            ids[None],
+            drafter.fuse(features[None]),
+            slots[None],
+            cache=cache,
+            slots=slots,
+            mask=slots <= slots[:, None],
+        )[1]
+        expected = read_states[0] @ drafter.head_weight.T
+    for name in ("vllm", "speculators"):
+        served = read(tiny, name, path).drafter
+        assert served is not None, name
+        logits, _ = served.step(ids, served.fuse(features), slots, Past())
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-3)
+    if layers > 1:
+        flat = changed(
+            write(tiny, eagle3(tiny), "sglang-eagle3", tmp_path / "s"),
+            tmp_path / "deep",
+            config=lambda body: body.update(num_hidden_layers=layers),
+        )
+        problems = read(tiny, "sglang", flat).problems
+        assert any("decoder layers, of which SGLang computes one" in one.found for one in problems)

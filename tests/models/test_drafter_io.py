@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
+from vocabforge.models.drafters.dflash import DFlashConfig
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import RMSNorm
 from vocabforge.models.drafters.io import (
@@ -85,6 +86,14 @@ def test_positions_that_a_target_writes_as_8192_0_are_read_back() -> None:
     body = json.loads(json.dumps(sizes.to_dict()))
     assert Eagle3Config.from_dict(body) == sizes
     assert body["rope"]["original_positions"] == 8192
+
+
+def test_the_first_token_can_be_the_mask() -> None:
+    sizes = DFlashConfig(8, 16, 2, 1, 4, 9, None, (1,), 16, mask_token_id=0)
+    assert DFlashConfig.from_dict(json.loads(json.dumps(sizes.to_dict()))) == sizes
+    with pytest.raises(ConfigError, match="unknown keys") as caught:
+        DFlashConfig.from_dict(sizes.to_dict() | {"block_size": 0})
+    assert "block_size 0" in caught.value.render()
 
 
 def test_unknown_kinds_and_keys_are_refused(target: HFTarget, tmp_path: Path) -> None:

@@ -8,13 +8,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.decode.drafting import KINDS, make_drafter
+from tests.decode.drafting import KINDS, OWN_HEADS, make_drafter
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
 from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
+from vocabforge.export.revocab import prune_head, revocab_head
+from vocabforge.models.drafters.interface import is_autoregressive
 from vocabforge.models.drafters.io import native_sizes, save_drafter
+from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.drafters.registry import check_wishes, drafter_sizes, new_drafter
+from vocabforge.models.heads.registry import base_of
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.ttt import unroll
+from vocabforge.vocab.subset.subset import VocabSubset
 
 
 @torch.no_grad()
@@ -97,6 +102,13 @@ def test_eagle1_has_no_bias_unless_it_is_wished(folder: Path, target: HFTarget) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_medusa_and_block_drafters_are_not_autoregressive(kind: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(kind, folder, target)
+    expected = kind != "medusa" and not is_parallel(drafter)
+    assert is_autoregressive(drafter) == base_of(drafter).autoregressive == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_sizes_are_the_targets_where_nothing_is_wished(kind: str, folder: Path) -> None:
     config = read_target_config(folder)
     sizes = drafter_sizes(kind, config, num_heads=None)
@@ -130,6 +142,9 @@ def test_wishes_override_the_targets_sizes(folder: Path) -> None:
         ("eagle3", {"medusa_heads": 2}),
         ("eagle3", {"fc_bias": False}),
         ("medusa", {"fc_bias": True}),
+        ("medusa", {"num_layers": 2, "fc_norm": True}),
+        ("eagle1", {"norm_output": False}),
+        ("eagle3", {"medusa_layers": 2, "medusa_own_heads": True}),
     ],
 )
 def test_wishes_that_a_kind_does_not_have_are_refused(
@@ -150,3 +165,28 @@ def test_a_trained_drafter_keeps_its_sizes(kind: str, folder: Path, target: HFTa
     check_wishes(sizes, {"draft_vocab_size": 21, "num_heads": None}, source="here")
     with pytest.raises(MismatchError, match=r"another drafter\.draft_vocab_size"):
         check_wishes(sizes, {"draft_vocab_size": 22}, source="here")
+
+
+@torch.no_grad()
+def test_each_medusa_head_reads_its_blocks_and_its_own_rows(folder: Path, target: HFTarget) -> None:
+    """The original's form, written down; and everything that needs one LM head is refused by name."""
+    drafter = make_drafter(OWN_HEADS, folder, target, "reduced", medusa_heads=3)
+    h = torch.randn(5, 32)
+    w = drafter.state_dict()
+    for head, g in enumerate(drafter.heads(h, 3)):
+        x = h
+        for block in range(2):
+            name = f"blocks.{head}.{block}.linear"
+            x = x + torch.nn.functional.silu(x @ w[f"{name}.weight"].T + w[f"{name}.bias"])
+        torch.testing.assert_close(g, x)
+        torch.testing.assert_close(drafter.logits(g, head), x @ w[f"lm_heads.{head}.weight"].T)
+    subset = VocabSubset(
+        drafter.target_ids[:4].numpy(), drafter.target_ids[:4].numpy(), target.vocab_size, ""
+    )
+    for refused in (
+        lambda: base_of(drafter),
+        lambda: prune_head(drafter, subset, source="test"),
+        lambda: revocab_head(drafter, drafter.target_ids[:4]),
+    ):
+        with pytest.raises(ConfigError, match="an LM head for each of its heads"):
+            refused()

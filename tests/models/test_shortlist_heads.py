@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,7 +18,7 @@ from vocabforge.models.heads.registry import (
     build_head,
     exact_head,
 )
-from vocabforge.models.heads.router import Router, top_clusters
+from vocabforge.models.heads.router import Router, default_budgets, top_clusters
 from vocabforge.models.heads.scorer import LowRankScorer, factor_head
 from vocabforge.models.target.logits import IDENTITY
 
@@ -132,6 +135,24 @@ def test_a_router_says_whether_its_answer_depends_on_the_step() -> None:
         assert make_case("router", options=HeadOptions(budgets=budgets)).head.by_step == by_step
 
 
+def test_by_default_the_budget_falls_from_a_quarter_of_the_clusters_to_a_sixteenth() -> None:
+    assert default_budgets(1024, decaying=True) == (256, 256, 128, 85, 64)
+    assert default_budgets(1024, decaying=False) == (256,)
+    for clusters in range(1, 200):
+        found = default_budgets(clusters, decaying=True)
+        most, least = math.ceil(clusters / 4), math.ceil(math.ceil(clusters / 4) / 4)
+        law = [max(least, most // max(step, 1)) for step in range(40)]
+        assert [found[min(step, len(found) - 1)] for step in range(40)] == law
+
+
+def test_the_default_follows_the_drafter() -> None:
+    base, module = make_base(), make_module("router")
+    for autoregressive in (True, False):
+        head = build_head("router", replace(base, autoregressive=autoregressive), module)
+        assert head.budgets == default_budgets(CLUSTERS, decaying=autoregressive)
+        assert build_head("router", replace(base), module, HeadOptions(budgets=(3,))).budgets == (3,)
+
+
 def test_a_router_opens_further_clusters_until_there_are_k_tokens() -> None:
     case = make_case("router", options=HeadOptions(budgets=(1,), rows="own"))
     k = 40
@@ -213,6 +234,7 @@ def test_the_exact_head_of_a_drafter() -> None:
         head_weight = make_base(REDUCED).weight
         target_ids = REDUCED
         transform = IDENTITY
+        heads_differ = False
 
     reduced = exact_head(Fake())
     assert (reduced.KIND, reduced.size) == ("static", len(REDUCED))

@@ -254,7 +254,7 @@ def test_flex_forward_by_its_documented_interface(monkeypatch: pytest.MonkeyPatc
     """Uncompiled, a CPU runs the forward pass: rule, log-sum-exp and grouped heads are as the merge expects."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    monkeypatch.setattr(ttt_flex, "_kernel", lambda: flex_attention)
+    monkeypatch.setattr(ttt_flex, "flex_kernel", lambda: flex_attention)
     rows = case(packed([(1, 190), (2, 90), (0, 20)], [(1, 300)]), steps)
     documents = Documents.find(rows.document)
     with torch.no_grad():

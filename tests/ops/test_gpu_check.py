@@ -8,13 +8,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vocabforge.bench.kernels.cases import OP_BENCHES
-from vocabforge.bench.kernels.run import sources_hash
+from vocabforge.bench.kernels.ops import head_figures, op_figures
+from vocabforge.bench.kernels.parts import KernelOptions, run_isolated
+from vocabforge.bench.kernels.run import SMALL, sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "kernels" / "gpu_check.py"
@@ -35,7 +38,8 @@ except SystemExit as done:
 module = runpy.run_path({str(SCRIPT)!r})
 os.chdir({str(ROOT)!r})
 import pytest
-collected = pytest.main(["--collect-only", "-q", "-m", "gpu", "-p", "no:cacheprovider", *module["gpu_tests"]([])])
+files = module["gpu_tests"].gpu_files([])
+collected = pytest.main(["--collect-only", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files])
 sys.exit(code or collected)
 """
 
@@ -172,72 +176,154 @@ class TestParts:
         assert "not done after" in said
 
 
-TEST_FILE = """
+TESTS = """
 import pytest
-@pytest.mark.gpu
+pytestmark = pytest.mark.gpu
 def test_right():
     pass
-@pytest.mark.gpu
 def test_wrong():
     assert False
-@pytest.mark.gpu
 @pytest.mark.skipif(True, reason="no CUDA")
 def test_skipped():
     pass
-def test_not_marked():
-    assert False
+"""
+FAULTS = """
+import os, time
+import pytest
+pytestmark = pytest.mark.gpu
+context = []  # of a device that is lost once
+def test_before():
+    assert not context
+def test_that_hangs():
+    time.sleep(600)
+def test_that_aborts():
+    os.abort()
+def test_that_loses_the_device():
+    if not os.environ.get("CUDA_LAUNCH_BLOCKING"):
+        context.append("lost")
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    raise RuntimeError("CUDA error: an illegal memory access in the kernel that did it")
+def test_behind():
+    assert not context
 """
 
 
 class TestTests:
+    def run(self, check: Any, folder: Path, files: Mapping[str, str], **limits: float) -> dict[str, Any]:
+        (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        runner = check.gpu_tests
+        given = runner.TestLimits(**{"test": 2.0, "file": 60.0, "all": 100.0, **limits})
+        found = runner.run_files([str(folder / name) for name in files], given, folder / "out")
+        return dict(check.judged(found, "cuda"))
+
     def test_counts_and_names_of_failures(self, check: Any, tmp_path: Path) -> None:
-        (tmp_path / "test_some.py").write_text(TEST_FILE)
-        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
-        asked = check.parse(["--device", "cpu", "--small", "--tests", str(tmp_path / "test_some.py")])
-        found = check.run_tests(60.0, asked, tmp_path)
+        found = self.run(check, tmp_path, {"test_some.py": TESTS})
         assert (found["state"], found["passed"], found["failed"], found["skipped"]) == ("failed", 1, 1, 1)
-        assert found["failures"] == ["test_some::test_wrong"]
-        assert "assert False" in found["problem"]
+        assert set(found["failures"]) == {"test_some.py::test_wrong"}
+        assert "assert False" in found["failures"]["test_some.py::test_wrong"]["problem"]
+        assert found["failures"]["test_some.py::test_wrong"]["blocking"]["outcome"] == "failed"
+
+    def test_a_hang_an_abort_and_a_lost_device_cost_one_test_each(
+        self, check: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        found = self.run(check, tmp_path, {"test_faults.py": FAULTS, "test_some.py": TESTS})
+        failures = {name.rpartition("::")[2]: one for name, one in found["failures"].items()}
+        assert set(failures) == {
+            *("test_that_hangs", "test_that_aborts", "test_that_loses_the_device", "test_wrong")
+        }
+        assert (found["passed"], found["skipped"], found["left"]) == (3, 1, {})
+        assert "hung for 2 s" in failures["test_that_hangs"]["problem"]
+        assert "line 9 in test_that_hangs" in failures["test_that_hangs"]["problem"]
+        assert "the process ended with -6" in failures["test_that_aborts"]["problem"]
+        assert "in the kernel that did it" in failures["test_that_loses_the_device"]["blocking"]["problem"]
+        lines = capfd.readouterr().err
+        assert "passed  test_faults.py::test_behind" in lines
+        assert "failed  test_faults.py::test_that_hangs" in lines
+
+    def test_a_file_that_needs_what_is_not_here_is_named(self, check: Any, tmp_path: Path) -> None:
+        needs = {"test_needs.py": "import pydantic_of_nobody\n" + TESTS, "test_some.py": TESTS}
+        found = self.run(check, tmp_path, needs)
+        assert found["left"] == {"test_needs.py": "No module named 'pydantic_of_nobody'"}
+        assert (found["passed"], found["failed"]) == (1, 1)
+
+    def test_what_the_time_does_not_suffice_for_is_named(self, check: Any, tmp_path: Path) -> None:
+        slow = "import time\n" + TESTS + "def test_slow():\n    time.sleep(600)\n"
+        found = self.run(check, tmp_path, {"test_slow.py": slow}, test=60.0, file=6.0)
+        assert found["left"][str(tmp_path / "test_slow.py")].startswith("the rest did not run: ")
+        assert found["passed"] == 1
+        assert "test_slow.py::test_slow" in found["failures"]
 
     @pytest.mark.parametrize(
-        ("code", "passed", "device", "state"),
+        ("outcomes", "device", "state"),
         [
-            (0, 3, "cuda", "passed"),
-            (0, 0, "cuda", "failed"),
-            (5, 0, "cuda", "failed"),
-            (0, 0, "cpu", "skipped"),
-            (5, 0, "cpu", "skipped"),
-            (1, 3, "cpu", "failed"),
-            (124, 0, "cpu", "failed"),
-            (99, 3, "cuda", "failed"),  # compute-sanitizer found something
+            (("passed",), "cuda", "passed"),
+            ((), "cuda", "failed"),
+            (("skipped",), "cuda", "failed"),
+            (("skipped",), "cpu", "skipped"),
+            (("passed", "failed"), "cpu", "failed"),
         ],
     )
     def test_a_run_in_which_nothing_ran_proves_nothing(
-        self, check: Any, code: int, passed: int, device: str, state: str
+        self, check: Any, outcomes: tuple[str, ...], device: str, state: str
     ) -> None:
-        assert check.judged(code, "", {"passed": passed}, device)["state"] == state
+        tests = {f"t::{n}": {"outcome": one, "problem": "why"} for n, one in enumerate(outcomes)}
+        assert check.judged(check.gpu_tests.Outcomes(tests), device)["state"] == state
 
-    def test_files_with_gpu_tests_are_found(self, check: Any) -> None:
-        found = check.gpu_tests([])
+    def test_files_with_gpu_tests_are_found_ops_first(self, check: Any) -> None:
+        found = check.gpu_tests.gpu_files([])
         assert "tests/train/test_vocab_loss.py" in found
         assert "tests/core/test_core_small.py" not in found
+        assert found[0].startswith("tests/ops/")
+        assert found[-1].startswith("tests/decode/")
 
     @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
     def test_the_sanitizer_runs_the_ops_tests(
         self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
     ) -> None:
-        seen: list[Any] = []
-
-        def command(arguments: Any, seconds: float, environment: Any) -> tuple[int, str]:
-            seen.append((arguments, environment))
-            return 0, ""
-
-        monkeypatch.setattr(check, "command", command)
+        fake = tmp_path / "compute-sanitizer"
+        fake.write_text(
+            '#!/bin/sh\necho "$PYTORCH_NO_CUDA_MEMORY_CACHING $@" >> "$(dirname "$0")/said"\nexit 99\n'
+        )
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setattr(
+            check.gpu_tests, "gpu_files", lambda named: ["tests/ops/test_a.py", "tests/train/test_b.py"]
+        )
         asked = check.parse(["--device", "cpu", "--small", "--sanitize", tool])
-        check.run_tests(60.0, asked, tmp_path)
-        arguments, environment = seen[0]
+        found = check.run_tests(60.0, asked, tmp_path)
         assert asked.parts == ["build", "tests"]
-        assert arguments[1:5] == ["--tool", tool, "--error-exitcode", "99"]
-        files = [one for one in arguments if one.startswith("tests/")]
-        assert all(one.startswith("tests/ops/") for one in files)
-        assert ("PYTORCH_NO_CUDA_MEMORY_CACHING" in environment) == (tool == "memcheck")
+        said = (tmp_path / "said").read_text()
+        assert said.startswith("1 " if tool == "memcheck" else " ")
+        assert f"--tool {tool} --error-exitcode 99" in said
+        assert "test_b.py" not in said
+        assert found["state"] == "failed"
+        assert f"{tool} found errors" in found["problem"]
+
+
+def test_a_figure_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import sys, time\nfrom pathlib import Path\nfrom vocabforge.bench.kernels import parts\n"
+        "journal = Path(sys.argv[1])\nknown, _ = parts.read_journal(journal)\n"
+        "own = parts.FigureJournal(journal, frozenset({*known.rows, *known.open}), hangs=1.0)\n"
+        "own.measure('first', lambda: {'us': 1})\nown.measure('hangs', lambda: time.sleep(600))\n"
+        "own.measure('last', lambda: {'us': 2})\n"
+    )
+
+    def command(part: str, journal: Path, options: Path) -> list[str]:
+        return [sys.executable, str(script), str(journal)]
+
+    found = run_isolated("ops", replace(SMALL, budget=60.0), tmp_path / "parts", command)
+    assert set(found.rows) == {"first", "last"}
+    assert "hangs.py" in found.open["hangs"]
+
+
+def test_goals_are_measured_first() -> None:
+    options = KernelOptions(shapes=("llama3-8b", "qwen3-8b"))
+    heads = [name for name, _ in head_figures(options)]
+    ops = [name for name, _ in op_figures(replace(options, ops=("indexed_logits",)))]
+    assert all("static" in name or "context" in name or "k = 512" in name for name in heads[:38])
+    assert all("k=2048" in name for name in ops[:14])
+    assert not any("k=2048" in name for name in ops[14:])

@@ -34,7 +34,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
-    "qwen3-8b": ("Qwen3Config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}),
+    **dict.fromkeys(
+        ("qwen3-8b", "qwen3-8b-eagle3.1"),
+        ("Qwen3Config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}),
+    ),
     "qwen3-0.6b": (
         "Qwen3Config",
         {

@@ -23,7 +23,7 @@ from tests.cli.cli_support import invoke
 from tests.servers.world import ROOT, python_of
 from tests.train.run_support import make_place, write_config
 from tests.worlds import tiny_target
-from vocabforge.capture.server import ServedTarget
+from vocabforge.capture.server import ServedStates
 
 pytestmark = pytest.mark.servers
 AUX, LAST = [0, 1, 3], 5
@@ -53,7 +53,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     layers = (*(layer + 1 for layer in AUX), LAST)
-    served = ServedTarget(place / "target", "", layers, 128, torch.float32, 64)
+    served = ServedStates(place / "target", "", layers, 128, torch.float32, 64)
     words = shlex.split(served.start_command(place / "states"))[2:]  # behind "vllm serve"
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", *words, "--enforce-eager"]
     settings = {

@@ -36,6 +36,7 @@ FOLDER = ROOT / ".venv" / "servers" / "llamacpp"
 SOURCES = FOLDER / "llama.cpp"
 PROGRAM = SOURCES / "build" / "bin" / "llama-speculative-simple"
 LEVELS = 3
+DRAFTING = f"--spec-type draft-eagle3 --spec-draft-n-max {LEVELS}"
 TRIES = 20
 # A draft token, or what a cycle has made of them.
 _CYCLE = re.compile(
@@ -95,10 +96,12 @@ def convert(source: Path, output: Path, *more: object) -> Path:
     return output
 
 
-def run(target: Path, drafter: Path, prompt: str, log: Path, until: str) -> tuple[int, str]:
+def run(
+    target: Path, drafter: Path, prompt: str, log: Path, until: str, *, drafting: str = DRAFTING
+) -> tuple[int, str]:
     """The program's exit code and its log, from a run whose log came as far as ``until``."""
     options = (
-        f"--spec-type draft-eagle3 --spec-draft-n-max {LEVELS} --temp 0 -n {NEW_TOKENS + 32} -c 1024 -b 512 -ub 512 "
+        f"{drafting} --temp 0 -n {NEW_TOKENS + 32} -c 1024 -b 512 -ub 512 "
         "-fa off -t 1 -ctk f32 -ctv f32 -ctkd f32 -ctvd f32 --no-escape -fit off -v"
     )
     command = [str(PROGRAM), "-m", str(target), "-md", str(drafter), *options.split(), "-p", prompt]

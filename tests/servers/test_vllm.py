@@ -37,6 +37,7 @@ class Case(NamedTuple):
 
 
 EAGLE3, SPECULATORS = "--format sglang-eagle3", "--format speculators-eagle3"
+BLOCK = "--format speculators-block"
 TOP = {"use_local_argmax_reduction": True}
 CASES = {
     "sglang-eagle3, full head": Case(EAGLE3),
@@ -50,6 +51,12 @@ CASES = {
     "speculators-eagle3, shared head": Case(SPECULATORS, "shared"),
     "speculators-eagle3, norm_before_residual": Case(SPECULATORS, form="norm_before_residual"),
     "speculators-eagle3, fc_norm and norm_output": Case(SPECULATORS, form="fc_norm norm_output"),
+    "speculators-block, P-EAGLE": Case(BLOCK, "peagle", speculative={"parallel_drafting": True}),
+    "speculators-block, P-EAGLE, reduced": Case(
+        f"{BLOCK} --vocab VOCAB", "peagle", speculative={"parallel_drafting": True}
+    ),
+    "speculators-block, DFlash": Case(BLOCK, "dflash", method="dflash"),
+    "speculators-block, DFlash, reduced": Case(f"{BLOCK} --vocab VOCAB", "dflash", method="dflash"),
     "eagle": Case("--format eagle --server vllm", "eagle1", method="eagle"),
     "medusa": Case("--format medusa", "medusa", method="medusa"),
     "ranker": Case("--format vllm --head ranker --shortlist 4", ours={"head": "ranker", "shortlist": 4}),

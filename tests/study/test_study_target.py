@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.packing import pack
 from tests.study.decoding_support import study_config
 from tests.worlds import tiny_target
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import UsageError
 from vocabforge.core.journal import read_jsonl_log
-from vocabforge.corpus.prepared.dataset import TrainingSequence, pack
+from vocabforge.corpus.prepared.dataset import TrainingSequence
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.demo.target.build import make_tokenizer
 from vocabforge.demo.target.train import (
@@ -163,7 +164,7 @@ def rows_of(number: int = 12) -> TextRows:
     sequences = [
         TrainingSequence(random.integers(0, 40, n).tolist(), [0, 0] + [1] * (n - 2)) for n in lengths
     ]
-    return TextRows(pack(sequences, T, pad_id=0), "assistant")
+    return TextRows(pack(sequences, T), "assistant")
 
 
 def test_over_all_tokens_it_is_the_exact_loss() -> None:

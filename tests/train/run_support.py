@@ -15,9 +15,14 @@ from unittest import mock
 import yaml
 
 from tests.worlds import byte_tokenizer, tiny_target
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.models.target.head_rows import open_head
 from vocabforge.train import loop
 from vocabforge.train.loop import Window
 from vocabforge.train.trainer import Trainer
+from vocabforge.vocab.clusters.clusters import make_clusters, save_clusters
+from vocabforge.vocab.clusters.kmeans import KMeansOptions
+from vocabforge.vocab.clusters.rows import unit_rows
 
 WORDS = [
     "the",
@@ -51,6 +56,15 @@ def make_place(place: Path, texts: int = 40) -> Path:
     lines = [json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randint(4, 14)))}) for _ in range(texts)]
     (place / "texts.jsonl").write_text("\n".join(lines) + "\n")
     return place
+
+
+def add_clusters(place: Path) -> None:
+    """``place/clusters``: 16 clusters of the rows of the target's head."""
+    tokenizer, head = load_tokenizer(place / "target"), open_head(place / "target")
+    rows = unit_rows(head, tokenizer.vocab_size, name="head")
+    facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.shape[1]}
+    made = make_clusters(rows, KMeansOptions(16, 10), fingerprint=tokenizer.fingerprint, head=facts)
+    save_clusters(made, place / "clusters")
 
 
 def settings(place: Path, output: str, **sections: dict[str, Any]) -> dict[str, Any]:

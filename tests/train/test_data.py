@@ -12,11 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.packing import pack
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch, to_tensors
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
-from vocabforge.corpus.prepared.packing import PackedRows, StreamPacker, TrainingSequence
+from vocabforge.corpus.prepared.packing import PackedRows, TrainingSequence
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.models.device import choose_device
 from vocabforge.models.target.hf import HFTarget
@@ -34,21 +35,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
     return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target"), initializer_range=0.1))
 
 
-class _Rows:
-    def __init__(self) -> None:
-        self.rows: list[list[np.ndarray]] = []
-
-    def write(self, *row: np.ndarray) -> None:
-        self.rows.append([array.copy() for array in row])
-
-
 def packed(sequences: list[TrainingSequence]) -> PackedRows:
-    sink = _Rows()
-    packer = StreamPacker(LENGTH, sink.write, open_rows=2)
-    for sequence in sequences:
-        packer.add(sequence.ids, sequence.loss_mask)
-    packer.finish()
-    return PackedRows(*(np.stack(array) for array in zip(*sink.rows, strict=True)))
+    return pack(sequences, LENGTH, open_rows=2)
 
 
 def losses(drafter: Any, target: HFTarget, rows: PackedRows) -> dict[tuple[int, ...], torch.Tensor]:

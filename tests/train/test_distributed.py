@@ -11,19 +11,24 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.train.run_support import settings, signalled, write_config
+from tests.train.run_support import add_clusters, make_place, settings, signalled, write_config
 from tests.worlds import ROOT, free_port
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
+from vocabforge.core.files import read_json
 from vocabforge.core.journal import read_jsonl_log
+from vocabforge.export.registry import load_drafter
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
+from vocabforge.train.heads.router_config import RouterTrainConfig
+from vocabforge.train.heads.router_setup import build_router_trainer
 from vocabforge.train.loop import train
 from vocabforge.train.parallel.deepspeed import deepspeed_config
 from vocabforge.train.setup import build_trainer
@@ -33,10 +38,27 @@ pytestmark = pytest.mark.long
 proof = pytest.mark.proof  # each strategy is launched once here: from the start, or in the middle of a run
 SECTIONS: dict[str, dict[str, Any]] = {
     "optim": {"batch_size": 4, "micro_batch_size": 1},
-    "heads": {"ranker": {"shortlist": 16}},
     "run": {"device": "cpu", "live": {"prompts": 0}, "trackers": []},
 }
-OWN_HEAD: dict[str, dict[str, Any]] = {"drafter": {"head": "own"}}
+HEADS: dict[str, Any] = {
+    "ranker": {"shortlist": 16},
+    "small_ranker": {"rank": 3, "shortlist": 12},
+    "low_rank": {"rank": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, texts and clusters."""
+    place = make_place(tmp_path_factory.mktemp("place"))
+    add_clusters(place)
+    return place
+
+
+def sections(place: Path) -> dict[str, dict[str, Any]]:
+    """An own head and every draft head."""
+    router = {"clusters": str(place / "clusters"), "top_n": 3, "detach": False}
+    return {**SECTIONS, "drafter": {"head": "own"}, "heads": {**HEADS, "router": router}}
 
 
 def needs_deepspeed() -> None:
@@ -56,24 +78,31 @@ def recipe(name: str, place: Path) -> Path:
     return path
 
 
-def launch(place: Path, name: str, accelerate: str, config: Path) -> subprocess.CompletedProcess[str]:
+def launch(
+    place: Path, accelerate: str, config: Path, trained: str = "train-drafter"
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--config_file", str(recipe(accelerate, place))]
-    command += ["-m", "vocabforge", "train-drafter", "--config", str(config)]
+    command += ["-m", "vocabforge", trained, "--config", str(config)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False, env=environment
     )
 
 
-def curve(folder: Path) -> list[float]:
-    return [row["ttt_loss"] for row in read_jsonl_log(folder / "metrics.jsonl") if row["kind"] == "train"]
+def curve(folder: Path, key: str = "ttt_loss") -> list[float]:
+    return [row[key] for row in read_jsonl_log(folder / "metrics.jsonl") if row["kind"] == "train"]
+
+
+def head_losses(folder: Path) -> dict[str, list[float]]:
+    steps = curve(folder, "heads")
+    return {name: [step[name]["loss"] for step in steps] for name in steps[0]}
 
 
 @pytest.fixture(scope="module")
 def alone(place: Path) -> Path:
     """One process, the same batches."""
-    body = settings(place, "alone", **SECTIONS, **OWN_HEAD)
+    body = settings(place, "alone", **sections(place))
     train(build_trainer(parse_config(TrainConfig, body, source="test")))
     return place / "alone"
 
@@ -85,22 +114,52 @@ def alone(place: Path) -> Path:
 def test_two_processes_give_the_single_process_curve(place: Path, alone: Path, accelerate: str) -> None:
     if accelerate.startswith("zero"):
         needs_deepspeed()
-    config = write_config(place, accelerate, **SECTIONS, **OWN_HEAD)
-    done = launch(place, accelerate, accelerate, config)
+    config = write_config(place, accelerate, **sections(place))
+    done = launch(place, accelerate, config)
     assert done.returncode == 0, done.stderr[-4000:]
     assert curve(place / accelerate) == pytest.approx(curve(alone), rel=1e-5)
-    same_ends(place / accelerate, alone)
+    same_ends(place / accelerate, alone, 2e-5 if accelerate.startswith("zero") else 1e-5)
 
 
-def same_ends(ours_at: Path, theirs_at: Path) -> None:
-    """Two finished runs: weights, optimiser state, held-out figures, artefacts."""
-    last = list_checkpoints(ours_at / "checkpoints")[-1]
-    single = list_checkpoints(theirs_at / "checkpoints")[-1]
-    for file in ("weights.safetensors", "optimizer.safetensors"):
-        ours, theirs = load_file(last / file), load_file(single / file)
-        assert ours.keys() == theirs.keys()
-        for name, value in ours.items():
-            torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=2e-5, msg=name)
+@pytest.mark.parametrize("accelerate", ["cpu_two", "fsdp2"])
+def test_muon_in_two_processes_gives_the_single_process_curve(place: Path, accelerate: str) -> None:
+    """It iterates in bf16, so a last bit of a gradient becomes a thousandth of a step."""
+    asked = {**SECTIONS, "drafter": {"head": "own"}, "optim": {**SECTIONS["optim"], "name": "muon"}}
+    single, several = (place / f"muon-{name}" for name in ("alone", accelerate))
+    if not single.exists():
+        train(build_trainer(parse_config(TrainConfig, settings(place, single.name, **asked), source="test")))
+    done = launch(place, accelerate, write_config(place, several.name, **asked))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert curve(several) == pytest.approx(curve(single), rel=5e-4)
+    states = [
+        load_file(list_checkpoints(f / "checkpoints")[-1] / "optimizer.safetensors")
+        for f in (several, single)
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert "drafter.fc.weight/momentum_buffer" in states[0]
+
+
+@pytest.mark.parametrize("accelerate", ["cpu_two", pytest.param("fsdp2", marks=proof)])
+def test_a_block_drafter_of_two_processes_is_that_of_one(place: Path, accelerate: str) -> None:
+    """What blocks are drawn of a row does not depend on the process that has it."""
+    drafter = {"kind": "dspark", "num_layers": 2, "block_size": 3, "markov_rank": 4, "head": "own"}
+    asked = {**SECTIONS, "drafter": drafter, "ttt": {"anchors": 6, "loss": {"ce": 0.1, "tv": 1.8}}}
+    single, several = (place / f"dspark-{name}" for name in ("alone", accelerate))
+    if not single.exists():
+        train(build_trainer(parse_config(TrainConfig, settings(place, single.name, **asked), source="test")))
+    done = launch(place, accelerate, write_config(place, several.name, **asked))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert curve(several) == pytest.approx(curve(single), rel=1e-5)
+    same_weights(several, single)
+
+
+def same_ends(ours_at: Path, theirs_at: Path, within: float = 1e-5) -> None:
+    """Two finished runs: losses of every draft head, weights, optimiser state, held-out figures, artefacts."""
+    ours, theirs = head_losses(ours_at), head_losses(theirs_at)
+    assert ours.keys() == theirs.keys() == {*HEADS, "router"}
+    for name, losses in ours.items():
+        assert losses == pytest.approx(theirs[name], rel=1e-5), name
+    same_weights(ours_at, theirs_at, within)
     heldout = [
         [row for row in read_jsonl_log(folder / "metrics.jsonl") if row["kind"] == "heldout"][-1]
         for folder in (ours_at, theirs_at)
@@ -108,7 +167,19 @@ def same_ends(ours_at: Path, theirs_at: Path) -> None:
     assert heldout[0]["rows"] == heldout[1]["rows"]
     assert heldout[0]["loss"] == pytest.approx(heldout[1]["loss"], rel=1e-4)
     assert (ours_at / "drafter" / "manifest.json").is_file()
-    assert (ours_at / "heads" / "ranker" / "manifest.json").is_file()
+    for name in ("ranker", "small-ranker", "low-rank", "router"):
+        assert (ours_at / "heads" / name / "manifest.json").is_file()
+
+
+def same_weights(ours_at: Path, theirs_at: Path, within: float = 1e-5) -> None:
+    """Weights and optimiser state of the last checkpoints."""
+    last = list_checkpoints(ours_at / "checkpoints")[-1]
+    single = list_checkpoints(theirs_at / "checkpoints")[-1]
+    for file in ("weights.safetensors", "optimizer.safetensors"):
+        ours, theirs = load_file(last / file), load_file(single / file)
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            torch.testing.assert_close(value, theirs[name], rtol=within, atol=within, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +191,11 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
     if accelerate.startswith("zero"):
         needs_deepspeed()
     name = f"moved-{accelerate}"
-    body = settings(place, name, **SECTIONS, **OWN_HEAD)
+    body = settings(place, name, **sections(place))
     run = build_trainer(parse_config(TrainConfig, body, source="test"))
     with pytest.raises(KeyboardInterrupt), signalled(5):
         train(run)
-    done = launch(place, name, accelerate, write_config(place, name, **SECTIONS, **OWN_HEAD))
+    done = launch(place, accelerate, write_config(place, name, **sections(place)))
     if accelerate.startswith("zero"):
         assert done.returncode != 0
         assert "cannot be resumed under DeepSpeed" in " ".join(done.stderr.split())
@@ -136,10 +207,117 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
     same_ends(place / name, alone)
 
 
+@pytest.fixture(scope="module")
+def routed(place: Path, alone: Path) -> Path:
+    """A router that one process trains on the drafter of ``alone``, in the same batches."""
+    build_router_trainer(
+        parse_config(RouterTrainConfig, routing(place, "routed"), source="test"), load_drafter
+    ).run()
+    return place / "routed"
+
+
+def routing(place: Path, output: str) -> dict[str, Any]:
+    body = settings(place, output)
+    return {
+        **{name: str(place / name) for name in ("target", "clusters")},
+        "drafter": str(place / "alone" / "drafter"),
+        "output": body["output"],
+        "data": body["data"],
+        "router": {"top_n": 3, "steps": 3},
+        "optim": {"steps": 12, "batch_size": 4, "micro_batch_size": 1, "lr": 1e-2},
+        "run": {"device": "cpu", "log_every": 1, "eval_every": 6, "checkpoint_every": 4},
+    }
+
+
+def same_routers(ours_at: Path, theirs_at: Path) -> None:
+    assert curve(ours_at, "rows") == curve(theirs_at, "rows")
+    for key in ("loss", "grad_norm", "average_precision"):
+        assert curve(ours_at, key) == pytest.approx(curve(theirs_at, key), rel=1e-5), key
+    same_weights(ours_at, theirs_at)
+    ours, theirs = (read_json(folder / "report.json", "report") for folder in (ours_at, theirs_at))
+    assert ours["heads"]["router"]["overall"] == pytest.approx(theirs["heads"]["router"]["overall"], rel=1e-4)
+    assert (ours_at / "router" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("accelerate", [pytest.param("cpu_two", marks=proof), "fsdp2"])
+def test_a_router_of_two_processes_is_that_of_one(place: Path, routed: Path, accelerate: str) -> None:
+    config = place / f"router-{accelerate}.yaml"
+    config.write_text(yaml.safe_dump(routing(place, f"router-{accelerate}")))
+    done = launch(place, accelerate, config, "train-router")
+    assert done.returncode == 0, done.stderr[-4000:]
+    same_routers(place / f"router-{accelerate}", routed)
+
+
+@pytest.mark.parametrize("accelerate", ["cpu_two", pytest.param("fsdp2", marks=proof)])
+def test_a_router_goes_on_under_another_number_of_processes(
+    place: Path, routed: Path, accelerate: str
+) -> None:
+    name = f"router-moved-{accelerate}"
+    run = build_router_trainer(
+        parse_config(RouterTrainConfig, routing(place, name), source="test"), load_drafter
+    )
+    step = run.take_step
+
+    def signalled(number: int) -> int:
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(number)
+
+    with pytest.raises(KeyboardInterrupt), mock.patch.object(run, "take_step", signalled):
+        run.run()
+    config = place / f"{name}.yaml"
+    config.write_text(yaml.safe_dump(routing(place, name)))
+    done = launch(place, accelerate, config, "train-router")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Resuming at step 6" in done.stderr
+    assert "goes on as 2" in done.stderr
+    same_routers(place / name, routed)
+
+
+def shared(place: Path) -> dict[str, dict[str, Any]]:
+    body = sections(place)
+    return {**body, "run": {**body["run"], "sequence_parallel": 2}}
+
+
+@pytest.mark.parametrize("accelerate", ["cpu_two", pytest.param("fsdp2", marks=proof)])
+def test_two_processes_share_the_tokens_of_each_row(place: Path, alone: Path, accelerate: str) -> None:
+    name = f"shared-{accelerate}"
+    done = launch(place, accelerate, write_config(place, name, **shared(place)))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert curve(place / name) == pytest.approx(curve(alone), rel=1e-5)
+    same_ends(place / name, alone)
+
+
+def test_a_shared_run_goes_on_as_it_was_and_alone(place: Path, alone: Path) -> None:
+    """From the checkpoint of step 8: two processes give the same bits, one gives the same curve."""
+    name = "shared-resumed"
+    folder, kept = place / name, place / f"{name}-kept"
+    config = write_config(place, name, **shared(place))
+    done = launch(place, "cpu_two", config)
+    assert done.returncode == 0, done.stderr[-4000:]
+    last = list_checkpoints(folder / "checkpoints")[-1]
+    weights = load_file(last / "weights.safetensors")
+    shutil.rmtree(folder / "drafter")
+    shutil.rmtree(last)
+    shutil.copytree(folder, kept)
+    done = launch(place, "cpu_two", config)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Resuming at step 8" in done.stderr
+    assert "goes on as" not in done.stderr
+    again = load_file(last / "weights.safetensors")
+    assert all(torch.equal(again[key], value) for key, value in weights.items())
+
+    shutil.rmtree(folder)
+    kept.rename(folder)
+    train(build_trainer(parse_config(TrainConfig, settings(place, name, **sections(place)), source="test")))
+    assert curve(folder) == pytest.approx(curve(alone), rel=1e-5)
+    same_ends(folder, alone)
+
+
 def test_one_killed_rank_ends_the_run_and_the_next_goes_on(place: Path) -> None:
-    sections = {**SECTIONS, "optim": {**SECTIONS["optim"], "steps": 60}}
-    sections["run"] = {**SECTIONS["run"], "checkpoint_every": 3, "eval_every": 1000}
-    config = write_config(place, "killed-rank", **sections)
+    longer = {**SECTIONS, "optim": {**SECTIONS["optim"], "steps": 60}}
+    longer["run"] = {**SECTIONS["run"], "checkpoint_every": 3, "eval_every": 1000}
+    config = write_config(place, "killed-rank", **longer)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     command += [
         "--master_port",

@@ -29,12 +29,15 @@ from vocabforge.models.target.hf import HFTarget, read_target_config
 WRITTEN = {
     "sglang-eagle3": ("eagle3 layer norms, normed output", "reduced"),
     "speculators-eagle3": ("eagle3 normed residual, q and k", "reduced"),
+    "speculators-block": ("dflash", "reduced"),
+    "block": ("dflash", "target"),
     "eagle": ("eagle1", "target"),
     "fr-spec": ("eagle1", "reduced"),
     "medusa": ("medusa", "target"),
 }
-# vllm is the serving layout with a draft head, gguf needs a tokenizer: tests/export has both.
-FOREIGN = [name for name in FORMATS if name not in ("native", "vllm", "gguf")]
+# vllm is the serving layout with a draft head, gguf needs a tokenizer: tests/export has both. mtp needs a target with a
+# module: tests/pipeline has it.
+FOREIGN = [name for name in FORMATS if name not in ("native", "vllm", "gguf", "mtp")]
 TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 
 

@@ -43,7 +43,7 @@ def test_only_matrices_decay_and_frozen_parameters_are_left_out() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2, bias=False))
     model[2].weight.requires_grad_(False)
     before = [p.detach().clone() for p in model.parameters()]
-    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=1, lr=0.1, weight_decay=0.5))
+    optimizer = make_optimizer(dict(model.named_parameters()), OptimConfig(steps=1, lr=0.1, weight_decay=0.5))
     set_learning_rate(optimizer, 0.01)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -84,7 +84,7 @@ def masters(model: nn.Module, optimizer: MasterAdamW) -> Tensor:
 
 
 def adam(model: nn.Module, lower: torch.dtype = torch.bfloat16, **settings: Any) -> MasterAdamW:
-    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=1, **settings), lower=lower)
+    optimizer = make_optimizer(dict(model.named_parameters()), OptimConfig(steps=1, **settings), lower=lower)
     assert isinstance(optimizer, MasterAdamW)
     return optimizer
 
@@ -109,7 +109,11 @@ def test_masters_follow_fp32_where_bf16_alone_stands_still() -> None:
 def test_masters_are_updated_exactly_as_by_torch() -> None:
     ours, theirs = net(), net()
     train(ours, adam(ours, torch.float32, lr=1e-2, weight_decay=0.1), 20)
-    train(theirs, make_optimizer(theirs.parameters(), OptimConfig(steps=1, lr=1e-2, weight_decay=0.1)), 20)
+    train(
+        theirs,
+        make_optimizer(dict(theirs.named_parameters()), OptimConfig(steps=1, lr=1e-2, weight_decay=0.1)),
+        20,
+    )
     assert torch.equal(weights(ours), weights(theirs))
 
 
@@ -131,7 +135,9 @@ def test_a_resumed_run_repeats_the_interrupted_one_bit_for_bit() -> None:
 
 def test_gradients_add_up_in_fp32_when_asked() -> None:
     model = nn.Linear(4, 1, bias=False)
-    make_optimizer(model.parameters(), OptimConfig(steps=1), lower=torch.bfloat16, fp32_gradients=True)
+    make_optimizer(
+        dict(model.named_parameters()), OptimConfig(steps=1), lower=torch.bfloat16, fp32_gradients=True
+    )
     x = torch.tensor([[1.0, 1e-3, 0.0, 0.0]], dtype=torch.bfloat16)
     (model(x) * 256).sum().backward()
     for _ in range(4):

@@ -115,7 +115,9 @@ def test_trained_state_is_sixteen_bytes_a_parameter(place: Path) -> None:
 SHAPES = {
     "llama3-8b-instruct": (4096, 14336, 32, 8, 128256, 8.03e9 - 2 * 128256 * 4096),
     "qwen3-0.6b": (1024, 3072, 16, 8, 151936, 0.596e9 - 151936 * 1024),
-    "qwen3-8b": (4096, 12288, 32, 8, 151936, 8.19e9 - 2 * 151936 * 4096),
+    **dict.fromkeys(
+        ("qwen3-8b", "qwen3-8b-eagle3.1"), (4096, 12288, 32, 8, 151936, 8.19e9 - 2 * 151936 * 4096)
+    ),
 }
 
 
@@ -179,6 +181,18 @@ def test_own_heads_and_frozen_drafters() -> None:
     }
 
 
+def test_processes_of_a_row_share_its_tokens(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    shares, workspaces = [], []
+    for sharing in (1, 2, 4):
+        sections = {"memory": {"loss": "naive"}, "optim": {"batch_size": 4, "micro_batch_size": 1}}
+        found = planned(place, run={"sequence_parallel": sharing}, **sections)
+        shares.append(found["rows_per_process"])
+        workspaces.append(found["memory_bytes_a_process"]["loss_workspace"])
+    assert [list(share.values()) for share in shares] == [[1, 1, 64], [2, 1, 32], [4, 1, 16]]
+    assert workspaces[0] == 2 * workspaces[1] == 4 * workspaces[2]
+
+
 def test_a_state_is_divided_as_the_strategy_divides_it() -> None:
     state = trained_state(100, "bf16")  # weights 200, gradients 200, moments 800, masters 400
     assert [share_of_state(state, 4, stage) for stage in (0, 1, 2, 3)] == [1600, 700, 550, 400]
@@ -204,3 +218,15 @@ def test_a_target_is_counted_by_its_headers(tmp_path: Path, capsys: pytest.Captu
     assert found == (96, 80)
     save_file({**tensors, "packed": torch.zeros(4, dtype=torch.uint8)}, tmp_path / "model.safetensors")
     assert count_target(tmp_path) is None
+
+
+def test_own_lm_heads_are_no_blocks(place: Path) -> None:
+    """Medusa heads with own LM heads cost their blocks once, and one LM head a draft step."""
+    section = {"kind": "medusa", "medusa_heads": 3, "head": "own"}
+    shared, own = (
+        planned(place, drafter={**section, "medusa_own_heads": on}, ttt={"steps": 3}) for on in (False, True)
+    )
+    assert own["flop_a_token"] == shared["flop_a_token"]
+    more = own["drafter"]["trained_parameters"] - shared["drafter"]["trained_parameters"]
+    assert more > 0
+    assert more % 2 == 0

@@ -12,34 +12,33 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.decode.drafting import make_drafter
 from tests.docs.doc_formats import keys_by_kind, written
-from tests.train.run_support import make_place
+from tests.train.run_support import add_clusters, make_place
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_router import train_router
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.core.distributed import Group
+from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.models.target.head_rows import open_head
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.heads.router_config import RouterTrainConfig
 from vocabforge.train.heads.router_setup import build_router_trainer, plan
 from vocabforge.train.heads.states import (
     average_precision,
     best_columns,
+    best_tokens,
     drafting_rows,
     router_labels,
-    router_loss,
+    router_losses,
 )
 from vocabforge.train.ttt import shift_left, unroll
-from vocabforge.vocab.clusters.clusters import make_clusters, save_clusters
-from vocabforge.vocab.clusters.kmeans import KMeansOptions
-from vocabforge.vocab.clusters.rows import unit_rows
 
 pytestmark = pytest.mark.long
 
@@ -55,11 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
     save_drafter(place / "drafter", tiny_drafter(target), meta)
-    head = open_head(place / "target")
-    rows = unit_rows(head, tokenizer.vocab_size, name="head")
-    facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.shape[1]}
-    made = make_clusters(rows, KMeansOptions(16, 10), fingerprint=tokenizer.fingerprint, head=facts)
-    save_clusters(made, place / "clusters")
+    add_clusters(place)
     return place
 
 
@@ -118,16 +113,18 @@ def test_best_columns_are_the_lowest_of_equals(ties: bool) -> None:
 def test_routers_on_one_drafter_share_its_best_tokens(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def counted(logits: torch.Tensor, top_n: int) -> torch.Tensor:
-        calls.append(len(logits))
-        return best_columns(logits, top_n)
+    def counted(hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
+        calls.append(len(hidden))
+        return best_tokens(hidden, *rest)
 
-    monkeypatch.setattr("vocabforge.train.heads.router.best_columns", counted)
+    monkeypatch.setattr("vocabforge.train.heads.router.best_tokens", counted)
 
     def train(output: str, best: dict[Any, Any] | None, **sections: Any) -> tuple[bytes, int]:
         calls.clear()
         optim = {"steps": 4, **sections.pop("optim", {})}
-        path = build_router_trainer(config(place, output, optim=optim, **sections), load_drafter, best).run()
+        path = build_router_trainer(
+            config(place, output, optim=optim, **sections), load_drafter, best=best
+        ).run()
         return (path / "head.safetensors").read_bytes(), len(calls)
 
     best: dict[Any, Any] = {}
@@ -148,8 +145,8 @@ def test_loss_is_the_mean_over_clusters_summed_over_rows() -> None:
     scores, labels = torch.randn(5, 6, requires_grad=True), torch.rand(5, 6) > 0.6
     chance = scores.sigmoid()
     expected = -(labels * chance.log() + ~labels * (1 - chance).log()).mean(-1).sum()
-    torch.testing.assert_close(router_loss(scores, labels), expected)
-    router_loss(scores, labels).backward()
+    torch.testing.assert_close(router_losses(scores, labels).sum(), expected)
+    router_losses(scores, labels).sum().backward()
     torch.testing.assert_close(scores.grad, (chance.detach() - labels.float()) / 6)
 
 
@@ -185,6 +182,46 @@ def test_states_are_what_the_unroll_feeds_at_every_step(place: Path) -> None:
     assert not torch.equal(made[0].state.previous[:5], made[1].state.previous[:5])
 
 
+@pytest.fixture(scope="module", params=["dflash", "dspark", "peagle"])
+def block(place: Path, request: pytest.FixtureRequest) -> Path:
+    """A random block drafter: four drafts at most."""
+    drafter, target = place / request.param, HFTarget.load(place / "target")
+    made = make_drafter(request.param, place / "target", target, block_size=4)
+    meta = {
+        "target_fingerprint": target_fingerprint(place / "target"),
+        "tokenizer_fingerprint": load_tokenizer(place / "target").fingerprint,
+    }
+    save_drafter(drafter, made, meta)
+    return drafter
+
+
+@torch.no_grad()
+def test_a_block_is_fed_the_same_at_all_its_drafts(place: Path, block: Path) -> None:
+    run = build_router_trainer(
+        config(place, "block-states").model_copy(update={"drafter": block}), load_drafter
+    )
+    batch = run.rows("train", [0, 1])
+    first = run.drafter.fuse(batch.states(run.drafter.reads))
+    for part, step in zip(drafting_rows(run.drafter, batch, 3), unroll(run.drafter, batch, 3), strict=True):
+        rows, columns = step.counted.nonzero(as_tuple=True)
+        assert len(rows) > 20
+        assert torch.equal(part.state.tokens, batch.input_ids[rows, columns + 1])
+        assert torch.equal(part.state.previous, first[rows, columns])
+        torch.testing.assert_close(
+            part.hidden, run.drafter.read_rows(step.g[..., : first.shape[-1]])[rows, columns]
+        )
+
+
+def test_a_router_learns_from_a_block_drafter(place: Path, block: Path) -> None:
+    asked = config(place, f"learns-{block.name}", optim={"steps": 60}, router={"steps": 6})
+    run = build_router_trainer(asked.model_copy(update={"drafter": block}), load_drafter)
+    assert run.config.router.steps == (3 if block.name == "dflash" else 4)
+    before = run.report()["heads"]["router"]["overall"]
+    artifact = load_head(run.run()).artifact
+    assert artifact.meta["heldout"]["average_precision"] > before["average_precision"] + 0.1
+    assert artifact.meta["budgets"] == [4], "a quarter of 16, at every draft"
+
+
 def test_training_makes_recall_rise_and_reports(place: Path) -> None:
     run = trainer(place, "learns", optim={"steps": 120})
     before = run.report()["heads"]["router"]["overall"]
@@ -204,6 +241,7 @@ def test_training_makes_recall_rise_and_reports(place: Path) -> None:
     assert owner.target == target_fingerprint(place / "target")
     assert set(loaded.artifact.manifest["parents"]) == {"clusters", "drafter"}
     assert loaded.artifact.meta["heldout"]["rows"] == after["rows"] > 0
+    assert loaded.artifact.meta["budgets"] == [4, 4, 2, 1, 1], "a quarter of 16, falling to a sixteenth"
     for ours, theirs in zip(loaded.module.parameters(), run.router.parameters()):
         assert torch.equal(ours, theirs)
 
@@ -282,10 +320,18 @@ def test_clusters_of_another_head_or_tokenizer_are_refused(place: Path, tmp_path
         build_router_trainer(parse_config(RouterTrainConfig, values, source="test"), load_drafter)
 
 
-def test_several_processes_are_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_shared_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="one process"):
+    with pytest.raises(ConfigError, match="cannot be shared evenly"):
         plan(config(place, "several"))
+    asked = config(place, "several", optim={"batch_size": 4, "micro_batch_size": 1})
+    found = plan(asked)
+    assert (found["processes"], found["strategy"]) == (2, "ddp")
+    assert found["rows_per_process"] == {"a step": 2, "a forward pass": 1}
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    for refused in (lambda: plan(asked), lambda: build_router_trainer(asked, load_drafter, Group(0, 2))):
+        with pytest.raises(UsageError, match="does not run under DeepSpeed"):
+            refused()
 
 
 def test_the_command(place: Path) -> None:

@@ -15,7 +15,7 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.core.lock import only_writer
 from vocabforge.train.checkpoint import list_checkpoints
@@ -150,6 +150,52 @@ def test_best_is_judged_by_one_measure_at_a_time(place: Path, capsys: pytest.Cap
     train(other)
     assert other.facts["best"]["name"] == "chain_accepted_length"
     assert "best/ is now judged by" in capsys.readouterr().err
+
+
+FORMS = {
+    "num_layers": (1, 2),
+    "fc_norm": (False, True),
+    "norm_output": (False, True),
+    "norm_before_fc": (False, True),
+    "norm_before_residual": (False, True),
+    "qk_norm": (False, True),
+    "medusa_layers": (1, 2),
+    "medusa_own_heads": (False, True),
+}
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_a_form_at_its_default_is_no_part_of_the_identity(place: Path, key: str) -> None:
+    def identity(**drafter: Any) -> dict[str, Any]:
+        kind = "medusa" if key.startswith("medusa") else "eagle3"
+        body = settings(place, "run", drafter={"kind": kind, "head": "own", **drafter})
+        return identity_of(parse_config(TrainConfig, body, source="test"), "data", "target")
+
+    default, other = FORMS[key]
+    assert identity(**{key: default}) == identity()
+    assert f"drafter.{key}" not in identity()
+    assert identity(**{key: other}) == identity() | {f"drafter.{key}": other}
+
+
+def test_an_old_drafters_sizes_are_identified_as_before(place: Path) -> None:
+    for kind in ("eagle3", "eagle1", "medusa"):
+        init = FILES / "drafters" / kind
+        stored = json.loads((init / "drafter.json").read_text())
+        body = settings(place, "run", drafter={"kind": kind, "init": init})
+        found = identity_of(parse_config(TrainConfig, body, source="test"), "data", "target")
+        assert set(found["drafter.init sizes"]) == set(stored) - {"kind"}
+
+
+@pytest.mark.parametrize(
+    ("drafter", "words"),
+    [
+        ({"fc_norm": True, "norm_before_fc": True}, "exclude each other"),
+        ({"kind": "medusa", "medusa_own_heads": True}, "needs drafter.head: own"),
+    ],
+)
+def test_forms_that_exclude_each_other_are_refused(place: Path, drafter: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_config(TrainConfig, settings(place, "run", drafter=drafter), source="test")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
     for k in range(STEPS):  # every step alone must reach every parameter, through the chain of g
         drafter.zero_grad()
         step = list(unroll(drafter, batch, STEPS))[k]
-        row_loss(drafter, target, take_rows([step], batch.hidden)).total.backward()
+        row_loss(drafter, target, take_rows([step], batch)).total.backward()
         for name, parameter in drafter.named_parameters():
             assert parameter.grad is not None, name
             assert float(parameter.grad.abs().max()) > 0, (k, name)

@@ -20,10 +20,34 @@ from vocabforge.train.setup import build_trainer, step_settings
 
 pytestmark = pytest.mark.long
 
+BLOCK = {"num_layers": 1, "block_size": 4}
 VARIANTS: dict[str, dict[str, Any]] = {
+    "peagle": {"drafter": {"kind": "peagle", **BLOCK}, "ttt": {"anchors": 6}},
+    "dflash": {"drafter": {"kind": "dflash", **BLOCK}, "ttt": {"anchors": 6}},
+    "dspark": {
+        "drafter": {"kind": "dspark", **BLOCK, "markov_rank": 4, "head": "own"},
+        "ttt": {"anchors": 6},
+        "memory": {"checkpointing": True, "loss": "fused", "chunk_mb": 1},
+    },
+    "dspark-losses": {
+        "drafter": {"kind": "dspark", **BLOCK, "markov_rank": 4},
+        "ttt": {"anchors": 6, "loss": {"ce": 0.1, "tv": 1.8}, "weighting": "d-pace"},
+    },
+    "lk": {"ttt": {"steps": 3, "loss": "lk"}, "memory": {"loss": "fused", "chunk_mb": 1}},
     "eagle1": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 1}},
     "hass": {"drafter": {"kind": "eagle1", "fc_bias": True}, "ttt": {"steps": 3, "feature_noise": 0.0}},
     "medusa": {"drafter": {"kind": "medusa", "medusa_heads": 2}, "ttt": {"steps": 2}},
+    "eagle3.1": {"drafter": {"num_layers": 2, "fc_norm": True, "norm_output": True}},
+    "medusa-own": {
+        "drafter": {
+            "kind": "medusa",
+            "medusa_heads": 2,
+            "medusa_layers": 2,
+            "medusa_own_heads": True,
+            "head": "own",
+        },
+        "ttt": {"steps": 2},
+    },
     "lean-memory": {
         "drafter": {"head": "own"},
         "memory": {

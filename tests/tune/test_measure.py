@@ -231,7 +231,7 @@ def test_captured_cycles_are_predicted_with_the_fitted_rest(
     assert "Captured" not in capsys.readouterr().err  # one line for each of hundreds
 
 
-@pytest.mark.parametrize("kind", ["eagle1", "medusa", "draft-model"])
+@pytest.mark.parametrize("kind", ["eagle1", "medusa", "draft-model", "peagle", "dspark"])
 def test_every_kind_of_drafter_can_be_measured(
     models: tuple[LeanModel, Any], tmp_path: Path, kind: str
 ) -> None:
@@ -247,7 +247,7 @@ def test_every_kind_of_drafter_can_be_measured(
     table = measure_latency(inputs, LatencyBudget(budget_s=1e6, rounds=1, cycles=1))
     setting = CycleSetting(head=setting_of(heads[0]), tree=trees[1], prefix=45)
     assert table.drafter.kind == kind
-    assert table.cycle(setting).value >= PASS + NODE * 6
+    assert table.cycle(setting).value >= PASS + NODE * 6 - 1e-9
     assert table.error < 1e-6
 
 

@@ -6,19 +6,15 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.worlds import ROOT, byte_tokenizer, free_port
+from tests.worlds import byte_tokenizer
 from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.vocab.counts.run import count_corpus, partial_folder
-from vocabforge.vocab.counts.table import load_counts
+from vocabforge.vocab.counts.run import count_corpus
 from vocabforge.vocab.counts.tally import CountOptions
 
 WORDS = ["alpha", "beta", "gamma", "déjà", "漢字", "naïve", "  ", "\n", "omega's", "x1"]
@@ -151,57 +147,6 @@ def test_nothing_to_count(tokenizer, tmp_path):
     with pytest.raises(DataError, match=r"no document(.|\n)*2 x the line is not valid JSON"):
         count_corpus(tokenizer, [tmp_path / "b.jsonl"], CountOptions(), tmp_path / "p")
     assert not (tmp_path / "p").exists()
-
-
-def command(folder: Path, output: Path, *more: str) -> list[str]:
-    words = ["count-freq", "--tokenizer", folder / "t", "--input", folder / "in", "--output", output, *more]
-    return [sys.executable, "-m", "vocabforge", *map(str, words)]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
-
-
-def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = None):
-    """Two launched processes, as accelerate launch or torchrun starts them; returns (code, stderr) of each."""
-    port = free_port()
-    ranks = []
-    for rank in range(2):
-        words = command(folder, output, *more)
-        if inputs is not None:
-            words[words.index("--input") + 1] = str(inputs[rank])
-        world = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        ranks.append(
-            subprocess.Popen(
-                words,
-                env=environment(**world, **place),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    texts = [process.communicate(timeout=120) for process in ranks]
-    return [(process.returncode, out, err) for process, (out, err) in zip(ranks, texts)]
-
-
-@pytest.mark.long
-def test_launched_processes_give_the_table_of_one(folder, tmp_path, whole):
-    done = launch(folder, tmp_path / "out", "--shard-mb", "1", "--json")
-    assert [code for code, _, _ in done] == [0, 0], done
-    table = load_counts(tmp_path / "out")
-    assert equal(table, whole.table)
-    assert json.loads(done[0][1])["skipped"] == dict(whole.problems)
-    assert done[1][1] == ""  # only rank 0 speaks
-    assert not partial_folder(tmp_path / "out").exists()
-
-
-@pytest.mark.long
-def test_launched_processes_must_see_the_same_input(folder, tmp_path):
-    done = launch(folder, tmp_path / "out", inputs=[folder / "in", folder / "in" / "de"])
-    assert all(code for code, _, _ in done)
-    assert "do not see the same input" in done[0][2] + done[1][2]
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_worker_that_dies_is_reported(folder, tokenizer, tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from ..models.device import choose_device, synchroniser
 from ..models.drafters.registry import drafter_sizes, new_drafter
 from ..models.target.hf import HFTarget
 from ..models.target.logits import IDENTITY, LogitFacts
+from ..train.checkpoint import trained
 from ..train.config import OptimConfig
 from ..train.loss.fused import LossInputs
 from ..train.loss.vocab import LossOptions, vocab_loss
@@ -302,7 +303,7 @@ def _training(
     sizes = drafter_sizes("eagle3", target.model.config.to_dict())
     with torch.device(device):
         drafter = new_drafter("eagle3", sizes, target.embedding, target.head_weight).to(device)
-    parameters = [p for p in drafter.parameters() if p.requires_grad]
+    parameters = trained(drafter)
     optimizer = make_optimizer(parameters, OptimConfig(steps=1))
     rows = random_rows(shape, device, 0)
     counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
@@ -322,7 +323,7 @@ def _training(
                 batch = CapturedBatch(**vars(rows), features=states.features, hidden=states.hidden)
                 loss = module(batch, shape.steps, counted)[0]
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+            torch.nn.utils.clip_grad_norm_(parameters.values(), 0.5)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

@@ -24,7 +24,7 @@ from ..core.records import read_record
 from ..corpus.prepared.packing import PackedRows
 from ..models.target.load import DTYPES
 from ..models.target.logits import LogitFacts
-from .online import CapturedBatch, Key, RowBatch
+from .online import WHOLE, CapturedBatch, Key, RowBatch
 
 KIND = "capture"
 INDEX = "index.json"
@@ -257,14 +257,16 @@ class CachedCapture:
                 "vocabforge capture --config RECIPE --output DIR",
             )
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
-        """The states of ``rows``, whose names ``keys`` are (split, row number).
+    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
+        """The states of ``tokens`` of ``rows``, whose names ``keys`` are (split, row number); no others are read.
 
         Raises:
             ArtifactError: a shard is damaged.
             MismatchError: a row is not in the cache, or is another one there.
             DataError: states that are not finite.
         """
+        before = (rows.document[:, : tokens.start or 0] != 0).sum(1).tolist()  # real tokens that are left out
+        rows = rows.cut(tokens)
         ids, document = rows.input_ids.cpu(), rows.document.cpu()
         count, length = ids.shape
         dtype, device = DTYPES[self.key.dtype], rows.input_ids.device
@@ -275,10 +277,10 @@ class CachedCapture:
             torch.zeros(count, length, dtype=torch.int64, pin_memory=pinned),
             torch.zeros(count, length, pin_memory=pinned),
         )
-        known = True
+        known, whole = True, tokens == WHOLE
         for place, key in enumerate(keys):
             real = document[place] != 0  # (T,)
-            found = self._read(key, ids[place][real], document[place][real])
+            found = self._read(key, ids[place][real], document[place][real], before[place], whole)
             features[place, real], hidden[place, real], kept = found
             if kept is None:
                 known = False
@@ -291,15 +293,18 @@ class CachedCapture:
             facts=facts.map(lambda each: each.to(device, non_blocking=True)) if known else None,
         )
 
-    def _read(self, key: Key, ids: Tensor, document: Tensor) -> tuple[Tensor, Tensor, LogitFacts | None]:
-        """Features (n, n_aux * H), hidden states (n, H) and facts (n,) of one row's real tokens.
+    def _read(
+        self, key: Key, ids: Tensor, document: Tensor, before: int, whole: bool
+    ) -> tuple[Tensor, Tensor, LogitFacts | None]:
+        """Features (n, n_aux * H), hidden states (n, H) and facts (n,) of a row's real tokens from ``before`` on.
 
         Facts are None in shards that a version before them wrote.
         """
         shard = self._find(key)
         rows = self._opened(shard)
         place = key[1] - shard.first
-        one = slice(rows.offsets[place], rows.offsets[place + 1])
+        first, stop = rows.offsets[place] + before, rows.offsets[place + 1]
+        one = slice(first, stop if whole else min(first + len(ids), stop))
         stored = {name: rows.handle.get_slice(name)[one] for name in ("token_ids", "document")}
         if not (torch.equal(stored["token_ids"].long(), ids.long())):
             raise self._other_row(key, "token ids")

@@ -33,6 +33,14 @@ class RowBatch:
     document: Tensor
     position: Tensor
 
+    def cut(self, tokens: slice) -> RowBatch:
+        """Some tokens of every row."""
+        each = (self.input_ids, self.loss_mask, self.document, self.position)
+        return RowBatch(*(values[:, tokens] for values in each))
+
+
+WHOLE = slice(None)
+
 
 def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
     """The named rows as tensors (B, T): int64, the loss mask bool."""
@@ -65,8 +73,8 @@ class CapturedBatch(RowBatch):
 class CaptureSource(Protocol):
     """Where the target's states of packed rows come from."""
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
-        """The states of ``rows``; ``keys`` (one a row) are (split, row number)."""
+    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
+        """The states of ``tokens`` of ``rows``; ``keys`` (one a row) are (split, row number)."""
         ...
 
 
@@ -97,8 +105,8 @@ class OnlineCapture:
         self._kept: dict[object, TargetStates] = {}
         self._together = target.device.type == "cuda" if together is None else together
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
-        """Capture rows; ``keys`` (one a row) name them in memory."""
+    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
+        """Capture rows, and return some tokens of them; ``keys`` (one a row) name them in memory."""
         if self.target.tensor_parallel:
             states = [self._for_all_ranks(rows)]
         elif self._together:
@@ -107,11 +115,11 @@ class OnlineCapture:
         else:
             states = [self._states(_row(rows, index), key) for index, key in enumerate(keys)]
         device = rows.input_ids.device  # kept rows lie in the host's memory
-        facts = [s.facts.map(lambda each: each.to(device)) for s in states if s.facts is not None]
+        facts = [s.facts.map(lambda each: each[:, tokens].to(device)) for s in states if s.facts is not None]
         return CapturedBatch(
-            **vars(rows),
-            features=torch.cat([s.features.to(device) for s in states]),
-            hidden=torch.cat([s.hidden.to(device) for s in states]),
+            **vars(rows.cut(tokens)),
+            features=torch.cat([s.features[:, tokens].to(device) for s in states]),
+            hidden=torch.cat([s.hidden[:, tokens].to(device) for s in states]),
             facts=LogitFacts(torch.cat([f.best for f in facts]), torch.cat([f.log_sum for f in facts]))
             if facts
             else None,

@@ -32,7 +32,7 @@ from ..models.target.hf import HFTarget, load_final_norm, read_target_config
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
 from .config import ServerConfig
-from .online import CapturedBatch, Key, RowBatch
+from .online import WHOLE, CapturedBatch, Key, RowBatch
 
 _POLL_S = 0.005
 _FILE_S = 30.0  # between an answer and its file; vLLM writes it in its next step
@@ -41,7 +41,7 @@ _LAST_FILES_S = 2.0  # at the end, for those of requests under way, which nobody
 
 
 @dataclass(frozen=True)
-class ServedTarget:
+class ServedStates:
     """What a server must run, and what its files must hold.
 
     Attributes:
@@ -107,7 +107,7 @@ class ServerCapture:
         self,
         settings: ServerConfig,
         target: HFTarget | TargetHead,
-        served: ServedTarget,
+        served: ServedStates,
         norm: nn.Module,
         *,
         rows: Mapping[str, PackedRows],
@@ -148,8 +148,8 @@ class ServerCapture:
         self._upcoming, self._next = iter(keys), None
         self._fill()
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
-        """The states of rows; ``rows`` must be those that ``keys`` number.
+    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
+        """The states of some tokens of rows; ``rows`` must be those that ``keys`` number.
 
         Raises:
             VocabForgeError: the server does not answer, or gives no states.
@@ -163,8 +163,8 @@ class ServerCapture:
             self.close()
             raise
         device = rows.input_ids.device
-        features, hidden = (torch.stack(parts).to(device) for parts in zip(*states))
-        return CapturedBatch(**vars(rows), features=features, hidden=hidden)
+        features, hidden = (torch.stack([p[tokens] for p in parts]).to(device) for parts in zip(*states))
+        return CapturedBatch(**vars(rows.cut(tokens)), features=features, hidden=hidden)
 
     def close(self) -> None:
         """Give up what is under way and remove files that nobody will read."""
@@ -314,7 +314,7 @@ def server_capture(
 ) -> ServerCapture:
     """A :class:`ServerCapture` for the auxiliary layers of ``target``, whose folder is ``path``."""
     last = int(text_config(read_target_config(path)).num_hidden_layers)
-    served = ServedTarget(
+    served = ServedStates(
         path=path,
         fingerprint=fingerprint,
         layers=tuple(sorted({*(layer + 1 for layer in target.aux_layers), last})),
@@ -326,7 +326,7 @@ def server_capture(
     return ServerCapture(settings, target, served, norm, rows=rows, owner=owner, budget_bytes=budget_bytes)
 
 
-def read_states(file: Path, served: ServedTarget, ids: Sequence[int], folder: Path) -> Tensor:
+def read_states(file: Path, served: ServedStates, ids: Sequence[int], folder: Path) -> Tensor:
     """States (T, L, H) of a document's file, checked to be those that were asked for.
 
     Raises:

@@ -21,7 +21,7 @@ from ..core.errors import DataError, MismatchError
 from ..core.progress import ProgressBar
 from ..models.target.documents import document_spans
 from ..models.target.hf import HFTarget, final_norm
-from .online import CapturedBatch, Key, RowBatch
+from .online import WHOLE, CapturedBatch, Key, RowBatch
 
 _SAMPLE_TOKENS = 256
 _SAMPLES = 2
@@ -166,8 +166,8 @@ class SpeculatorsCapture:
         )
 
     @torch.no_grad()
-    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
-        """The states of ``rows``, put together from the samples of their documents.
+    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
+        """The states of ``tokens`` of ``rows``, put together from the samples of their documents.
 
         Raises:
             DataError: a document without a sample, or a damaged sample.
@@ -188,7 +188,8 @@ class SpeculatorsCapture:
                 last = final_norm(target, last.to(target.device, target.dtype)).cpu()
             features[span.row, span.start : span.stop] = states[:, :-1].flatten(1).to(target.dtype)
             hidden[span.row, span.start : span.stop] = last.to(target.dtype)
-        return CapturedBatch(**vars(rows), features=features.to(device), hidden=hidden.to(device))
+        features, hidden = (each[:, tokens].to(device) for each in (features, hidden))
+        return CapturedBatch(**vars(rows.cut(tokens)), features=features, hidden=hidden)
 
     def _absent(self, key: Key, tokens: int) -> DataError:
         return DataError(

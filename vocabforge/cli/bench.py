@@ -93,6 +93,16 @@ def decoding_shown(result: dict[str, Any]) -> list[DataTable | str]:
     return [modes_table(result), *remarks(result)]
 
 
+def load_shown(result: dict[str, Any]) -> list[DataTable | str]:
+    from ..bench.decoding.load import load_table
+
+    return [
+        load_table(result),
+        "requests: side by side. tokens/s: of all requests together, median of the rounds. over plain: to plain "
+        "decoding of the same requests side by side. cycles: of the last round, by what was drafted.",
+    ]
+
+
 def heads_shown(result: dict[str, Any]) -> list[DataTable | str]:
     from ..study.draft_heads import COLUMNS, cells
 
@@ -104,7 +114,25 @@ def heads_shown(result: dict[str, Any]) -> list[DataTable | str]:
     return [
         DataTable(title, (f"{COLUMNS[0]}<", *COLUMNS[1:]), [cells(row) for row in result["table"]]),
         f"{identical:,} of {outputs:,} outputs are plain decoding's. accepted length: tokens a cycle, the target's "
-        "own included. tokens scored: a row of the exact head, mean. ±: sample deviation over seeds.",
+        "own included. tokens scored: a row of the exact head, mean; with one union a block, what it holds. ±: sample "
+        "deviation over seeds.",
+    ]
+
+
+def drafters_shown(result: dict[str, Any]) -> list[DataTable | str]:
+    from ..study.drafters import COLUMNS, cells
+
+    settings = result["settings"]
+    title = (
+        f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {settings['seeds']}"
+    )
+    identical = sum(row["identical"] for row in result["table"])
+    outputs = sum(row["outputs"] for row in result["table"])
+    return [
+        DataTable(title, (f"{COLUMNS[0]}<", *COLUMNS[1:]), [cells(row) for row in result["table"]]),
+        f"{identical:,} of {outputs:,} greedy outputs are plain decoding's. accepted length: tokens a cycle of a "
+        "chain, the target's own included; at temperature 1 with drafts drawn. simulated: on held-out rows, along "
+        "their own tokens. ±: sample deviation over seeds.",
     ]
 
 
@@ -167,8 +195,10 @@ SHOWN = {
     "count-freq": counting_shown,
     "decoding": decoding_shown,
     "draft-heads": heads_shown,
+    "drafters": drafters_shown,
     "few-rows": few_rows_shown,
     "kernels": kernels_shown,
+    "load": load_shown,
     "memory": memory_shown,
     "training": training_shown,
 }
@@ -176,16 +206,19 @@ SHOWN = {
 
 if TYPE_CHECKING:
     from ..study.draft_heads import HeadBenchOptions
+    from ..study.drafters import DrafterBenchOptions
 
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
-# (recipe, overrides, options, output), the others (settings, repeats=).
+# (recipe, overrides, options, output), ``drafters`` the same with some of its options, the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
     "contention": "vocabforge.bench.contention:bench_contention",
     "count-freq": "vocabforge.bench.counting:bench_counting",
     "decoding": "vocabforge.bench.decoding.run:bench_decoding",
     "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
+    "drafters": "vocabforge.study.drafters:bench_drafters",
     "few-rows": "vocabforge.bench.few_rows:bench_few_rows",
     "kernels": "vocabforge.bench.kernels.run:bench_kernels",
+    "load": "vocabforge.bench.decoding.load:bench_load",
     "memory": "vocabforge.bench.memory:bench_memory",
     "training": "vocabforge.bench.training:bench_training",
 }
@@ -198,11 +231,12 @@ _SETTINGS = (
     "rival-8b on CUDA. "
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
-    "compile, tune_prompts. contention: target, commands (generate, eval, train-drafter), busy, max_new_tokens, "
-    "questions, steps, batch, length. draft-heads: keys of the recipe. "
+    "compile, tune_prompts. load: the same recipe, prompts, questions, max_new_tokens, threads; rows (requests side by "
+    "side), device. contention: target, commands (generate, eval, train-drafter), busy, max_new_tokens, "
+    "questions, steps, batch, length. draft-heads, drafters: keys of the recipe. "
     "memory: vocab (V), hidden (d), length, chats. "
-    "kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, small), rows, ops, backend, "
-    "measure and budget (seconds of one measurement, of everything)."
+    "kernels: device, parts (heads, cycle, ops, drafting), shapes (llama3-8b, qwen3-8b, small), rows, ops, only, "
+    "backend, measure and budget (seconds of one measurement, of everything)."
 )
 
 
@@ -215,8 +249,10 @@ class BenchRequest(StrictModel):
     repeats: Positive = option(3, "Rounds; the methods take turns in each.")
     workers: Positive = option(1, "count-freq: counting processes of VocabForge.")
     text_unit: TextUnit = option("file", "count-freq: what one document of a text file is.")
-    config: Path | None = option(None, "draft-heads: recipe of train-drafter.", short="-c")
-    seeds: str = option("0,1,2", "draft-heads: one drafter each.", "N,...")
+    config: Path | None = option(
+        None, "draft-heads: recipe of train-drafter; drafters: variants of one.", short="-c"
+    )
+    seeds: str = option("0,1,2", "draft-heads, drafters: one training each.", "N,...")
     draft_vocab: str = option("128,256", "draft-heads: sizes of static draft vocabularies.", "R,...")
     shortlist: str = option("32,64,128", "draft-heads: candidates of the rankers.", "K,...")
     clusters: Annotated[int, Field(ge=2)] = option(32, "draft-heads: clusters of the router.")
@@ -226,14 +262,21 @@ class BenchRequest(StrictModel):
         "of them].",
         "K,...",
     )
-    prompts: Positive = option(24, "draft-heads: held-out prompts decoded.")
-    max_new_tokens: Positive = option(64, "draft-heads: tokens decoded a prompt.")
+    prompts: Positive = option(24, "draft-heads, drafters: held-out prompts decoded.")
+    max_new_tokens: Positive = option(64, "draft-heads, drafters: tokens decoded a prompt.")
     output: Path | None = option(
-        None, "Also write the JSON to this file; draft-heads: folder of everything.", "PATH"
+        None, "Also write the JSON to this file; draft-heads, drafters: folder of everything.", "PATH"
     )
 
+    def drafter_options(self) -> DrafterBenchOptions:
+        """What ``drafters`` takes."""
+        from ..study.drafters import DrafterBenchOptions
+
+        seeds = sizes_in("--seeds", self.seeds, needed=True)
+        return DrafterBenchOptions(seeds, self.prompts, self.max_new_tokens)
+
     def head_options(self) -> HeadBenchOptions:
-        """The same as the benchmark takes it."""
+        """What ``draft-heads`` takes."""
         from ..study.draft_heads import HeadBenchOptions
 
         return HeadBenchOptions(
@@ -247,12 +290,16 @@ class BenchRequest(StrictModel):
         )
 
 
+# Benchmarks that read a recipe and fill a folder.
+COMPARISONS = {"draft-heads": BenchRequest.head_options, "drafters": BenchRequest.drafter_options}
+
+
 def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: contention, count-freq, training, decoding, draft-heads, few-rows, kernels or "
-            "memory.",
+            help="Which benchmark: contention, count-freq, training, decoding, load, draft-heads, drafters, few-rows, "
+            "kernels or memory.",
         ),
     ],
     asked: BenchRequest,
@@ -268,9 +315,11 @@ def bench(
     same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
     at the best settings found, and plain decoding with llama.cpp where llama-cpp-python is installed; outputs are
     compared token by token. **contention** runs generate, eval and train-drafter alone and beside busy processes, with
-    the threads that they choose and with fixed ones.
+    the threads that they choose and with fixed ones. **load** decodes with 1 to 16 requests side by side, and shows
+    what each method's control drafted under each load.
     **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
-    same command again goes on where it stopped.
+    same command again goes on where it stopped. **drafters** does the same with variants of one recipe, such as kinds
+    of drafter or of loss, drafting chains greedily and at temperature 1.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.
     **memory** runs the commands from count-freq to eval on a tiny target with a large vocabulary, all made here, and
@@ -279,16 +328,17 @@ def bench(
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
     `vocabforge bench decoding target=model/ methods.eagle3.drafter=runs/eagle3/drafter`, and
-    `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/`
+    `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/` or
+    `vocabforge bench drafters --config recipes/tiny/losses.yaml --output losses/`
     """
     from ..core.files import atomic_write_json
 
     run, settings, output = resolve(BENCHMARKS, name, "benchmark"), list(asked.settings), asked.output
-    if asked.config is not None and name != "draft-heads":
+    if asked.config is not None and name not in COMPARISONS:
         raise UsageError(
             f"{name} takes no recipe",
             got=f"--config {asked.config}",
-            expected="draft-heads, which alone reads one",
+            expected=" or ".join(COMPARISONS) + ", which alone read one",
             remedy="leave --config out",
         )
     if name == "count-freq":
@@ -300,15 +350,15 @@ def bench(
             )
         numbers = {"repeats": asked.repeats, "workers": asked.workers, "text_unit": asked.text_unit}
         result = run(asked.tokenizer, list(asked.input), **numbers)
-    elif name == "draft-heads":
+    elif name in COMPARISONS:
         if asked.config is None or output is None:
-            raise UsageError("draft-heads needs a recipe and a folder", expected="--config and --output")
-        result = run(asked.config, settings, asked.head_options(), output)
+            raise UsageError(f"{name} needs a recipe and a folder", expected="--config and --output")
+        result = run(asked.config, settings, COMPARISONS[name](asked), output)
     elif asked.tokenizer is not None or asked.input:
         raise UsageError(f"{name} takes no tokenizer and no inputs", expected="key=value settings")
     else:
         result = run(settings, repeats=asked.repeats)
-    if output is not None and name != "draft-heads":
+    if output is not None and name not in COMPARISONS:
         atomic_write_json(output, json.loads(json.dumps(result)))
     if as_json:
         print_json(result)
@@ -319,5 +369,5 @@ def bench(
             out.print(one, style="dim", markup=False, highlight=False, soft_wrap=name == "kernels")
         else:
             out.print(one)
-    if name == "draft-heads":
+    if name in COMPARISONS:
         echo(f"Written to {output}")

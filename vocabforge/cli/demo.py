@@ -174,6 +174,14 @@ def demo(
             "`ci`: a short run for tests.",
         ),
     ] = Size.full,
+    target_recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--target-recipe",
+            help="Recipe of the target [default: recipes/tiny/target.yaml]; recipes/tiny/layerskip.yaml makes one that "
+            "drafts with its first layers.",
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="STEP", help="Stop behind this step, such as `target`."),
@@ -189,7 +197,7 @@ def demo(
     from .decode.eval_record import print_tables
 
     start = time.monotonic()
-    steps = _steps_until(demo_steps(output, size), until)
+    steps = _steps_until(demo_steps(output, size, target_recipe), until)
     ran = False
     for step in steps:
         ran |= perform(step, output / "demo.json", stale=ran, quiet=as_json)
@@ -206,7 +214,7 @@ def demo(
     say(f"Done in {time.monotonic() - start:.0f} s. The report: {output / 'eval' / 'report.html'}")
 
 
-def demo_steps(output: Path, size: Size) -> list[Step]:
+def demo_steps(output: Path, size: Size, target_recipe: Path | None = None) -> list[Step]:
     """The steps in order."""
     scale, texts, target, run = SCALES[size], output / "texts", output / "target", output / "drafter"
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
@@ -215,7 +223,7 @@ def demo_steps(output: Path, size: Size) -> list[Step]:
     config, evaluation = recipe("tiny/demo.yaml"), output / "eval"
     return [
         _sample_step(texts, (train, heldout, questions), scale),
-        _target_step(target, train, heldout, scale),
+        _target_step(target, train, heldout, scale, target_recipe or recipe("tiny/target.yaml")),
         _command(
             "counts", counts,
             "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant", "--output", counts,
@@ -266,12 +274,12 @@ def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step
     return Step("texts", outputs, facts=sizes.model_dump(), shown=shown, run=write)
 
 
-def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale) -> Step:
+def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale, source: Path) -> Step:
     from ..core.config import load_config
     from ..demo.target.config import TinyTargetConfig
 
     paths = (f"train={train}", f"heldout={heldout}")
-    config = load_config(TinyTargetConfig, recipe("tiny/target.yaml"), [*paths, *scale.target.split()])
+    config = load_config(TinyTargetConfig, source, [*paths, *scale.target.split()])
     shown = f"Making a tokenizer of {config.vocab_size:,} entries and a small Llama target in {folder}"
 
     def make(replace: bool) -> None:

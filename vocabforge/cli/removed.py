@@ -11,6 +11,11 @@ _RECALL = (
     "the held-out report of `vocabforge train-router` compares budgets of clusters by recall and acceptance"
 )
 
+_STATIC = (
+    "count the target's answers (`regenerate`, `count-freq --mode assistant`), `select-vocab --size N`, compare with "
+    "`eval --vocab`, and give `--vocab`"
+)
+
 # command -> option -> what to do instead
 REMOVED: dict[str, dict[str, str]] = {
     "revocab": {
@@ -37,7 +42,11 @@ REMOVED: dict[str, dict[str, str]] = {
     },
     "count-freq": {"--max-tokens": "use `--sample SHARE` to count a share of the documents"},
     "eval": {
-        "--benchmark-format": "the first row tells the format: `spec-bench`, `human-eval`, `gsm8k` or conversations"
+        "--list-benchmarks": "--help names the benchmarks; the error for an absent one says where it was looked for",
+        "--benchmark-format": "the first row tells the format: `spec-bench`, `human-eval`, `gsm8k` or conversations",
+    },
+    "export": {
+        **dict.fromkeys(("--fallback-size", "--prompts"), _STATIC),
     },
     "report": {
         "--across-machines": "the table shows each run's speed-up over the plain decoding of its own machine"

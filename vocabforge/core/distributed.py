@@ -92,6 +92,18 @@ class Group:
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return bool(value)
 
+    def neighbours(self, size: int) -> Any:
+        """The torch process group of the ``size`` consecutive ranks that this one is among. Collective.
+
+        Args:
+            size: divides the number of ranks.
+        """
+        import torch.distributed as dist
+
+        firsts = range(0, self.size, size)
+        groups = [dist.new_group(list(range(first, first + size)), timeout=_PATIENCE) for first in firsts]
+        return groups[self.rank // size]
+
     def wait(self) -> None:
         """Return when every rank has come here."""
         self.gather(None)

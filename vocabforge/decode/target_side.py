@@ -6,6 +6,7 @@ Lengths come in steps of ``VIEW_STEP`` slots, so that shapes repeat.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -198,7 +199,8 @@ class TargetSide:
             positions = self.committed[:, None] + tree.depths
         last = told and (count == 1 or (tree.chain and self._lean))
         mask, near = self._masks(tree, slots, view, last)
-        output = self.target.forward(
+        forward: Any = self.target.forward if tree.exits is None else partial(tree.exits.forward, self.target)
+        output = forward(
             tree.tokens,
             positions,
             cache=self.cache,

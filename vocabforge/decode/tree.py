@@ -87,6 +87,7 @@ class DraftTree:
     # For each row, node -> law of its children; None if drafts are a function of the context.
     laws: Sequence[Mapping[int, Law]] | None = None
     words: Tensor | None = None  # ``ancestors`` as bits, (B, N, W) int64, if they are known already
+    exits: Any = None  # ``ExitStates``, if drafting has run a part of the target's own pass over it
 
     def ancestor_words(self) -> Tensor:
         """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""

@@ -103,10 +103,11 @@ def check_chain(proposer: Proposer | None) -> None:
     Raises:
         UsageError: the proposer drafts more than one node a level.
     """
-    if proposer is not None and proposer.plan.nodes > proposer.plan.levels + 1:
+    plans = [] if proposer is None else proposer.plans()
+    if trees := [plan for plan in plans if plan.nodes > plan.levels + 1]:
         raise UsageError(
             "this target has recurrent layers, so only chains can be verified",
-            got=f"trees of {proposer.plan.nodes} nodes and {proposer.plan.levels} levels",
+            got=f"trees of {trees[-1].nodes} nodes and {trees[-1].levels} levels",
             expected="one node a level",
             remedy="use --tree chain",
         )

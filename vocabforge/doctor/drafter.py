@@ -110,7 +110,7 @@ def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding
         return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
     count = sum(p.numel() for p in drafter.parameters())
     head = "its own head" if drafter.has_own_head else "the target's head"
-    rows, total = drafter.head_weight.shape[0], drafter.config.vocab_size
+    rows, total = len(drafter.target_ids), drafter.config.vocab_size
     return Finding(
         f"{drafter.label}: {count:,} parameters, {head} of {rows:,} of {total:,} tokens", value=drafter
     )
@@ -134,7 +134,7 @@ def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
 def check_map(drafter: Drafter) -> Finding[None]:
     """Rows to target ids; that d2t and t2d agree is checked when they are loaded."""
     ids, total = drafter.target_ids, drafter.config.vocab_size
-    rows = drafter.head_weight.shape[0]
+    rows = drafter.head_rows(0).shape[0]
     if len(ids) != rows or not bool((ids.diff() > 0).all()) or int(ids[0]) < 0 or int(ids[-1]) >= total:
         return Finding(
             f"{rows:,} rows with {len(ids):,} ids from {int(ids.min())} to {int(ids.max())}, not ascending "

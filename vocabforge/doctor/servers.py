@@ -10,6 +10,7 @@ import torch
 
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..evaluate.acceptance.probe import ProbedText, default_prompts, probe
+from ..export.layouts.block import ServedBlock
 from ..export.layouts.gguf.layout import is_gguf
 from ..export.servers.registry import READERS, open_folder, read_as, reader_of
 from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
@@ -27,6 +28,11 @@ _EXPORTS = {
     "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3; llama.cpp: --format gguf",
     "eagle1": "SGLang, vLLM: --format eagle; FR-Spec with a draft vocabulary: --format fr-spec",
     "medusa": "vLLM 0.32: --format medusa",
+    "peagle": "vLLM, speculators: --format speculators-block",
+    **dict.fromkeys(
+        ("dflash", "dspark"), "SGLang, vLLM, llama.cpp: --format block; speculators: speculators-block"
+    ),
+    "mtp": "vLLM, SGLang, in the target's own checkpoint: --format mtp",
 }
 _WORST = ("failed", "warning")
 
@@ -143,11 +149,12 @@ def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
         wanted = "; ".join(f"{name}: {reader_of(name).layout}" for name in missing)
         return Finding(f"{named}: not known to {', '.join(missing)}", "failed", f"export it ({wanted})")
     if not names:
-        return Finding(
-            f"{named}: no server here knows it",
-            "warning",
-            "write the architecture of a server into config.json, or export --format sglang-eagle3",
-        )
+        found = "no server here knows it"
+        remedy = "write the architecture of a server into config.json, or export --format sglang-eagle3"
+        if ServedBlock.matches(folder.body):
+            found = "a block drafter: how servers read one is not known here"
+            remedy = "compare accepted lengths with the server's; export --format block lists the servers"
+        return Finding(f"{named}: {found}", "warning", remedy)
     titles = ", ".join(reader_of(name).title for name in names)
     return Finding(f"{named}: read by {titles}", value=folder)
 

@@ -83,7 +83,7 @@ def our_logits(
     like = next(drafter.parameters())
     sizes = drafter.config
     cache = KVCache(
-        1,
+        drafter.cache_layers,
         1,
         sizes.num_kv_heads,
         count + STEPS,

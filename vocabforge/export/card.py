@@ -14,10 +14,19 @@ from typing import Any
 
 from ..core.console import markdown_table
 from ..models.target.load import dtype_name
+from .layouts.block import block_readers
 from .layouts.interface import Export
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
+_LABELS = {
+    "eagle3": "EAGLE-3",
+    "eagle1": "EAGLE-1/2",
+    "medusa": "Medusa",
+    "mtp": "MTP",
+    "peagle": "P-EAGLE",
+    "dflash": "DFlash",
+    "dspark": "DSpark",
+}
 
 
 def model_card(name: str, layout: str, export: Export, sections: Sequence[str] = ()) -> str:
@@ -29,11 +38,12 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
         sections: further ones, in Markdown.
     """
     kind = _LABELS.get(export.drafter.kind, export.drafter.kind)
+    article = "An" if kind[0] == "E" or kind == "MTP" else "A"
     parts = [
         _front_matter(layout, export),
         f"# {name}",
-        f"{'An' if kind[0] == 'E' else 'A'} {kind} drafter for speculative decoding with `{base_model(export)}`. It "
-        "proposes tokens; the target checks them, so that the output is the target's own.",
+        f"{article} {kind} drafter for speculative decoding with `{base_model(export)}`. It proposes tokens; "
+        "the target checks them, so that the output is the target's own.",
         _table("## Drafter", ("", ""), _drafter_rows(layout, export, kind)),
         _training(export),
         *sections,
@@ -52,7 +62,7 @@ def base_model(export: Export) -> str:
 
 def _front_matter(layout: str, export: Export) -> str:
     target = base_model(export)
-    tags = ["speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export.server)]
+    tags = ["speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export)]
     lines = [
         "---",
         "# license: name the licence here before publishing",
@@ -89,7 +99,7 @@ def _drafter_rows(layout: str, export: Export, kind: str) -> list[tuple[str, str
 
 def _vocabulary(export: Export) -> str:
     drafter = export.drafter
-    rows, size = len(drafter.head_weight), drafter.config.vocab_size
+    rows, size = len(drafter.target_ids), drafter.config.vocab_size
     if not drafter.has_own_head:
         return f"all {size:,} tokens, by the target's LM head"
     if rows == size:
@@ -137,9 +147,11 @@ _READERS = {
     "sglang-eagle3": ("sglang", "vllm"),
     "vllm": ("vllm",),
     "speculators-eagle3": ("vllm", "speculators"),
+    "speculators-block": ("vllm", "speculators"),
     "fr-spec": ("sglang", "fr-spec"),
     "gguf": ("llama.cpp",),
     "medusa": ("vllm",),
+    "mtp": ("sglang", "vllm"),
 }
 
 
@@ -148,24 +160,46 @@ _METHODS = {
     "sglang-eagle3": "eagle3",
     "vllm": "eagle3",
     "speculators-eagle3": "eagle3",
+    "gguf": "eagle3",
     "medusa": "medusa",
 }
 
 
-def readers(layout: str, server: str | None) -> tuple[str, ...]:
+def readers(layout: str, export: Export) -> tuple[str, ...]:
     """The servers that read a folder of this layout."""
     if layout == "eagle":
-        return (server or "sglang",)
-    return _READERS.get(layout, ())
+        return (export.server or "sglang",)
+    return block_readers(export) if layout == "block" else _READERS.get(layout, ())
+
+
+def _inside(name: str, export: Export, count: int) -> list[tuple[str, str]]:
+    """Servers that draft with a module of the checkpoint that they serve."""
+    serve, before = name, []
+    if not export.with_target:
+        serve, target = f"{name}-checkpoint", base_model(export)
+        copied = f"cp -rL {shlex.quote(target)} {serve} && cp {name}/*.safetensors {serve}/"
+        before = [("A copy of the target's folder with these shards in place of its own", copied)]
+    config = json.dumps({"method": "mtp", "num_speculative_tokens": count})
+    steps = f"--speculative-num-steps {count} --speculative-eagle-topk 1 --speculative-num-draft-tokens {count + 1}"
+    sglang = (
+        f"python -m sglang.launch_server --model-path {serve} \\\n  --speculative-algorithm NEXTN {steps}"
+    )
+    vllm = f"vllm serve {serve} \\\n  --speculative-config {shlex.quote(config)}"
+    return [*before, ("SGLang", sglang), ("vLLM", vllm)]
 
 
 def _commands(name: str, layout: str, export: Export) -> str:
     # The decoder of VocabForge, then each server that reads the layout; names are quoted for a shell.
     quoted, target = shlex.quote(name), shlex.quote(base_model(export))
     blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {quoted} --prompt "..."')]
-    known, count = readers(layout, export.server), export.speculative_tokens
-    method = _METHODS.get(layout, "eagle")
-    count = min(count, export.drafter.max_steps or count)  # one a head of Medusa
+    known, count = readers(layout, export), export.speculative_tokens
+    if layout == "mtp":
+        blocks += _inside(quoted, export, count)
+        known = ()
+    blocked = layout in ("block", "speculators-block")
+    method = _METHODS.get(layout, export.drafter.kind if blocked else "eagle")
+    most = export.drafter.max_steps or count
+    count = most if blocked else min(count, most)  # one a head of Medusa, all of a block
     named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
@@ -180,14 +214,16 @@ def _commands(name: str, layout: str, export: Export) -> str:
                 if layout == "fr-spec"
                 else []
             ),
-            f"--speculative-num-steps {count}",
-            "--speculative-eagle-topk 1",
+            *([] if blocked else [f"--speculative-num-steps {count}", "--speculative-eagle-topk 1"]),
             f"--speculative-num-draft-tokens {count + 1}",
             *dtype,
         ]
         blocks.append(("SGLang", " \\\n  ".join(["python -m sglang.launch_server", *options])))
     if "vllm" in known:
-        config = json.dumps({"method": method, "model": name, "num_speculative_tokens": count})
+        asked: dict[str, Any] = {"method": method, "model": name, "num_speculative_tokens": count}
+        if method == "peagle":
+            asked |= {"method": "eagle3", "parallel_drafting": True}
+        config = json.dumps(asked)
         start = " ".join(["vllm serve", target, *dtype])
         title = {
             "vllm": "vLLM, with VocabForge installed beside it",
@@ -200,7 +236,10 @@ def _commands(name: str, layout: str, export: Export) -> str:
     if "llama.cpp" in known:
         beside = f"{quoted}/target.gguf" if export.with_target else "TARGET.gguf"
         models = f"-m {beside} -md {quoted}/drafter.gguf"
-        draft = f"--spec-type draft-eagle3 --spec-draft-n-max {count}"
+        draft = f"--spec-type draft-{method} --spec-draft-n-max {count}"
+        if blocked:
+            made = f"python convert_hf_to_gguf.py {quoted} --target-model-dir {target}"
+            blocks.append(("llama.cpp's converter", f"{made} \\\n  --outfile {quoted}/drafter.gguf"))
         blocks.append(("llama.cpp", f"llama-speculative-simple {models} \\\n  {draft} -p 'PROMPT'"))
     parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
     if layout == "native":

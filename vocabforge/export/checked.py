@@ -17,8 +17,10 @@ from ..core.errors import ArtifactError, MismatchError
 from ..core.files import disk_errors, fsync_path
 from ..core.folders import put_in_place, sibling
 from ..models.drafters.interface import Drafter
+from ..models.drafters.parallel import is_parallel
 from ..models.target.load import dtype_name
 from ..models.ttt.attention import TTTState
+from ..models.ttt.blocks import every_anchor
 from .layouts.interface import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
@@ -104,13 +106,18 @@ def random_logits(drafter: Drafter) -> Tensor:
     tokens = torch.randint(drafter.config.vocab_size, (1, _TOKENS + _STEPS), generator=stream).to(like.device)
     document = torch.ones(1, _TOKENS, dtype=torch.int64, device=like.device)
     last = max(int(drafter.config.max_position_embeddings) - 1 - _STEPS, _TOKENS - 1)
+    drafter.ensure_positions(last + _STEPS + 1)
     # From end to end, so that a wrong scaling of the rotary positions shows.
     position = torch.linspace(0, last, _TOKENS, device=like.device).long()[None]
     g, state = drafter.fuse(features), TTTState(document, "eager")
+    if is_parallel(drafter):
+        fed = tokens[:, :_TOKENS]
+        drafts = drafter.draft_blocks(g, fed, position, document, every_anchor(fed), "eager")
+        return torch.cat([drafter.logits(one)[0].float() for one in drafts])
     rows = []
     for step in range(min(_STEPS, drafter.max_steps or _STEPS)):
         g = drafter.ttt_step(tokens[:, step : step + _TOKENS], g, position + step, state)
-        rows.append(drafter.logits(g)[0].float())
+        rows.append(drafter.logits(g, step)[0].float())
     return torch.cat(rows)
 
 

@@ -34,8 +34,8 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
     Raises:
         VocabForgeError: nothing that can be read, or not of this target.
     """
-    digest = folder_digest(path)
     fingerprint = target_fingerprint(target)
+    digest = fingerprint if path.resolve() == target.resolve() else folder_digest(path)
     with contextlib.suppress(ArtifactError):
         made = open_artifact(output, KIND)
         found = made.manifest["parents"].get("layout"), made.meta.get("target_fingerprint")

@@ -16,18 +16,20 @@ from ..models.target.hf import read_target_config
 from ..models.target.text_config import text_config
 from ..vocab.subset.subset import load_subset
 from .layouts.interface import Layout
-from .revocab import prune_head
 
 # name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
 FORMATS: dict[str, str] = {
     "native": "vocabforge.export.layouts.native:Native",
     "vllm": "vocabforge.export.layouts.vllm:VllmEagle3",
     "sglang-eagle3": "vocabforge.export.layouts.eagle3:SglangEagle3",
+    "speculators-block": "vocabforge.export.layouts.speculators_block:SpeculatorsBlock",
     "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
+    "block": "vocabforge.export.layouts.block:ServedBlock",
     "eagle": "vocabforge.export.layouts.eagle1:Eagle",
     "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
     "gguf": "vocabforge.export.layouts.gguf.layout:Gguf",
     "medusa": "vocabforge.export.layouts.medusa:Medusa",
+    "mtp": "vocabforge.export.layouts.mtp:Mtp",
 }
 
 
@@ -51,7 +53,8 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         if kind is None:
             open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS))  # says what it is
         assert kind is not None
-        check_target(artifact, target_fingerprint(target_path), target=target_path)
+        if path.resolve() != target_path.resolve():  # else it is the target's own module
+            check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file():
         body = read_json(path / "config.json", "drafter's config.json", finite=False)
@@ -86,6 +89,8 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
 
 def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
     """:func:`~vocabforge.export.revocab.prune_head` with the subset artefact at ``vocab``, tokenizers compared."""
+    from .revocab import prune_head
+
     subset = load_subset(vocab)
     expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
     if expected:

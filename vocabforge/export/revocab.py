@@ -77,6 +77,9 @@ def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
         drafter.kind, config, drafter.embedding, drafter.target_head, target_ids, drafter.target_transform
     )
     own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
+    rows, known = rows_of(drafter.target_ids, ids)
+    for name in drafter.rows_by_token:  # of a token that is new they are 0
+        own[name] = torch.where(known[:, None], own[name][rows], 0.0)
     copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
     return copied.to(drafter.head_weight).eval().requires_grad_(False)
 

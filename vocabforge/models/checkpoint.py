@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.errors import DataError, MismatchError
-from ..core.files import read_json
+from ..core.files import parse_json, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-FLOATS = ("F64", "F32", "F16", "BF16")
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = tuple(_FLOATS)
 _HARMLESS = re.compile(r"rotary_emb\.inv_freq$")
 _SHOWN = 5
 _LONGEST_NAME = 255
@@ -189,6 +192,31 @@ def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence
                     tensor = handle.get_tensor(item.name)
                     for destination in destinations[name]:
                         destination.copy_(tensor)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch's dtype of one of ``FLOATS``."""
+    return _FLOATS[name]
+
+
+def copy_with(file: Path, copy: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a safetensors file; some of its floating-point tensors get other values, every other byte stays.
+
+    Args:
+        tensors: by name, of the shapes that are stored; they are converted to the dtypes that are stored.
+    """
+    shutil.copyfile(file, copy)
+    with copy.open("r+b") as handle:
+        size = int.from_bytes(handle.read(8), "little")
+        header = parse_json(handle.read(size))
+        for name, tensor in tensors.items():
+            item = header[name]
+            start, stop = item["data_offsets"]
+            data = tensor.detach().to("cpu", _FLOATS[item["dtype"]]).contiguous().view(torch.uint8).numpy()
+            assert list(tensor.shape) == item["shape"], name
+            assert data.nbytes == stop - start, name
+            handle.seek(8 + size + start)
+            handle.write(data.data)
 
 
 @contextmanager

@@ -83,19 +83,30 @@ class KVCache:
         values.index_copy_(2, slots, v)
         return keys, values
 
-    def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots ``source`` to ``destination``, each (N,) or (B, N), in every layer; the two may overlap."""
-        if self.k.is_cuda:
-            every = self.k.shape[1], -1
-            compact_kv(self.k, self.v, source.expand(every), destination.expand(every))
+    def write_all(self, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Store keys and values (B, T, L, nkv, D) of all layers in ``slots``, (T,) or (B, T)."""
+        if slots.dim() == 2 and len(slots) > 1:
+            self.k[:, self.rows, :, slots] = k
+            self.v[:, self.rows, :, slots] = v
+            return
+        slots = slots.flatten()
+        self.k.index_copy_(3, slots, k.permute(2, 0, 3, 1, 4))
+        self.v.index_copy_(3, slots, v.permute(2, 0, 3, 1, 4))
+
+    def move(self, source: Tensor, destination: Tensor, layers: int | None = None) -> None:
+        """Copy slots ``source`` to ``destination``, (N,) or (B, N), in the first ``layers`` or all; may overlap."""
+        k, v = self.k[:layers], self.v[:layers]
+        if k.is_cuda:
+            every = k.shape[1], -1
+            compact_kv(k, v, source.expand(every), destination.expand(every))
             return
         if source.dim() == 2 and len(source) > 1:
-            for cache in (self.k, self.v):
+            for cache in (k, v):
                 cache[:, self.rows, :, destination] = cache[:, self.rows, :, source]
             return
         if source.dim() == 2:
             source, destination = source[0], destination[0]
-        for cache in (self.k, self.v):
+        for cache in (k, v):
             cache.index_copy_(3, destination, cache.index_select(3, source))
 
 

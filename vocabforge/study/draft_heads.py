@@ -1,48 +1,46 @@
 """``vocabforge bench draft-heads``: draft heads compared on one drafter family of a user's recipe, over several seeds.
 
 The study at its smallest: target, data and drafter are those of a ``train-drafter`` recipe, and every method decodes
-held-out prompts.
+held-out prompts: with trees, or, over a drafter that drafts a block in one pass, with chains of the drafts it learned.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from ..core.config import load_config
-from ..core.distributed import world_size
 from ..core.errors import UsageError
 from ..core.files import atomic_write_json
-from ..corpus.regenerate.rows import content_digest
-from ..corpus.tokenizer.tokenizer import load_tokenizer
 from ..decode.build.heads import parse_budget
 from ..decode.proposers.registry import tree_proposer
 from ..decode.tree import TreeSettings
-from ..evaluate.acceptance.meter import AcceptanceMeter
-from ..evaluate.acceptance.prompts import read_prompts
-from ..models.device import choose_device
-from ..models.heads.registry import HeadOptions
-from ..models.lean.model import load_target
-from ..models.target.fingerprint import target_fingerprint
+from ..models.drafters.parallel import ParallelDrafter, is_parallel
+from ..models.drafters.registry import drafter_class
+from ..models.heads.registry import DraftHead, HeadOptions
 from ..models.target.hf import read_target_config
-from ..models.target.load import DTYPES
-from ..train.config import LiveConfig, OptimConfig, TrainConfig
-from ..train.data import corpus_counts, prepare, with_prepared
+from ..train.config import OptimConfig, TrainConfig
+from ..train.data import corpus_counts
 from ..train.heads.draft_heads import KINDS
-from ..train.machine import set_threads
 from ..tune.types import setting_of
-from .methods import FULL, StudyHeads, StudyMethod, content_of_method, ranker_methods
+from ..vocab.subset.subset import load_subset
+from .methods import FULL, StudyHeads, StudyMethod, content_of_method, dynamic, ranker_methods
+from .replay.replay import Drafting, replay
+from .replay.types import Continuation
+from .stage_set import StageSet, over_seeds, set_stage, spread
 from .steps import clusters_step, drafter_run, router_run, run_step, subset_step, variant
 
 RESULTS = "results.json"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
-TREE = TreeSettings(10, 5, 30)  # that every method drafts
+TREE = TreeSettings(10, 5, 30)  # that every method drafts, but over block drafters
 ROUTER_LR = 1e-3
+KNOWN = ("eagle3", "eagle1", "dflash", "dspark", "peagle")
+_ROWS = 64  # that a replay scores at once
 
 
 @dataclass(frozen=True)
@@ -68,21 +66,30 @@ class HeadBenchOptions:
         return self.budgets or tuple(map(str, defaults))
 
 
+def tree_of(config: TrainConfig) -> TreeSettings:
+    """What every method drafts."""
+    if is_parallel(drafter_class(config.drafter.kind)):
+        return TreeSettings(1, config.ttt.steps - 1, config.ttt.steps + 1)
+    return TREE
+
+
 def check(config: TrainConfig, options: HeadBenchOptions) -> None:
     """Refuse, before hours of training, what could not be compared in the end."""
     drafter, heads, vocab = config.drafter, config.heads, int(read_target_config(config.target)["vocab_size"])
-    eagle = drafter.kind in ("eagle3", "eagle1") and drafter.head == "own" and drafter.vocab is None
-    if not (eagle and heads.ranker and heads.low_rank):
+    known = drafter.kind in KNOWN and drafter.head == "own" and drafter.vocab is None
+    if not (known and heads.ranker and heads.low_rank):
         raise UsageError(
             "the recipe does not suit this comparison",
             got=f"drafter of kind {drafter.kind}, head {drafter.head}; vocab {drafter.vocab}; heads "
             + ", ".join(name for name in KINDS if getattr(heads, name)),
-            expected="drafter.kind eagle3 or eagle1, drafter.head own, no drafter.vocab, heads.ranker, heads.low_rank",
+            expected=f"drafter.kind {', '.join(KNOWN)}; drafter.head own, no drafter.vocab, heads.ranker, "
+            "heads.low_rank",
         )
+    tree = tree_of(config)
     sizes = (*options.draft_vocabs, *options.shortlists)
-    opened = [max(parse_budget(text, TREE.levels)) for text in options.budget_texts()]
+    opened = [max(parse_budget(text, tree.levels)) for text in options.budget_texts()]
     for what, given, least, most in (
-        ("--draft-vocab or --shortlist", sizes, TREE.topk, vocab),
+        ("--draft-vocab or --shortlist", sizes, tree.topk, vocab),
         ("--budget", opened, 1, options.clusters),
     ):
         if not all(least <= size <= most for size in given):
@@ -104,52 +111,24 @@ def bench_draft_heads(
     Raises:
         UsageError: a recipe or options that cannot be compared.
     """
-    if world_size() > 1:
-        got, remedy = f"{world_size()} processes", "start it without a launcher"
-        raise UsageError("this benchmark runs in one process", got=got, remedy=remedy)
     config = load_config(TrainConfig, recipe, overrides)
     check(config, options)
-    data = with_prepared(config.data)
-    wanted: dict[str, Any] = {"cache": data.cache or output / "data"}
-    if data.prepared is None:
-        wanted["heldout_prompts"] = max(data.heldout_prompts, options.prompts)
-    config = config.model_copy(update={"data": data.model_copy(update=wanted)})
-    device = choose_device(config.run.device)
-    if device.type == "cpu":
-        set_threads(config)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
-    fingerprint = target_fingerprint(config.target)
-    rows = prepare(config.data, tokenizer)
-    model = load_target(
-        config.target, dtype=DTYPES.get(config.capture.dtype, DTYPES["float32"]), device=device
+    tree = tree_of(config)
+    stage = set_stage(
+        config, output, prompts=options.prompts, max_new_tokens=options.max_new_tokens, tree=tree
     )
-    live = LiveConfig(
-        prompts=options.prompts,
-        max_new_tokens=options.max_new_tokens,
-        depth=TREE.depth,
-        topk=TREE.topk,
-        total=TREE.total_nodes,
-    )
-    prompts = read_prompts(rows.prepared.prompts, tokenizer, live, model.config.max_positions)
-    meter = AcceptanceMeter(model, prompts, options.max_new_tokens)
-    asked = {
-        "target": fingerprint,
-        "prompts": content_digest([list(prompt) for prompt in prompts.prompts]),
-        "new": options.max_new_tokens,
-        "dtype": str(model.dtype),
-        "tree": [TREE.depth, TREE.topk, TREE.total_nodes],
-    }
+    config, tokenizer, fingerprint, model = stage.config, stage.tokenizer, stage.fingerprint, stage.model
     shared = output / "shared"
-    counts = corpus_counts(rows.train, tokenizer.vocab_size)
+    counts = corpus_counts(stage.rows.train, tokenizer.vocab_size)
     for size in options.draft_vocabs:
         name = f"fr-{size}"
         subset_step(f"vocabulary {name}", counts, size, tokenizer, config.target, shared / name)
     clusters_step(config.target, tokenizer, options.clusters, shared / "clusters")
-    ways = _methods(options, model.config.vocab_size, shared)
+    ways = _methods(options, model.config.vocab_size, shared, tree)
 
     def one_seed(seed: int) -> list[dict[str, Any]]:
         """Train everything of one seed and decode with it."""
-        place, digest = output / f"seed-{seed}", rows.digest()
+        place, digest = output / f"seed-{seed}", stage.rows.digest()
         full = drafter_run(variant(config, place / FULL, seed), digest, fingerprint)
         for size in options.draft_vocabs:
             reduced: dict[str, Any] = {"vocab": shared / f"fr-{size}"}
@@ -165,14 +144,20 @@ def bench_draft_heads(
             digest,
             fingerprint,
             optim=OptimConfig(steps=steps, batch_size=batch, lr=ROUTER_LR, clip=1.0),
-            levels=TREE.levels,
+            levels=tree.levels,
         )
         heads = StudyHeads(place, config.target, model)
 
         def decode(way: StudyMethod) -> dict[str, Any]:
-            made = meter.measure(tree_proposer(model, heads.drafter(way.drafter), heads.head(way), TREE))
+            drafter, head = heads.drafter(way.drafter), heads.head(way)
+            made = stage.meter.measure(tree_proposer(model, drafter, head, tree))
+            setting = setting_of(head)
+            if setting.shared and is_parallel(drafter):  # the size of a union shows in drafting only
+                scored = _union_size(stage, drafter, head)
+            else:
+                scored = fmean(setting.at(step) for step in range(tree.levels))
             return {
-                "scored": fmean(setting_of(heads.head(way)).at(step) for step in range(TREE.levels)),
+                "scored": scored,
                 "accepted_length": made.length.value,
                 "identical": made.identical,
                 "prompts": made.prompts,
@@ -183,7 +168,7 @@ def bench_draft_heads(
             | run_step(
                 f"seed {seed}: decoding with {way.label}",
                 place / f"decode-{way.key}.json",
-                {**asked, **content_of_method(place, way)},
+                {**stage.asked, **content_of_method(place, way)},
                 partial(decode, way),
             )
             for way in ways
@@ -192,7 +177,7 @@ def bench_draft_heads(
     by_seed = {seed: one_seed(seed) for seed in options.seeds}
     result: dict[str, Any] = {
         "settings": asdict(options)
-        | {"budgets": options.budget_texts(), "prompts": len(prompts.prompts)}
+        | {"budgets": options.budget_texts(), "prompts": len(stage.meter.prompts.prompts)}
         | {"recipe": config.model_dump(mode="json"), "target_fingerprint": fingerprint},
         "table": summarise(by_seed),
         "seeds": by_seed,
@@ -202,18 +187,39 @@ def bench_draft_heads(
     return dict(result)
 
 
-def _methods(options: HeadBenchOptions, rows: int, shared: Path) -> list[StudyMethod]:
+def _union_size(stage: StageSet, drafter: ParallelDrafter, head: DraftHead) -> float:
+    """Mean tokens that the rows of a block share, over all cycles that could begin in the target's own answers."""
+    meter, levels = stage.meter, stage.config.ttt.steps
+    made = zip(meter.prompts.prompts, meter.plain())
+    texts = [Continuation(tuple(prompt), tuple(one.token_ids)) for prompt, one in made]
+    one = [Drafting(drafter, {"head": head})]
+    return replay(stage.model, one, texts, levels=levels, width=1, rows=_ROWS)["head"].scored[0]
+
+
+def _methods(options: HeadBenchOptions, rows: int, shared: Path, tree: TreeSettings) -> list[StudyMethod]:
     """Every row of the table, the full head first."""
-    sizes = options.draft_vocabs
+    sizes, chains = options.draft_vocabs, tree.topk == 1
     found = [StudyMethod(FULL, "full head", f"V = {rows:,}")]
-    found += [StudyMethod("reduced", "EAGLE-3 reduced", f"R = {size:,}", f"reduced-{size}") for size in sizes]
+    reduced = "reduced" if chains else "EAGLE-3 reduced"
+    found += [StudyMethod("reduced", reduced, f"R = {size:,}", f"reduced-{size}") for size in sizes]
     found += [StudyMethod("fr", "FR-Spec", f"R = {size:,}", vocab=shared / f"fr-{size}") for size in sizes]
-    found += ranker_methods("ranker", f"{FULL}/heads/ranker", options.shortlists)
+    ranker, tail = f"{FULL}/heads/ranker", options.shortlists[0]
+    found += ranker_methods("ranker", ranker, options.shortlists)
+    if chains:
+        found += ranker_methods("ranker, one union", ranker, options.shortlists, rows="shared")
+        core = HeadOptions(ranked=tuple(load_subset(shared / f"fr-{sizes[0]}").ranked.tolist()))
+        beside = f"core {sizes[0]:,}, {{}} {tail:,}"
+        own, union = replace(core, shortlist=tail), replace(core, shortlist=tail, rows="shared")
+        found += [
+            dynamic("context", "context", beside.format("text"), None, replace(core, context=tail)),
+            dynamic("hybrid", "hybrid", beside.format("tail"), ranker, own),
+            dynamic("hybrid", "hybrid, one union", beside.format("tail"), ranker, union),
+        ]
     found.append(
         StudyMethod("low-rank", "low-rank", "no exact logits", kind="low-rank", head=f"{FULL}/heads/low-rank")
     )
     for text in options.budget_texts():
-        budgets = HeadOptions(budgets=parse_budget(text, TREE.levels))
+        budgets = HeadOptions(budgets=parse_budget(text, tree.levels))
         setting = f"{text} of {options.clusters}"
         found.append(
             StudyMethod("router", "router", setting, kind="router", head="router/router", options=budgets)
@@ -223,9 +229,6 @@ def _methods(options: HeadBenchOptions, rows: int, shared: Path) -> list[StudyMe
 
 def summarise(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """One row a method and setting: means and sample deviations over seeds, shares of the same seed's full head."""
-
-    def over_seeds(values: Sequence[float]) -> dict[str, float | None]:
-        return {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
     full = [found[0]["accepted_length"] for found in by_seed.values()]
     rows = []
@@ -247,10 +250,6 @@ def summarise(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[s
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """A row of :func:`summarise` for people, in the order of :data:`COLUMNS`."""
-
-    def spread(figure: Mapping[str, float | None], form: str) -> str:
-        known = [value for value in (figure["mean"], figure["deviation"]) if value is not None]
-        return " ± ".join(format(value, form) for value in known)
 
     figures = spread(row["accepted_length"], ".3f"), spread(row["share_of_full"], ".1%")
     return row["method"], row["setting"], f"{row['scored']:,.0f}", *figures

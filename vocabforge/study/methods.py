@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..core.artifact import Artifact, open_artifact
 from ..export.registry import load_drafter, restrict
@@ -106,24 +106,28 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
             # In a tree the union over a level's nodes would be open by default, which no single path tells: each row
             # opens its own clusters, also in trees.
             options = HeadOptions(budgets=budget, rows="own")
-            found.append(_dynamic("router", name, f"{text} clusters", head, options))
+            found.append(dynamic("router", name, f"{text} clusters", head, options))
     for core in own.cores:
         options = HeadOptions(ranked=ranked[:core], context=own.context)
         setting = f"core {core:,}, text {own.context:,}"
-        found.append(_dynamic("context", "context", setting, None, options))
+        found.append(dynamic("context", "context", setting, None, options))
     for core in own.cores:
         options = HeadOptions(ranked=ranked[:core], shortlist=own.tail)
         setting, head = f"core {core:,}, tail {own.tail:,}", f"{FULL}/heads/{head_name(RANKERS[0])}"
-        found.append(_dynamic("hybrid", "hybrid", setting, head, options))
+        found.append(dynamic("hybrid", "hybrid", setting, head, options))
     return found
 
 
-def ranker_methods(name: str, head: str, shortlists: Sequence[int]) -> list[StudyMethod]:
+def ranker_methods(
+    name: str, head: str, shortlists: Sequence[int], rows: Literal["shared"] | None = None
+) -> list[StudyMethod]:
     """A ranker with each k."""
-    return [_dynamic("ranker", name, f"k = {k:,}", head, HeadOptions(shortlist=k)) for k in shortlists]
+    options = [HeadOptions(shortlist=k, rows=rows) for k in shortlists]
+    return [dynamic("ranker", name, f"k = {one.shortlist:,}", head, one) for one in options]
 
 
-def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
+def dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
+    """A method over the whole drafter; ``family`` is its head's kind."""
     return StudyMethod(kind, name, setting, kind=kind, head=head, options=options)
 
 

@@ -209,7 +209,7 @@ def router_run(
     )
 
     def train_it() -> dict[str, Any]:
-        path = build_router_trainer(settings, load_drafter, best).run()
+        path = build_router_trainer(settings, load_drafter, best=best).run()
         gc.collect()
         return {"path": str(path), "contents": content_hashes([path])}
 

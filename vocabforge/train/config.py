@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ..capture.config import CaptureConfig
 from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, without_removed
@@ -85,6 +92,7 @@ class DataConfig(StrictModel):
         return self
 
 
+JOINT_TARGET = "joint-target"  # in the run's folder
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 # YAML reads a bare no as false.
 Precision = Annotated[
@@ -108,7 +116,18 @@ class DrafterConfig(StrictModel):
         rope: ``target`` takes the target's RoPE over whole heads (that of the sliding layers, if types of layers
             differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
+        num_layers: decoder layers; default 1 (EAGLE-3), 5 (DFlash, DSpark) or 4 (P-EAGLE).
+        fc_norm, norm_output: EAGLE-3.1: an RMSNorm over each layer's features before ``fc``, and the final norm within
+            the state that is fed back. Default false, as of all switches here, which EAGLE-3 and P-EAGLE have.
+        norm_before_fc: one RMSNorm over all features before ``fc``; excludes ``fc_norm``.
+        norm_before_residual: the first layer's residual is normed.
+        qk_norm: RMSNorm of q and k, as in Qwen3 (EAGLE-3, P-EAGLE, MTP).
+        block_size: rows of a block (DFlash, DSpark, P-EAGLE), the last known token among them; default 8.
+        mask_token_id: the row of the target's embedding that stands for a draft in a block; default: a trained row.
+        markov_rank: of DSpark's bias by the token before; default 256.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
+        medusa_layers: blocks a Medusa head, as the original's num_layers; default 1. Other kinds refuse the key.
+        medusa_own_heads: an own LM head for each Medusa head, as published; needs ``head: own``. Default false.
         fc_bias: give EAGLE-1's ``fc`` a bias, as its authors do; vLLM does not compute it. Default false. Other kinds
             refuse the key.
     """
@@ -124,7 +143,18 @@ class DrafterConfig(StrictModel):
     num_kv_heads: Positive | None = None
     rope: Literal["target", "plain"] = "target"
     rope_theta: Annotated[float, Field(gt=1.0)] | None = None
+    num_layers: Annotated[int, Field(ge=1, le=8)] | None = None
+    fc_norm: bool | None = None
+    norm_output: bool | None = None
+    norm_before_fc: bool | None = None
+    norm_before_residual: bool | None = None
+    qk_norm: bool | None = None
+    block_size: Annotated[int, Field(ge=2, le=64)] | None = None
+    mask_token_id: Annotated[int, Field(ge=0)] | None = None
+    markov_rank: Positive | None = None
     medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
+    medusa_layers: Annotated[int, Field(ge=1, le=8)] | None = None
+    medusa_own_heads: bool | None = None
     fc_bias: bool | None = None
 
     @model_validator(mode="before")
@@ -151,6 +181,10 @@ class DrafterConfig(StrictModel):
             raise ValueError(
                 "drafter.vocab needs drafter.head: own (a full drafter is restricted by export --vocab)"
             )
+        if self.medusa_own_heads and self.head != "own":
+            raise ValueError("drafter.medusa_own_heads needs drafter.head: own")
+        if self.fc_norm and self.norm_before_fc:
+            raise ValueError("drafter.fc_norm and drafter.norm_before_fc exclude each other: set one of them")
         if self.freeze and self.init is None:
             raise ValueError("drafter.freeze needs drafter.init: there is nothing trained to freeze")
         if self.rope_theta is not None and self.rope != "plain":
@@ -174,10 +208,39 @@ class LowRankConfig(StrictModel):
     shortlist: Positive = 2048
 
 
+class RouterSizes(StrictModel):
+    """A router over vocabulary clusters (DynaSpec; docs/methods.md); what the paper leaves open is our choice.
+
+    Attributes:
+        width: of the MLP's hidden layers; None is a quarter of the hidden size.
+        depth: hidden layers, with SiLU behind each.
+        top_n: a cluster is positive iff it holds one of the drafter's top-n tokens.
+    """
+
+    width: Positive | None = None
+    depth: Positive = 1
+    top_n: Positive = 10
+
+
+class JointRouterConfig(RouterSizes):
+    """A router trained with the drafter, on the states and the best tokens that it has in each step of training.
+
+    Attributes:
+        clusters: clusters of the target's vocabulary (``cluster-vocab``).
+        weight: lambda of its loss, a mean over the clusters.
+        detach: its gradients stop at the states that it reads (our choice); false: they reach the drafter, too.
+    """
+
+    clusters: Path
+    weight: Annotated[float, Field(gt=0.0)] = 1.0
+    detach: bool = True
+
+
 class HeadsConfig(StrictModel):
     """Draft heads trained with the drafter, or alone on a frozen one (``drafter.freeze``).
 
     Attributes:
+        router: DynaSpec's router, of an EAGLE drafter; ``train-router`` trains one afterwards.
         ranker: SpecVocab's ranker (docs/methods.md, Draft heads).
         small_ranker: a second one beside it, of another rank.
         low_rank: SlimSpec's low-rank head: the scores themselves are the distribution.
@@ -186,28 +249,72 @@ class HeadsConfig(StrictModel):
     ranker: LowRankConfig | None = None
     small_ranker: LowRankConfig | None = None
     low_rank: LowRankConfig | None = None
+    router: JointRouterConfig | None = None
+
+
+class JointConfig(StrictModel):
+    """Medusa-2: the target's layers and final norm are trained with its Medusa heads (docs/methods.md).
+
+    The loss is the target's own and, ``ttt.token_weight`` times (the paper's lambda_0), the heads'.
+
+    Attributes:
+        loss: the target's own: ``kl``, soft cross-entropy with the original target (self-distillation), or ``ce``,
+            cross-entropy with the text.
+        lr_fraction: the target's learning rate as a share of ``optim.lr``, which the heads have.
+    """
+
+    loss: Literal["kl", "ce"] = "kl"
+    lr_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
 
 
 class TTTConfig(StrictModel):
-    """Training-time test (EAGLE-3; docs/methods.md).
+    """Training-time test (EAGLE-3; docs/methods.md), and the blocks of drafters that make all drafts at once.
 
     Attributes:
-        steps: K, draft steps of the unroll.
+        steps: K, draft steps of the unroll. Medusa and block drafters train all the drafts that they have.
+        loss: what the drafter's vocabulary loss lowers, a kind or a mapping from kinds to weights: ``kl``, soft
+            cross-entropy with the target; ``ce``, cross-entropy with the text; ``reverse-kl``; ``tv``, 1 - acceptance;
+            ``nla``, -log acceptance; ``lk``, from ``kl`` to ``tv`` as acceptance grows (docs/methods.md). DSpark's own
+            is ``{ce: 0.1, tv: 1.8}``. Draft heads always learn ``kl``.
         decay: the loss of step k has the weight decay^k.
+        weighting: ``d-pace`` weights a draft by what it adds to the expected length, in place of the decay.
         warmup_fraction: share of training that uses one step only, before K steps.
         feature_weight: weight of the SmoothL1 loss to the target's hidden states; None is the kind's own
             (EAGLE-1: 1.0, others 0). With K > 1 an EAGLE-1 drafter is trained the HASS way.
-        token_weight: weight of the soft cross-entropy; None is the kind's own (EAGLE-1: 0.1, others 1).
+        token_weight: weight of the vocabulary loss; None is the kind's own (EAGLE-1: 0.1, others 1).
         feature_noise: half width of uniform noise on the features; None is the kind's own (EAGLE-1: 0.1,
             scaled by 512 / T as published; others 0).
+        anchors: most blocks of a packed row that a step trains, drawn anew each time (DFlash, DSpark, P-EAGLE).
+        confidence_weight: DSpark: weight of the confidence head's loss.
     """
 
     steps: Positive = 7
+    loss: str | Annotated[dict[str, Annotated[float, Field(gt=0.0)]], Field(min_length=1)] = "kl"
+    weighting: Literal["decay", "d-pace"] = "decay"
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     warmup_fraction: Fraction = 0.0
     feature_weight: Annotated[float, Field(ge=0.0)] | None = None
     token_weight: Annotated[float, Field(gt=0.0)] | None = None
     feature_noise: Annotated[float, Field(ge=0.0)] | None = None
+    anchors: Positive = 512
+    confidence_weight: Annotated[float, Field(ge=0.0)] = 1.0
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, loss: str | dict[str, float]) -> str | dict[str, float]:
+        from .loss.kinds import LOSSES
+
+        for name in [loss] if isinstance(loss, str) else loss:
+            if name not in LOSSES:
+                hint = did_you_mean(name, LOSSES)
+                known = ", ".join(LOSSES) + (f"; {hint}" if hint else "")
+                raise ValueError(f"there is no loss {name!r}, only {known}")
+        return loss
+
+    @property
+    def mixture(self) -> tuple[tuple[str, float], ...]:
+        """The kinds of loss and their weights."""
+        return ((self.loss, 1.0),) if isinstance(self.loss, str) else tuple(self.loss.items())
 
 
 class MemoryConfig(StrictModel):
@@ -236,9 +343,11 @@ class MemoryConfig(StrictModel):
 
 
 class OptimConfig(StrictModel):
-    """AdamW with warm-up and cosine decay.
+    """The optimiser, with warm-up and cosine decay.
 
     Attributes:
+        name: ``adamw``, or ``muon``: Muon for the matrices between hidden states, AdamW for embeddings, heads and
+            vectors. In one process, with DDP or FSDP2, and with fp32 weights.
         steps: optimiser steps.
         batch_size: packed rows a step, over all processes.
         micro_batch_size: packed rows a forward pass of one process; None takes its whole share at once.
@@ -247,6 +356,7 @@ class OptimConfig(StrictModel):
             where heads have many rows. The last bits differ. In one process or with DDP, and with fp32 weights.
     """
 
+    name: Literal["adamw", "muon"] = "adamw"
     steps: Positive
     batch_size: Positive = 8
     micro_batch_size: Positive | None = None
@@ -258,6 +368,11 @@ class OptimConfig(StrictModel):
     warmup_fraction: Fraction = 0.015
     min_lr_fraction: Fraction = 0.0
     fused: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_adamw(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Identities are dumps; those of earlier versions have no name.
+        return {key: value for key, value in dump(self).items() if (key, value) != ("name", "adamw")}
 
 
 class LiveConfig(StrictModel):
@@ -291,6 +406,7 @@ class RunConfig(StrictModel):
     Attributes:
         mixed_precision: ``auto`` is bf16 passes on CUDA and with bf16 weights, else fp32.
         strategy: how several processes share the work; ``auto`` is what the launcher asks for.
+        sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over the others.
         keep: newest checkpoints kept; the best one is kept beside them.
         trackers: where figures go beside metrics.jsonl: names of accelerate's trackers.
     """
@@ -299,6 +415,7 @@ class RunConfig(StrictModel):
     device: str = "auto"
     mixed_precision: Precision = "auto"
     strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
+    sequence_parallel: Positive = 1
     threads: Positive | None = None
     log_every: Positive = 20
     eval_every: Positive = 200
@@ -316,6 +433,7 @@ class TrainConfig(StrictModel):
         target: Hugging Face folder of the target.
         tokenizer: folder or tokenizer.json; default: the target's folder.
         output: run folder; gets ``drafter/``, ``checkpoints/``, ``metrics.jsonl``.
+        joint: train the target, too; it is written to ``joint-target/`` in the run folder. Default: it stays frozen.
     """
 
     target: ModelPath
@@ -325,10 +443,32 @@ class TrainConfig(StrictModel):
     capture: CaptureConfig = CaptureConfig()
     drafter: DrafterConfig = DrafterConfig()
     heads: HeadsConfig = HeadsConfig()
+    joint: JointConfig | None = None
     ttt: TTTConfig = TTTConfig()
     optim: OptimConfig
     memory: MemoryConfig = MemoryConfig()
     run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _one_lm_head(self) -> TrainConfig:
+        if self.drafter.medusa_own_heads and self.heads != HeadsConfig():
+            raise ValueError("draft heads need one LM head: leave out heads, or drafter.medusa_own_heads")
+        return self
+
+    @model_validator(mode="after")
+    def _joint_training(self) -> TrainConfig:
+        written = self.output.resolve() / JOINT_TARGET
+        refused = {
+            "drafter.kind other than medusa": self.drafter.kind != "medusa",
+            "heads": self.heads != HeadsConfig(),
+            "memory.weights bf16": self.memory.weights == "bf16",
+            "optim.name muon": self.optim.name == "muon",
+            "the target that it writes as its target": self.target.resolve() == written,
+        }
+        found = [name for name, given in refused.items() if given]
+        if self.joint is not None and found:
+            raise ValueError(f"joint trains a target with Medusa heads by AdamW, without {', '.join(found)}")
+        return self
 
     @model_validator(mode="after")
     def _bf16_weights(self) -> TrainConfig:
@@ -338,4 +478,6 @@ class TrainConfig(StrictModel):
             )
         if self.memory.weights == "bf16" and self.optim.fused:
             raise ValueError("optim.fused updates fp32 weights: leave it out with memory.weights bf16")
+        if self.memory.weights == "bf16" and self.optim.name == "muon":
+            raise ValueError("optim.name muon updates fp32 weights: take adamw with memory.weights bf16")
         return self

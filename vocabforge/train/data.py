@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import tempfile
@@ -14,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.console import say
-from ..core.distributed import rank
-from ..core.errors import ConfigError
+from ..core.distributed import Group, rank
+from ..core.errors import ConfigError, VocabForgeError
 from ..core.files import atomic_write
 from ..corpus.chat.render import ChatOptions
 from ..corpus.prepared.artifact import PreparedData, check_belongs, load_prepared, prepare_in
@@ -77,6 +78,34 @@ def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None 
         folder = Path(keeps.name)
     prepared = prepare_in(folder, tokenizer, config.train, config.heldout, prepare_options(config))
     return TrainData(prepared.train, prepared.heldout, prepared, keeps)
+
+
+def prepare_together(config: DataConfig, output: Path, tokenizer: TextTokenizer, group: Group) -> TrainData:
+    """The same for a run: rank 0 prepares, in OUTPUT/data if no cache is named, and the others open. Collective."""
+    cache = output / "data"
+    if group.rank == 0:
+        try:
+            data = prepare(config, tokenizer, cache=cache)
+        except VocabForgeError:
+            for folder in (cache, output):  # leave no empty folder behind
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
+        say(_described(data))
+    made = group.gather(data.prepared.artifact.path if group.rank == 0 else None)[0]
+    return data if group.rank == 0 else open_data(made, tokenizer)
+
+
+def _described(data: TrainData) -> str:
+    figures = data.figures["train"]
+    line = (
+        f"{len(data.train):,} packed rows of {data.train.length:,} tokens ({data.train.fill:.0%} full, "
+        f"{figures['counted'] / max(figures['tokens'], 1):.0%} of the tokens learnt from), "
+        f"{len(data.heldout):,} rows held out"
+    )
+    if long := figures["overlong"]["sequences"]:
+        line += f"; {long:,} documents longer than a row, {figures['overlong']['lost_tokens']:,} tokens lost"
+    return line
 
 
 def open_data(path: Path, tokenizer: TextTokenizer) -> TrainData:
@@ -184,7 +213,10 @@ def write_heldout_prompts(path: Path, data: TrainData) -> None:
 
 @dataclass(frozen=True)
 class Division:
-    """How the rows of a step are divided: ``share`` rows a process, ``micro`` rows a forward pass."""
+    """How the rows of a step are divided: ``share`` rows a process, ``micro`` rows a forward pass.
+
+    With sequence parallelism ``rank`` and ``size`` are those of the groups of processes that share their rows.
+    """
 
     rank: int
     size: int
@@ -202,17 +234,30 @@ class Division:
         return [list(mine[at : at + self.micro]) for at in range(0, self.share, self.micro)]
 
 
-def divide(config: OptimConfig, rank: int, size: int) -> Division:
+def divide(config: OptimConfig, rank: int, size: int, sequence: int = 1) -> Division:
     """Divide ``optim.batch_size`` rows over processes and micro-batches.
+
+    Args:
+        sequence: consecutive processes that have the same rows.
 
     Raises:
         ConfigError: they cannot be divided evenly.
     """
+    if size % sequence:
+        raise ConfigError(
+            "the launched processes cannot form groups that share their rows",
+            got=f"{size} process{'es' if size > 1 else ''}, run.sequence_parallel {sequence}",
+            expected=f"a multiple of {sequence} processes",
+            source="run.sequence_parallel",
+            remedy=f"launch {-(-size // sequence) * sequence} processes, or lower run.sequence_parallel",
+        )
+    rank, size = rank // sequence, size // sequence
+    over = f"{size} processes" if sequence == 1 else f"{size} groups of {sequence} processes"
     share = config.batch_size // size
     if share * size != config.batch_size:
         raise ConfigError(
             "the batch cannot be shared evenly",
-            got=f"optim.batch_size {config.batch_size} over {size} processes",
+            got=f"optim.batch_size {config.batch_size} over {over}",
             expected=f"a multiple of {size}",
             remedy=f"optim.batch_size={(share + 1) * size}, or launch as many processes as divide it",
         )

@@ -14,30 +14,34 @@ from ..capture.online import CapturedBatch
 from ..core.artifact import check_output
 from ..core.console import say
 from ..core.errors import DataError
+from ..core.hub import model_name
 from ..core.journal import MetricsLog
-from ..models.drafters.interface import Drafter
+from ..models.drafters.interface import Drafter, is_autoregressive
 from ..models.drafters.io import save_drafter
 from ..models.drafters.registry import new_drafter
+from ..models.target.fingerprint import target_fingerprint
+from .anchors import HELDOUT
+from .config import JOINT_TARGET
 from .heads.draft_heads import draft_heads, save_heads
 from .heads.report import head_report
 from .metrics import TTTTotals
 from .trainer import Trainer
-from .ttt import rows_by_step
 
 
 @torch.no_grad()
 def heldout_figures(trainer: Trainer) -> dict[str, Any]:
-    """Figures over the first ``eval_rows`` held-out rows, shared by all processes; see ``TTTTotals.summary``."""
+    """Figures over the first ``eval_rows`` held-out rows; see ``TTTTotals.summary`` and ``JointTarget.sums``."""
     config, group, steps = trainer.config, trainer.group, trainer.steps
-    totals = TTTTotals.zeros(steps)
+    totals, joint, target = TTTTotals.zeros(steps), trainer.step_module.joint, torch.zeros(4)
     trainer.step_module.eval()
     count = min(len(trainer.data.heldout), config.run.eval_rows)
-    micro = trainer.division.micro
-    for first in range(0, count, group.size * micro):
-        at = first + group.rank * micro
+    division = trainer.division
+    micro = division.micro
+    for first in range(0, count, division.size * micro):
+        at = first + division.rank * micro
         rows = list(range(at, min(at + micro, count)))
         # Every process must take part in every pass: one without rows looks at the first again, uncounted.
-        batch = trainer.capture("heldout", rows or [0])
+        batch, shard = trainer.capture_part("heldout", rows or [0], steps)
         if not _is_finite(batch):  # they would make nonsense of every figure
             raise DataError(
                 "the target's states of held-out rows are not finite",
@@ -45,16 +49,19 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
                 source="packed rows of the held-out data",
                 remedy="inspect these rows; in float16 try capture.dtype=bfloat16 or float32",
             )
-        counts = rows_by_step(batch.loss_mask, batch.document, steps)
+        anchors = trainer.anchors(HELDOUT, batch, rows or [0])
+        counts = trainer.rows_by_step(batch, steps, anchors)
         with trainer.autocast():
-            _, figures, _ = trainer.strategy.forward(batch, steps, counts)
+            _, figures, _ = trainer.strategy.forward(batch, steps, counts, None, None, anchors, shard)
         if rows:
             totals.add(figures)
+            target += 0 if joint is None else joint.sums(batch)
     trainer.step_module.train()
     if group.size > 1:
         summed = group.sum(totals.to_vector().cpu().numpy())
         totals = TTTTotals.from_vector(torch.from_numpy(summed))
-    return totals.summary()
+    means = dict(zip(("original_loss", "loss", "same_token"), (target / target[3].clamp(min=1)).tolist()))
+    return totals.summary() | ({} if joint is None else {"target": means})
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
@@ -77,7 +84,7 @@ def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
         if known and known["name"] != name:
             say(f"best/ is now judged by {name.replace('_', ' ')}, not by {known['name'].replace('_', ' ')}.")
             known = {}
-        best = value > known.get("value", 0.0)
+        best = value > known.get("value", 0.0) and "target" not in summary  # whose target of now is not kept
         say(eval_line(step, trainer.config.optim.steps, summary, live, best=best))
         if best:
             trainer.facts["best"] = {"step": step, "value": value, "name": name}
@@ -111,16 +118,15 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
             source.kind, source.config, source.embedding, source.target_head, ids, source.target_transform
         )
         for name, head in scorers.items():
-            blank = type(head)(head.down.in_features, *head.head_weight.shape)
-            heads[name] = blank.to(head.head_weight.device)
+            heads[name] = head.blank().to(source.embedding.device)
     drafter.to(source.embedding.device)
     modules = {"drafter": drafter, **{f"heads.{name}": head for name, head in heads.items()}}
     originals = {"drafter": source, **{f"heads.{name}": head for name, head in scorers.items()}}
     with torch.no_grad():
         for prefix, module in modules.items():
-            before = dict(originals[prefix].named_parameters())
-            for name, parameter in module.named_parameters():
-                parameter.copy_(weights.get(f"{prefix}.{name}", before[name]))
+            before = originals[prefix].state_dict()
+            for name, tensor in module.state_dict().items():
+                tensor.copy_(weights.get(f"{prefix}.{name}", before[name]))
     drafter.eval()
     return drafter, heads
 
@@ -149,6 +155,9 @@ def eval_line(
         f"accuracy {accuracy}% ({missed})",
         f"simulated {heldout['chain_accepted_length']:.2f}, {heldout['sampled_accepted_length']:.2f} at T=1",
     ]
+    if target := heldout.get("target"):
+        losses = f"{target['original_loss']:.3f} -> {target['loss']:.3f}"
+        parts.append(f"target's loss {losses}, same token {target['same_token']:.0%}")
     if live:
         decoded = f"decoded {live['accepted_length']:.2f}"
         if live.get("chain_accepted_length") is not None:
@@ -194,6 +203,11 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
     weights = trainer.strategy.weights()
     count = min(len(trainer.data.heldout), config.run.eval_rows)
     batches = (trainer.capture("heldout", [row]) for row in range(count))
+    if trainer.step_module.joint is not None:  # the drafter is the trained target's
+        place, original = config.output / JOINT_TARGET, trainer.meta["target_fingerprint"]
+        trainer.step_module.joint.save(place, config.target, summary["target"], original)
+        trainer.meta |= {"target_fingerprint": target_fingerprint(place), "target_name": model_name(place)}
+        say(f"The trained target is in {place}")
     if group.rank == 0:
         meta = {"steps": steps, "heldout": summary, **trainer.facts}
         drafter, heads = save_plain(trainer, path, weights, meta)
@@ -209,6 +223,7 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
                 drafter=path,
                 meta={**trainer.meta, "report": figures},
                 resolved=config.model_dump(mode="json"),
+                decaying=is_autoregressive(drafter),
             )
     elif getattr(trainer.target, "tensor_parallel", False) and len(trainer.step_module.heads):
         for _ in batches:  # every process must take part in the target's passes

@@ -20,6 +20,7 @@ from ..core.progress import ProgressBar, human_rate
 from ..core.threads import ThreadChoice, thread_counts
 from .checkpoint import trained
 from .data import batch_rows
+from .heads.states import RouterLoss
 from .heldout import finish, look, name_bad_rows
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
@@ -29,7 +30,6 @@ from .optim import learning_rate
 from .resume import Resumable, is_finished, keep, resume, start_facts, write_record
 from .trackers import Trackers
 from .trainer import Trainer
-from .ttt import rows_by_step
 
 _WORTH_MEASURING = 200  # steps of a run; measuring takes the time of four to ten
 
@@ -44,7 +44,7 @@ class Window:
         self._norm = torch.zeros((), device=device)
         self._steps = 0
 
-    def add(self, figures: Sequence[StepFigures], heads: Mapping[str, RowLoss]) -> None:
+    def add(self, figures: Sequence[StepFigures], heads: Mapping[str, RowLoss | RouterLoss]) -> None:
         self._totals.add(figures)
         for name, loss in heads.items():
             rows = loss.losses.new_tensor(len(loss.losses))
@@ -242,16 +242,18 @@ def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) 
     """Forward and backward passes of a step; the loss, and the real tokens of the whole batch. Collective."""
     strategy, steps = trainer.strategy, trainer.steps_at(step)
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
-    counts = rows_by_step(everyone.loss_mask, everyone.document, steps).to(trainer.device)  # (K,)
+    blocks = trainer.anchors(step, everyone, rows)
+    counts = trainer.rows_by_step(everyone, steps, blocks).to(trainer.device)  # (K,)
     candidates = trainer.candidates(step, everyone.input_ids)
     parts = trainer.division.own(rows)
     total = torch.zeros((), device=trainer.device)
     for index, part in enumerate(parts):
-        batch, last = trainer.capture("train", part), index == len(parts) - 1
-        noise = trainer.noise(batch, step, part)
+        (batch, shard), last = trainer.capture_part("train", part, steps), index == len(parts) - 1
+        noise, anchors = trainer.noise(batch, step, part, shard), trainer.anchors(step, batch, part)
+        inputs = (batch, steps, counts, noise, candidates, anchors, shard)
         with strategy.syncing(last=last):
             with trainer.autocast():
-                loss, figures, heads = strategy.forward(batch, steps, counts, noise, candidates)
+                loss, figures, heads = strategy.forward(*inputs)
             strategy.backward(loss, last=last)
         total += loss.detach()
         window.add(figures, heads)

@@ -18,6 +18,7 @@ from ..core.distributed import local_rank, local_world_size, world_size
 from ..core.threads import user_threads
 from ..models.device import choose_device
 from .config import TrainConfig
+from .heads.router_config import RouterTrainConfig
 
 # glibc's <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -71,7 +72,7 @@ def stop_requested() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def device_of(config: TrainConfig) -> torch.device:
+def device_of(config: TrainConfig | RouterTrainConfig) -> torch.device:
     """This process's device: under a launcher each takes its own GPU."""
     device = choose_device(config.run.device)
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Learning-rate schedule and AdamW, also over bf16 parameters with fp32 master weights and moments.
+"""Learning-rate schedule; AdamW, also over bf16 parameters with fp32 master weights and moments; Muon.
 
 A bf16 number has 8 significant bits: an update below 1/256 of a weight vanishes in it. The update is therefore made to
 an fp32 master copy, and the parameter is the master rounded (Micikevicius et al. 2018).
@@ -7,7 +7,7 @@ an fp32 master copy, and the parameter is the master rounded (Micikevicius et al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,25 +16,44 @@ from torch.optim.adamw import adamw
 
 from .config import OptimConfig
 
+# Parts of names of matrices with a row for each token: they are no maps between states, and AdamW trains them.
+_TOKEN_ROWS = ("embed_tokens", "lm_head", "markov_w1", "markov_w2", "codebook", "vocab.weight")
+
 
 def make_optimizer(
-    parameters: Iterable[nn.Parameter],
+    parameters: Mapping[str, nn.Parameter],
     config: OptimConfig,
     *,
     lower: torch.dtype | None = None,
     fp32_gradients: bool = False,
 ) -> torch.optim.Optimizer:
-    """AdamW, without weight decay on vectors (norms); ``lower`` and ``fp32_gradients``: see :class:`MasterAdamW`."""
-    trained = [p for p in parameters if p.requires_grad]
+    """AdamW, without weight decay on vectors (norms), or Muon for hidden matrices and AdamW for the rest.
+
+    Args:
+        parameters: by name; those that are frozen are left out.
+        lower, fp32_gradients: see :class:`MasterAdamW`.
+    """
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    muon = [p for name, p in trained.items() if config.name == "muon" and is_hidden_matrix(name, p)]
+    taken = {id(p) for p in muon}
+    rest = [p for p in trained.values() if id(p) not in taken]
     groups = [
-        {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in rest if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    if lower is None:
-        one_pass: dict[str, bool] = {"fused": True} if config.fused else {"foreach": True}
-        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **one_pass)
-    return MasterAdamW(groups, config, lower, fp32_gradients=fp32_gradients)
+    if lower is not None:
+        return MasterAdamW(groups, config, lower, fp32_gradients=fp32_gradients)
+    one_pass: dict[str, bool] = {"fused": True} if config.fused else {"foreach": True}
+    adamw = None
+    if groups:
+        adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **one_pass)
+    return MuonAdamW(muon, adamw, config) if muon or adamw is None else adamw
+
+
+def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether Muon may train it: a map between states, not a table with a row for each token, a row or a column."""
+    return parameter.dim() == 2 and min(parameter.shape) > 1 and not any(part in name for part in _TOKEN_ROWS)
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
@@ -48,9 +67,18 @@ def learning_rate(step: int, config: OptimConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Of all parameter groups."""
+    """Of all parameter groups, those of :func:`slow_down` at their fraction."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("lr_fraction", 1.0)
+
+
+def slow_down(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], fraction: float) -> None:
+    """Let some parameters learn at a fraction of the rate, in groups of their own."""
+    slow = {id(p) for p in parameters}
+    for group in list(optimizer.param_groups):
+        some = [p for p in group["params"] if id(p) in slow]
+        group["params"] = [p for p in group["params"] if id(p) not in slow]
+        optimizer.add_param_group({**group, "params": some, "lr_fraction": fraction})
 
 
 class MasterAdamW(torch.optim.Optimizer):
@@ -110,6 +138,33 @@ class MasterAdamW(torch.optim.Optimizer):
             )
             for parameter, state in zip(parameters, states):
                 parameter.copy_(state["master"])
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """torch's Muon (Jordan et al. 2024) for some parameters and its AdamW for the rest, as one optimiser.
+
+    Muon's step is scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so both have the
+    same learning rate and weight decay. ``state[p]`` holds ``momentum_buffer``, or what AdamW keeps.
+    """
+
+    def __init__(
+        self, matrices: list[nn.Parameter], adamw: torch.optim.AdamW | None, config: OptimConfig
+    ) -> None:
+        muon = torch.optim.Muon(
+            matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
+        self._parts = [part for part in (muon, adamw) if part is not None]
+        groups = [group for part in self._parts for group in part.param_groups]
+        super().__init__(groups, {} if adamw is None else adamw.defaults)
+        self.param_groups = groups  # the parts' own, not copies
+        for part in self._parts:
+            part.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update from the parameters' gradients; those without one stay."""
+        for part in self._parts:
+            part.step()
 
 
 @torch.no_grad()

@@ -24,14 +24,17 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..models.checkpoint import FLOATS, checkpoint_files, read_headers
 from ..models.device import choose_device
 from ..models.drafters.io import check_target
+from ..models.drafters.parallel import is_parallel
 from ..models.drafters.registry import new_drafter
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.head_rows import EMBEDDINGS, HEADS
 from ..models.target.load import dtype_of
-from .config import TrainConfig
+from .config import JOINT_TARGET, TrainConfig
 from .data import divide
 from .heads.draft_heads import head_name, make_heads
+from .loss.kinds import KL, Mixture
 from .loss.vocab import naive_bytes
+from .optim import is_hidden_matrix
 from .parallel.deepspeed import deepspeed_config
 from .parallel.strategy import wanted_strategy
 from .resume import HELDOUT_PROMPTS
@@ -58,11 +61,24 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         ids = None if rows is None else torch.empty(rows, dtype=torch.int64)
         drafter: Any = new_drafter(config.drafter.kind, sizes, meta, meta, ids)
         made = make_heads(config.heads, meta, seed=0)
-    division = divide(config.optim, group.rank, group.size)
+    sharing = config.run.sequence_parallel
+    division = divide(config.optim, group.rank, group.size, sharing)
     parameters = _parameters(drafter)
     heads = {name: _parameters(head) for name, head in made.items()}
+    muon = 0
+    if config.optim.name == "muon":
+        trained = [*made.values(), *(() if config.drafter.freeze else (drafter,))]
+        each = (pair for module in trained for pair in module.named_parameters())
+        muon = sum(p.numel() for name, p in each if is_hidden_matrix(name, p))
     target = count_target(config.target)
-    files = ["drafter", "best", "checkpoints", "metrics.jsonl", "report.html", HELDOUT_PROMPTS]
+    files = [
+        "drafter",
+        "best" if config.joint is None else JOINT_TARGET,
+        "checkpoints",
+        "metrics.jsonl",
+        "report.html",
+        HELDOUT_PROMPTS,
+    ]
     files += [f"heads/{head_name(name)}" for name in heads]
     return {
         "config": config.model_dump(mode="json"),
@@ -83,27 +99,40 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "device": str(choose_device(config.run.device)),
         "processes": group.size,
         "strategy": wanted_strategy(config.run.strategy, group),
-        "rows_per_process": {"a step": division.share, "a forward pass": division.micro},
-        **_costs(config, group, target, drafter, heads),
+        "rows_per_process": {
+            "a step": division.share,
+            "a forward pass": division.micro,
+            "tokens of a row": config.data.sequence_length // sharing,
+        },
+        **_costs(config, group, target, drafter, heads, muon),
         "writes": [str(config.output / name) for name in files],
     }
 
 
 def _costs(
-    config: TrainConfig, group: Group, target: tuple[int, int] | None, drafter: Any, heads: dict[str, int]
+    config: TrainConfig,
+    group: Group,
+    target: tuple[int, int] | None,
+    drafter: Any,
+    heads: dict[str, int],
+    muon: int,
 ) -> dict[str, Any]:
-    # Tokens, bytes and operations. ``target`` is of count_target, ``heads`` holds their parameters.
-    parameters, freeze, steps = _parameters(drafter), config.drafter.freeze, config.ttt.steps
+    # Tokens, bytes and operations. ``target`` is of count_target, ``heads`` holds parameters, ``muon`` counts its own.
+    parameters, freeze = _parameters(drafter), config.drafter.freeze
+    steps, passes = _draft_rows(config, drafter)
     frozen = parameters if freeze else 0
-    state = trained_state(parameters - frozen + sum(heads.values()), config.memory.weights)
+    layers = 0 if config.joint is None or target is None else target[0] - target[1]  # that are trained
+    state = trained_state(parameters - frozen + layers + sum(heads.values()), config.memory.weights, muon)
     strategy = wanted_strategy(config.run.strategy, group)
     divided = 3 if strategy == "fsdp" else 0  # as ZeRO's stages count
     if strategy == "deepspeed":
         divided = int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
-    (rows, hidden), own = drafter.head_weight.shape, drafter.config.draft_vocab_size is not None
+    (rows, hidden), own = drafter.head_rows(0).shape, drafter.config.draft_vocab_size is not None
     vocab = drafter.config.vocab_size
     row = config.data.sequence_length
-    drafted = divide(config.optim, group.rank, group.size).micro * row * steps
+    sharing = config.run.sequence_parallel
+    micro = divide(config.optim, group.rank, group.size, sharing).micro
+    drafted = round(micro * (row // sharing) * steps)
     cached = config.capture.elsewhere  # then only embedding and LM head are loaded, and no layer runs
     held = None
     if target is not None:
@@ -114,20 +143,24 @@ def _costs(
         "target": held,  # in one process, on all its devices under capture.device_map
         "trained_state": share_of_state(state, group.size, divided),
         "frozen_drafter": 4 * frozen,
-        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, vocab + rows),
+        "loss_workspace": loss_workspace(
+            config.memory.loss, config.memory.chunk_mb, drafted, vocab + rows, config.ttt.mixture
+        ),
     }
     flop = flop_a_token(
         0 if cached else None if target is None else target[0] - target[1],
-        parameters - (rows * hidden if own else 0),
+        parameters - (rows * hidden * (drafter.max_steps if drafter.heads_differ else 1) if own else 0),
         heads,
         steps=steps,
-        passes=1 if config.drafter.kind == "medusa" else steps,
+        passes=passes,
         hidden=hidden,
         teacher_rows=vocab,
         draft_rows=rows,
         own_head=own,
         freeze=freeze,
     )
+    if layers:
+        flop |= {"joint target": 6 * layers, "total": flop["total"] + 6 * layers}
     tokens = config.optim.batch_size * row
     return {
         "tokens_a_step": tokens,
@@ -137,6 +170,21 @@ def _costs(
         "flop_a_token": flop,
         "flop_at_most": config.optim.steps * tokens * flop["total"],
     }
+
+
+def _draft_rows(config: TrainConfig, drafter: Any) -> tuple[float, float]:
+    """Rows that are drafted, and passes through the drafter's layers, for one token of a packed row.
+
+    Block drafters draft up to ``ttt.anchors`` blocks of a row; their few products over the context are not counted.
+    """
+    steps = config.ttt.steps
+    if not is_parallel(drafter):
+        return steps, 1 if config.drafter.kind == "medusa" else steps
+    share = min(config.ttt.anchors / config.data.sequence_length, 1.0)
+    drafts = drafter.max_steps or 1
+    if drafter.first_everywhere:
+        return 1 + share * (drafts - 1), 1 + share * drafter.block_rows
+    return share * drafts, share * drafter.block_rows
 
 
 def _parameters(module: Any) -> int:
@@ -162,8 +210,8 @@ def flop_a_token(
     drafter: int,
     heads: dict[str, int],
     *,
-    steps: int,
-    passes: int,
+    steps: float,
+    passes: float,
     hidden: int,
     teacher_rows: int,
     draft_rows: int,
@@ -177,21 +225,24 @@ def flop_a_token(
     Args:
         target_layers: P; None if it is not known, 0 if its states come from a cache.
         drafter: D, parameters without its head. heads: parameters of each draft head.
-        steps: K. passes: K, or 1 if every draft step has parameters of its own.
+        steps: K, drafted rows a token. passes: K, or 1 if every draft step has parameters of its own.
         hidden: d. teacher_rows: V. draft_rows: R. own_head: the drafter's head is trained.
     """
     each = 2 if freeze else 6
     head = 2 if freeze else 6 if own_head else 4
     found = {} if target_layers is None else {"target": 2 * target_layers}
-    found["drafter"] = each * drafter * passes
-    found["vocabulary"] = hidden * (head * draft_rows * steps + 2 * teacher_rows)
+    found["drafter"] = round(each * drafter * passes)
+    found["vocabulary"] = round(hidden * (head * draft_rows * steps + 2 * teacher_rows))
     for name, size in heads.items():
-        found[name] = 6 * size * steps
+        found[name] = round(6 * size * steps)
     return found | {"total": sum(found.values())}
 
 
-def trained_state(parameters: int, weights: str) -> dict[str, int]:
-    """Bytes of weights (``fp32``, or ``bf16`` beside fp32 masters), gradients and AdamW's state, and their sum."""
+def trained_state(parameters: int, weights: str, muon: int = 0) -> dict[str, int]:
+    """Bytes of weights (``fp32``, or ``bf16`` beside fp32 masters), gradients and optimiser state, and their sum.
+
+    AdamW has two moments of a parameter; ``muon`` parameters have one.
+    """
     low = weights == "bf16"
     sizes = {
         "weights": 2 if low else 4,
@@ -199,8 +250,9 @@ def trained_state(parameters: int, weights: str) -> dict[str, int]:
         "moments": 8,
         "masters": 4 if low else 0,
     }
-    sizes["total"] = sum(sizes.values())
-    return {name: size * parameters for name, size in sizes.items()}
+    state = {name: size * parameters for name, size in sizes.items()}
+    state["moments"] -= 4 * muon
+    return state | {"total": sum(state.values())}
 
 
 def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
@@ -211,9 +263,9 @@ def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
     )
 
 
-def loss_workspace(impl: str, chunk_mb: int, rows: int, columns: int) -> int:
+def loss_workspace(impl: str, chunk_mb: int, rows: int, columns: int, loss: Mixture = KL) -> int:
     """Bytes that the vocabulary loss works in, for M drafted rows over the rows of both heads."""
-    chunk, naive = chunk_mb << 20, naive_bytes(rows, columns)
+    chunk, naive = chunk_mb << 20, naive_bytes(rows, columns, loss)
     return {"naive": naive, "fused": chunk}.get(impl, min(chunk, naive))
 
 

@@ -15,6 +15,7 @@ from ..models.drafters.io import KIND
 from ..models.heads.io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
 from .checkpoint import trained
+from .config import JOINT_TARGET
 from .data import write_heldout_prompts
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
@@ -39,7 +40,7 @@ def keep(trainer: Resumable, step: int) -> None:
     strategy, group = trainer.strategy, trainer.group
     weights, optimizer = strategy.weights(), strategy.optimizer_state()
     if group.rank == 0:
-        facts = {**trainer.facts, "processes": group.size, "strategy": strategy.name}
+        facts = {**trainer.facts, **_division(trainer)}
         state = checkpoints.RunState(weights, optimizer, facts)
         folder = trainer.config.output / "checkpoints"
         checkpoints.save_checkpoint(folder, step, state, trainer.identity, trainer.config.run.keep)
@@ -68,14 +69,28 @@ def resume(trainer: Resumable) -> int:
     if group.rank == 0:
         checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
-        now = (group.size, trainer.strategy.name)
-        before = tuple(state.facts.get(name, one) for name, one in zip(("processes", "strategy"), now))
+        now = _division(trainer)
+        known = {name: state.facts[name] for name in now if name in state.facts}
+        before = {**now, "sequence_parallel": 1, **known}
         if before != now:
+            then, here = (
+                f"{one['strategy']}" + (f", {n} to a row" if (n := one["sequence_parallel"]) > 1 else "")
+                for one in (before, now)
+            )
             say(
-                f"It ran as {before[0]} process(es), {before[1]}, and goes on as {group.size}, "
-                f"{trainer.strategy.name}: the batches are the same, the last bits need not be."
+                f"It ran as {before['processes']} process(es), {then}, and goes on as {group.size}, "
+                f"{here}: the batches are the same, the last bits need not be."
             )
     return step
+
+
+def _division(trainer: Resumable) -> dict[str, Any]:
+    """How the work is shared, which decides the last bits."""
+    return {
+        "processes": trainer.group.size,
+        "strategy": trainer.strategy.name,
+        "sequence_parallel": getattr(trainer.config.run, "sequence_parallel", 1),
+    }
 
 
 def is_finished(trainer: Trainer) -> bool:
@@ -87,6 +102,8 @@ def is_finished(trainer: Trainer) -> bool:
             open_artifact(config.output / FOLDER / head_name(key), HEAD_KIND)
             for key in configured(config.heads)
         ]
+        if config.joint is not None:
+            open_artifact(config.output / JOINT_TARGET, "target")
     except ArtifactError:
         return False
     of_run = drafter.meta.get("steps") == config.optim.steps and drafter.meta.get("run") == trainer.run_digest
@@ -103,12 +120,14 @@ def write_record(trainer: Trainer) -> None:
 
 def start_facts(trainer: Trainer) -> dict[str, Any]:
     """What the report says of machine and data."""
+    sharing = trainer.config.run.sequence_parallel
     return {
         "device": str(trainer.device),
         "precision": "bf16 passes" if uses_bf16(trainer.config, trainer.device) else "fp32",
         "processes": trainer.group.size,
         **({"threads": torch.get_num_threads()} if trainer.device.type == "cpu" else {}),
         "strategy": trainer.strategy.name,
+        **({"processes of a row": sharing} if sharing > 1 else {}),
         "training rows": f"{len(trainer.data.train):,}",
         "trained parameters": f"{sum(p.numel() for p in trained(trainer.step_module).values()):,}",
     }

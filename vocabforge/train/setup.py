@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,28 +13,32 @@ import torch
 from ..capture.build import build_capture, load_capture_target
 from ..capture.cache import CachedCapture
 from ..capture.online import CapturedBatch, to_tensors
-from ..core.console import say
+from ..core.artifact import open_artifact
 from ..core.distributed import Group
-from ..core.errors import MismatchError, UsageError, VocabForgeError
+from ..core.errors import MismatchError, UsageError
 from ..core.files import check_run_folder
 from ..core.hub import model_name
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
+from ..models.drafters.eagle3 import FORMS
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target, load_trainable, native_sizes
-from ..models.drafters.registry import check_wishes, drafter_sizes, new_drafter
+from ..models.drafters.registry import check_wishes, drafter_class, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
 from ..models.target.fingerprint import target_fingerprint
-from ..models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
+from ..models.target.hf import HFTarget, check_row_length, check_tokenizer_fits, read_target_config
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
+from ..vocab.clusters.clusters import load_clusters
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .config import DrafterConfig, TrainConfig
-from .data import TrainData, divide, open_data, prepare, with_prepared
-from .heads.draft_heads import KINDS, configured, make_heads
+from .data import TrainData, divide, prepare_together, with_prepared
+from .heads.draft_heads import KINDS, check_clusters, check_routable, configured, make_heads
+from .joint import JointTarget
 from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
+from .parallel.sequence import check_sequence_parallel
 from .parallel.strategy import wanted_strategy
 from .step import StepSettings, TrainStep
 from .trackers import check_trackers
@@ -43,6 +46,17 @@ from .trainer import Live, Trainer
 
 # (feature weight, token weight, feature noise): EAGLE-1 learns to predict hidden states, and little from tokens.
 _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}
+
+# Settings that came after the first runs, with their defaults, at which they are no part of a run's identity; sizes.
+_LATER_KEYS: Mapping[str, object] = {"ttt.loss": "kl", "ttt.weighting": "decay"}
+_LATER: Mapping[str, object] = {
+    "num_layers": 1,
+    **dict.fromkeys(FORMS, False),
+    "medusa_layers": 1,
+    "medusa_own_heads": False,
+}
+_BLOCKS = ("block_size", "mask_token_id", "markov_rank")  # sizes of block drafters
+_BLOCK_KEYS = ("anchors", "confidence_weight")  # likewise, of their training
 
 
 @dataclass(frozen=True)
@@ -63,8 +77,12 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         VocabForgeError: an input cannot be read, is of another target or tokenizer, or contradicts the configuration.
     """
     config = config.model_copy(update={"data": with_prepared(config.data)})
-    divide(config.optim, group.rank, group.size)
-    wanted_strategy(config.run.strategy, group)
+    divide(config.optim, group.rank, group.size, config.run.sequence_parallel)
+    strategy = wanted_strategy(config.run.strategy, group)
+    if config.joint is not None and strategy != "single":
+        raise UsageError(
+            "joint trains a target in one process", got=f"strategy {strategy}", remedy="start one"
+        )
     check_trackers(config.run.trackers)
     check_run_folder(config.output)
     target = read_target_config(config.target)
@@ -73,7 +91,10 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     if config.drafter.vocab is not None:
         subset = load_subset(config.drafter.vocab)
         subset.check_tokenizer(tokenizer, source=config.drafter.vocab)
+    if config.heads.router is not None:
+        check_routable(drafter_class(config.drafter.kind), source=f"drafter.kind {config.drafter.kind}")
     sizes = sizes_of(config.drafter, target, subset)
+    check_sequence_parallel(config, sizes, strategy)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     return Basis(config, target, tokenizer, subset, sizes)
 
@@ -95,13 +116,18 @@ def step_settings(config: TrainConfig) -> StepSettings:
         )
     return StepSettings(
         decay=ttt.decay,
+        weighting=ttt.weighting,
+        token_loss=ttt.mixture,
         token_weight=token if ttt.token_weight is None else ttt.token_weight,
         feature_weight=feature if ttt.feature_weight is None else ttt.feature_weight,
         feature_noise=noise if ttt.feature_noise is None else ttt.feature_noise,
         head_weights=heads,
+        router_top_n=10 if config.heads.router is None else config.heads.router.top_n,
+        router_detach=config.heads.router is None or config.heads.router.detach,
         freeze=config.drafter.freeze,
         attention=config.memory.attention,
         checkpointing=config.memory.checkpointing,
+        confidence_weight=ttt.confidence_weight,
         loss=LossOptions(config.memory.loss, config.memory.chunk_mb),
     )
 
@@ -124,6 +150,23 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         flat["drafter.fc_bias"] = False
     else:  # in earlier versions every EAGLE-1 drafter had the bias; ``drafter.init sizes`` has that of init
         del flat["drafter.fc_bias"]
+    parallel = getattr(drafter_class(drafter.kind), "parallel", False)
+    for key, default in _LATER.items():
+        if flat[f"drafter.{key}"] in ((None,) if parallel else (None, default)):
+            del flat[f"drafter.{key}"]
+    if not parallel:
+        for key in (*(f"drafter.{name}" for name in _BLOCKS), *(f"ttt.{name}" for name in _BLOCK_KEYS)):
+            del flat[key]
+    for key, default in _LATER_KEYS.items():
+        if flat[key] == default:
+            del flat[key]
+    if config.heads.router is None:
+        del flat["heads.router"]
+    else:
+        clusters = open_artifact(config.heads.router.clusters, verify=False)
+        flat["heads.router"] = {**flat["heads.router"], "clusters": clusters.content_hash}
+    if config.joint is not None:
+        flat["joint"] = body["joint"]
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint
@@ -164,6 +207,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
         "rope": RopeSettings(config.rope_theta or 10_000.0) if config.rope == "plain" else None,
         "medusa_heads": config.medusa_heads,
         "fc_bias": config.fc_bias,
+        **{key: getattr(config, key) for key in (*_LATER, *_BLOCKS)},
     }
     if config.init is None:
         return drafter_sizes(config.kind, target, **wishes)
@@ -181,6 +225,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
 
 
 CALIBRATION_ROWS = 4
+_CALIBRATION_TOKENS = 65_536  # long rows go in smaller numbers: their states are held whole, in every process
 # Makes the live decoder from target and prompts; handed in by the command, None decodes nothing.
 MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], Live | None]
 
@@ -201,7 +246,7 @@ def build_trainer(
         set_threads(config)
     torch.manual_seed(config.run.seed)
     read_headers(checkpoint_files(config.target))  # before the data: a damaged target is known at once
-    data = _data(config, tokenizer, group)
+    data = prepare_together(config.data, config.output, tokenizer, group)
     fingerprint = target_fingerprint(config.target)
     target = load_capture_target(
         config.target, config.capture, aux_layers=basis.sizes.aux_layers or None, device=device
@@ -224,8 +269,11 @@ def build_trainer(
     else:
         drafter = _loaded_drafter(basis, target, fingerprint)
     # Low-rank heads start from the drafter's head if it has a full one of its own.
-    own = len(drafter.head_weight) == target.vocab_size
+    own = len(drafter.target_ids) == target.vocab_size and not drafter.heads_differ
     factored = (drafter.head_weight if own else target.head_weight).detach()
+    if config.heads.router is not None:
+        path = config.heads.router.clusters
+        check_clusters(load_clusters(path), path, tokenizer, config.target)
     heads = make_heads(config.heads, factored, seed=config.run.seed)
     kept = captured.key.dtype if isinstance(captured, CachedCapture) else dtype_name(target.dtype)
     identity = {
@@ -240,38 +288,15 @@ def build_trainer(
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }
-    step = TrainStep(drafter, heads, target.head_weight, step_settings(config), target.transform)
+    settings, joint = step_settings(config), None
+    if config.joint is not None:
+        trained = HFTarget.load(config.target, dtype=torch.float32, device=device)
+        joint = JointTarget(trained, ((config.joint.loss, 1.0),), settings.loss)
+    step = TrainStep(drafter, heads, target.head_weight, settings, target.transform, joint)
     live = None
-    if make_live is not None and config.run.live.prompts and group.rank == 0:
+    if make_live is not None and config.run.live.prompts and group.rank == 0 and joint is None:
         live = make_live(target, data.prepared.prompts, config, tokenizer)
     return Trainer(config, target, step, data, captured, device, group, identity, meta, live)
-
-
-def _data(config: TrainConfig, tokenizer: TextTokenizer, group: Group) -> TrainData:
-    cache = config.output / "data"
-    if group.rank == 0:
-        try:
-            data = prepare(config.data, tokenizer, cache=cache)
-        except VocabForgeError:
-            for folder in (cache, config.output):  # leave no empty folder behind
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-            raise
-        say(_described(data))
-    made = group.gather(data.prepared.artifact.path if group.rank == 0 else None)[0]
-    return data if group.rank == 0 else open_data(made, tokenizer)
-
-
-def _described(data: TrainData) -> str:
-    figures = data.figures["train"]
-    line = (
-        f"{len(data.train):,} packed rows of {data.train.length:,} tokens ({data.train.fill:.0%} full, "
-        f"{figures['counted'] / max(figures['tokens'], 1):.0%} of the tokens learnt from), "
-        f"{len(data.heldout):,} rows held out"
-    )
-    if long := figures["overlong"]["sequences"]:
-        line += f"; {long:,} documents longer than a row, {figures['overlong']['lost_tokens']:,} tokens lost"
-    return line
 
 
 def _fresh_drafter(
@@ -282,7 +307,8 @@ def _fresh_drafter(
     drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids, target.transform).to(
         device
     )
-    some = list(range(min(len(data.train), CALIBRATION_ROWS)))
+    most = max(1, _CALIBRATION_TOKENS // data.train.length)
+    some = list(range(min(len(data.train), CALIBRATION_ROWS, most)))
     batch = captured(to_tensors(data.train, some, device), [("train", row) for row in some])
     start_from_target(drafter, batch)
     return drafter

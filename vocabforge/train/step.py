@@ -7,20 +7,29 @@ gradient, however the batch is divided.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..capture.online import CapturedBatch
 from ..models.drafters.interface import Drafter
+from ..models.drafters.parallel import is_parallel
+from ..models.heads.router import cluster_rows
 from ..models.target.logits import IDENTITY, LogitTransform
+from .heads.draft_heads import ROUTER
+from .heads.states import RouterLoss, best_tokens, labels_of, router_losses, states_fed
+from .joint import JointTarget
 from .loss.candidates import Candidates, rows_among
 from .loss.fused import LossInputs
-from .loss.rows import StepFigures, TakenRows, feature_loss, split_figures, take_rows
-from .loss.vocab import LossOptions, RowLoss, vocab_loss
-from .ttt import unroll
+from .loss.kinds import KL, Mixture
+from .loss.pace import label_chance, pace_weights
+from .loss.rows import StepFigures, TakenRows, confidence_loss, feature_loss, split_figures, take_rows
+from .loss.vocab import LossOptions, RowLoss, joined, vocab_loss
+from .parallel.sequence import TokenShard
+from .ttt import TTTStep, unroll
 
 
 @dataclass(frozen=True)
@@ -29,18 +38,28 @@ class StepSettings:
 
     Attributes:
         decay: w_k = decay^k.
-        token_weight: of the soft cross-entropy.
+        weighting: ``d-pace`` replaces w_k in the drafter's vocabulary loss (:mod:`.loss.pace`).
+        token_loss: kinds of the drafter's vocabulary loss and their weights; draft heads have ``kl``.
+        token_weight: of the vocabulary loss.
         feature_weight: of the SmoothL1 distance to the target's hidden states (EAGLE-1 and HASS).
         feature_noise: half width of the noise on what the drafter reads, for rows of 512 tokens.
         head_weights: lambda of every draft head that is trained, by name.
+        confidence_weight: of the cross-entropy of a confidence head with the chance of acceptance (DSpark).
+        router_top_n: tokens behind a router's labels.
+        router_detach: its gradients stop at the states that it reads.
         freeze: the drafter is not trained, only the heads are.
     """
 
     decay: float
+    weighting: Literal["decay", "d-pace"] = "decay"
+    token_loss: Mixture = KL
     token_weight: float = 1.0
     feature_weight: float = 0.0
     feature_noise: float = 0.0
     head_weights: tuple[tuple[str, float], ...] = ()
+    confidence_weight: float = 1.0
+    router_top_n: int = 10
+    router_detach: bool = True
     freeze: bool = False
     attention: str = "auto"
     checkpointing: bool = False
@@ -52,9 +71,10 @@ class TrainStep(nn.Module):
 
     Args:
         drafter: trained, or frozen with ``settings.freeze``.
-        heads: low-rank scorers trained on the drafter's states, by name.
+        heads: low-rank scorers and a router trained on the drafter's states, by name.
         target_head: (V, H), frozen; not registered, so that no wrapper moves, casts or sends it.
         transform: of the target's logits.
+        joint: a target that is trained with the drafter, which then reads its states.
     """
 
     def __init__(
@@ -64,14 +84,19 @@ class TrainStep(nn.Module):
         target_head: Tensor,
         settings: StepSettings,
         transform: LogitTransform = IDENTITY,
+        joint: JointTarget | None = None,
     ) -> None:
         super().__init__()
         self.drafter: Any = drafter
         self.heads: Any = heads
+        self.joint: Any = joint
         self.settings = settings
         self.drafter.requires_grad_(not settings.freeze)
         self._target_head = (target_head,)
         self._transform = transform
+        if ROUTER in heads:  # cluster of each head row, not registered either
+            router: Any = heads[ROUTER]
+            self._cluster = (cluster_rows(router.assignment, drafter.target_ids),)
 
     def forward(
         self,
@@ -80,20 +105,26 @@ class TrainStep(nn.Module):
         rows: Tensor,
         noise: Tensor | None = None,
         candidates: Candidates | None = None,
-    ) -> tuple[Tensor, tuple[StepFigures, ...], dict[str, RowLoss]]:
+        anchors: Tensor | None = None,
+        shard: TokenShard | None = None,
+    ) -> tuple[Tensor, tuple[StepFigures, ...], dict[str, RowLoss | RouterLoss]]:
         """Loss and figures of one micro-batch.
 
         Args:
             batch: captured rows (B, T).
             steps: K.
-            rows: (K,) fp32 counted rows of the whole batch, by draft step.
+            rows: (K,) fp32 counted rows of the whole batch, by draft step; last, with ``joint``, those of the target.
             noise: (B, T, .) added to what the drafter reads.
             candidates: tokens that the vocabulary losses are estimated on; None: all V.
+            anchors: (B, A) of a parallel drafter's blocks.
+            shard: what of longer rows the batch is; None: whole rows.
 
         Returns:
             the loss, the figures of each draft step, and the row losses of each head (none in evaluation mode).
         """
-        settings, drafter = self.settings, self.drafter
+        settings, drafter, original = self.settings, self.drafter, batch
+        if self.joint is not None:
+            batch = self.joint.states(original)
         unrolled = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and not settings.freeze):
             unrolled = list(
@@ -104,28 +135,116 @@ class TrainStep(nn.Module):
                     noise=noise,
                     attention=settings.attention,
                     checkpointing=settings.checkpointing,
+                    anchors=anchors,
+                    shard=shard,
                 )
             )
-            taken = take_rows(unrolled, batch.hidden, batch.facts)
+            taken = take_rows(unrolled, batch)
             h = drafter.read(taken.g)  # (M, H)
         per_row = settings.decay ** taken.step.float() / rows.clamp(min=1)[taken.step]  # (M,)
-        reduced = drafter.head_weight.shape[0] != self._target_head[0].shape[0]
-        ids = drafter.target_ids if reduced else None
-        own = self._vocab_loss(h, drafter.head_weight, ids, taken, per_row, candidates, drafter.transform)
+        own = self._own_loss(h, taken, rows, per_row, candidates)
         if not self.training:
-            return settings.token_weight * own.total, split_figures(own, taken, unrolled), {}
-        scored = {
-            name: self._vocab_loss(head.project(h), head.head_weight, None, taken, per_row, candidates)
+            return (
+                settings.token_weight * own.total,
+                split_figures(own, taken, unrolled, batch.input_ids.shape[1]),
+                {},
+            )
+        row = h[:, : drafter.config.hidden_size]  # draft heads read DSpark's without the token before
+        scored: dict[str, RowLoss | RouterLoss] = {
+            name: vocab_loss(
+                self._inputs(head.project(row), head.head_weight, None, taken, per_row, candidates),
+                settings.loss,
+            )
             for name, head in self.heads.items()
+            if name != ROUTER
         }
+        if ROUTER in self.heads:
+            scored[ROUTER] = self._router_loss(batch, noise, unrolled, row, per_row)
         terms = [weight * scored[name].total for name, weight in settings.head_weights]
+        if self.joint is not None:
+            scored["target"] = self.joint.loss(batch, original, rows[-1].clamp(min=1))
+            terms.append(scored["target"].total)
         if not settings.freeze:
             terms.append(settings.token_weight * own.total)
         if settings.feature_weight and not settings.freeze:
             terms.append(settings.feature_weight * feature_loss(taken, per_row))
-        return torch.stack(terms).sum(), split_figures(own, taken, unrolled), scored
+        confidence = None if settings.freeze else drafter.confidence(h)
+        if settings.confidence_weight and confidence is not None:
+            terms.append(settings.confidence_weight * confidence_loss(confidence, own, per_row))
+        return torch.stack(terms).sum(), split_figures(own, taken, unrolled, batch.input_ids.shape[1]), scored
 
-    def _vocab_loss(
+    def _own_loss(
+        self, h: Tensor, taken: TakenRows, rows: Tensor, per_row: Tensor, candidates: Candidates | None
+    ) -> RowLoss:
+        """Of the drafter itself; ``rows`` as of :meth:`forward`."""
+        settings = self.settings
+        parts = self._own_inputs(h, taken, per_row, candidates)
+        if settings.weighting == "d-pace":
+            chance = torch.cat([label_chance(part, settings.loss.chunk_mb << 20) for part in parts])
+            weight = pace_weights(chance, taken.step, taken.place) / rows.clamp(min=1)[taken.step]
+            sizes = [len(part.draft) for part in parts]
+            parts = [replace(part, weight=own) for part, own in zip(parts, weight.split(sizes))]
+        losses = [vocab_loss(part, settings.loss) for part in parts]
+        return losses[0] if len(losses) == 1 else joined(losses)
+
+    def _own_inputs(
+        self, h: Tensor, taken: TakenRows, per_row: Tensor, candidates: Candidates | None
+    ) -> list[LossInputs]:
+        """Through the drafter's LM head, or a part for that of each step."""
+        drafter, sizes = self.drafter, list(taken.sizes)
+        reduced = len(drafter.target_ids) != len(self._target_head[0])
+        ids, bias = drafter.target_ids if reduced else None, drafter.bias_weight
+        if bias is not None and candidates is not None:
+            bias = rows_among(candidates, bias, ids)[0]
+        own: dict[str, Any] = {
+            "draft_transform": drafter.transform,
+            "loss": self.settings.token_loss,
+            "bias_head": bias,
+        }
+        if not drafter.heads_differ:
+            inputs = self._inputs(h, drafter.head_weight, ids, taken, per_row, candidates)
+            return [replace(inputs, label=taken.label, **own)]
+        split = (each.split(sizes) for each in (h, taken.teacher_row, taken.label, per_row))
+        return [
+            replace(
+                self._inputs(
+                    part,
+                    drafter.head_rows(step),
+                    ids,
+                    replace(taken, teacher_row=teachers),
+                    weight,
+                    candidates,
+                ),
+                label=label,
+                **own,
+            )
+            for step, (part, teachers, label, weight) in enumerate(zip(*split))
+        ]
+
+    def _router_loss(
+        self,
+        batch: CapturedBatch,
+        noise: Tensor | None,
+        unrolled: list[TTTStep],
+        h: Tensor,
+        per_row: Tensor,
+    ) -> RouterLoss:
+        settings, drafter, router, cluster = self.settings, self.drafter, self.heads[ROUTER], self._cluster[0]
+        with torch.set_grad_enabled(not (settings.router_detach or settings.freeze)):
+            read = batch.states(drafter.reads)
+            if not is_parallel(drafter):
+                read = read[:, : unrolled[0].g.shape[1]]  # of a shard its own tokens
+            first = drafter.fuse(read if noise is None else read + noise.to(read))
+            fed = [state for _, state in states_fed(drafter, batch, first, unrolled)]
+        tokens = torch.cat([state.tokens for state in fed])
+        scores = router(F.embedding(tokens, drafter.embedding), torch.cat([state.previous for state in fed]))
+        best = best_tokens(h, drafter.head_weight, len(cluster), settings.router_top_n)
+        labels = labels_of(best, cluster, router.clusters)  # (M, clusters)
+        losses = router_losses(scores, labels)
+        correct = labels.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
+        return RouterLoss((per_row * losses).sum(), losses.detach(), correct)
+
+    def _inputs(
         self,
         h: Tensor,
         head: Tensor,
@@ -133,13 +252,12 @@ class TrainStep(nn.Module):
         taken: TakenRows,
         per_row: Tensor,
         candidates: Candidates | None,
-        transform: LogitTransform = IDENTITY,
-    ) -> RowLoss:
+    ) -> LossInputs:
         target, offset = self._target_head[0], None
         if candidates is not None:
             head, ids = rows_among(candidates, head, ids)
             target, offset = target.index_select(0, candidates.ids), candidates.offset
-        inputs = LossInputs(
+        return LossInputs(
             h,
             head,
             taken.teacher,
@@ -150,6 +268,4 @@ class TrainStep(nn.Module):
             offset,
             taken.facts if candidates is None else None,
             self._transform,
-            transform,
         )
-        return vocab_loss(inputs, self.settings.loss)

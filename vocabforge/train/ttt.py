@@ -3,11 +3,14 @@
 EAGLE-3 (Li et al. 2025). Row t, step k feeds x_{t+1+k} (teacher forced) with the hidden state of the same
 row's step k - 1, and predicts x_{t+2+k}; the teacher is the target's distribution at position t+1+k. The row
 counts iff the token fed and the token predicted are both the assistant's and of row t's document.
+
+A parallel drafter makes all drafts of a block in one pass (``models/ttt/blocks.py``). Step k is draft k of the blocks
+at some anchors t, with the same teacher. It is fed nothing behind x_{t+1}, so it counts iff x_{t+1} .. x_{t+2+k} are
+all the assistant's and of row t's document.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,8 +20,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..capture.online import CapturedBatch
+from ..core.errors import ConfigError
 from ..models.drafters.interface import Drafter
+from ..models.drafters.parallel import ParallelDrafter, is_parallel
 from ..models.ttt.attention import TTTState
+from ..models.ttt.blocks import every_anchor
+from .parallel.sequence import TokenShard
 
 
 @dataclass(frozen=True)
@@ -27,13 +34,31 @@ class TTTStep:
 
     Attributes:
         index: k, from 0.
-        g: (B, T, H) drafter output before the final norm.
-        counted: bool (B, T) rows that enter loss and metrics.
+        g: (B, N, H) drafter output before the final norm.
+        counted: bool (B, N) rows that enter loss and metrics.
+        anchor: int64 (B, N) row t of each, -1 for none; None: N = T, all rows in order.
     """
 
     index: int
     g: Tensor
     counted: Tensor
+    anchor: Tensor | None = None
+
+    def over(self, values: Tensor, length: int) -> Tensor:
+        """Values of the counted rows (M,) at their rows t: (B, T), 0 elsewhere."""
+        made = values.new_zeros(len(self.counted), length)
+        if self.anchor is None:
+            made[self.counted] = values
+        else:
+            made[self.counted.nonzero()[:, 0], self.anchor[self.counted]] = values
+        return made
+
+    def places(self, length: int) -> Tensor:
+        """(M,) flat places t + B * T of the counted rows."""
+        if self.anchor is None:
+            return self.counted.flatten().nonzero()[:, 0]
+        row = torch.arange(len(self.anchor), device=self.anchor.device)[:, None] * length
+        return (row + self.anchor)[self.counted]
 
 
 def shift_left(values: Tensor, offset: int) -> Tensor:
@@ -51,6 +76,14 @@ def counted_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
     return shift_left(loss_mask, step + 1) & shift_left(loss_mask, step + 2) & same
 
 
+def unbroken_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
+    """bool (B, T): l_{t+1} to l_{t+2+k} hold, and all these tokens are of row t's document."""
+    counted = counted_rows(loss_mask, document, 0)
+    for k in range(1, step + 1):
+        counted = counted & counted_rows(loss_mask, document, k)
+    return counted
+
+
 def unroll(
     drafter: Drafter,
     batch: CapturedBatch,
@@ -59,35 +92,96 @@ def unroll(
     noise: Tensor | None = None,
     attention: str = "auto",
     checkpointing: bool = False,
+    anchors: Tensor | None = None,
+    shard: TokenShard | None = None,
 ) -> Iterator[TTTStep]:
     """Yield the K steps in order; gradients flow through all of them.
 
     Args:
         noise: (B, T, .) added to what the drafter reads.
+        anchors: int64 (B, A) of a parallel drafter's blocks, -1 for none; None: a block at every position.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         checkpointing: keep each step's inputs only and compute it again in the backward pass.
+        shard: what of longer rows the batch is; None: whole rows. Rows t are its own tokens, in every step.
     """
-    read = batch.states(drafter.reads)
+    own = batch.input_ids.shape[1] if shard is None else shard.own
+    read = batch.states(drafter.reads)[:, :own]
     g = drafter.fuse(read if noise is None else read + noise.to(read))
-    state = TTTState(batch.document, attention)
-    longest = batch.input_ids.shape[1] + steps
+    if is_parallel(drafter):
+        yield from _blocks(drafter, batch, g, steps, anchors, attention, checkpointing)
+        return
+    state, anchor = TTTState(batch.document, attention), None
+    if shard is not None:
+        state = TTTState(shard.document, attention, exchange=shard.exchange)
+        anchor = torch.arange(own, device=g.device).expand(g.shape[:2])
+    longest = state.document.shape[1] + steps
     drafter.ensure_positions(min(longest, drafter.config.max_position_embeddings))
     for k in range(steps):
-        position = batch.position + k
+        position = batch.position[:, :own] + k
         if drafter.positions is not None:
             # Rows that run past the table's end are never counted when the rows themselves fit it.
             position = position.clamp(max=drafter.positions - 1)
-        ids = shift_left(batch.input_ids, k + 1)
+        ids = shift_left(batch.input_ids, k + 1)[:, :own]
         if checkpointing:
             g = checkpointed_step(drafter, ids, g, position, state)
         else:
             g = drafter.ttt_step(ids, g, position, state)
-        yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k))
+        yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k)[:, :own], anchor)
 
 
-def rows_by_step(loss_mask: Tensor, document: Tensor, steps: int) -> Tensor:
-    """Counted rows of packed rows (B, T) by draft step: (K,) fp32."""
-    counts = [counted_rows(loss_mask, document, k).sum() for k in range(steps)]
+def _blocks(
+    drafter: ParallelDrafter,
+    batch: CapturedBatch,
+    context: Tensor,
+    steps: int,
+    anchors: Tensor | None,
+    attention: str,
+    checkpointing: bool,
+) -> Iterator[TTTStep]:
+    if drafter.max_steps is not None and steps > drafter.max_steps:
+        raise ConfigError(
+            f"a {drafter.label} drafter's block has no such draft",
+            got=f"ttt.steps of {steps}",
+            expected=f"at most {drafter.max_steps}",
+            remedy="lower ttt.steps, or raise drafter.block_size",
+        )
+    places = every_anchor(batch.input_ids) if anchors is None else anchors
+    longest = batch.input_ids.shape[1] + drafter.block_rows + 1
+    drafter.ensure_positions(min(longest, drafter.config.max_position_embeddings))
+    rest = batch.input_ids, batch.position, batch.document, places, attention
+    if checkpointing and torch.is_grad_enabled():
+        drafts = checkpoint(drafter.draft_blocks, context, *rest, use_reentrant=False)
+    else:
+        drafts = drafter.draft_blocks(context, *rest)
+    unbroken = torch.ones_like(batch.loss_mask)
+    for k in range(steps):
+        unbroken = unbroken & counted_rows(batch.loss_mask, batch.document, k)
+        if anchors is None or (k == 0 and drafter.first_everywhere):
+            yield TTTStep(k, drafts[k], unbroken)
+        else:
+            yield TTTStep(k, drafts[k], chosen(unbroken, anchors), anchors)
+
+
+def chosen(rows: Tensor, anchor: Tensor) -> Tensor:
+    """Of bool (B, T), the values at anchors (B, N), False for -1."""
+    return rows.gather(1, anchor.clamp(min=0)) & (anchor >= 0)
+
+
+def rows_by_step(
+    loss_mask: Tensor,
+    document: Tensor,
+    steps: int,
+    anchors: Tensor | None = None,
+    *,
+    first_everywhere: bool = False,
+) -> Tensor:
+    """Counted rows of packed rows (B, T) by draft step: (K,) fp32; with anchors those of a parallel drafter."""
+    counts = []
+    for k in range(steps):
+        if anchors is None or (k == 0 and first_everywhere):
+            counts.append(counted_rows(loss_mask, document, k).sum())
+        else:
+            counts.append(chosen(unbroken_rows(loss_mask, document, k), anchors).sum())
     return torch.stack(counts).float()
 
 
@@ -98,17 +192,13 @@ def checkpointed_step(drafter: Drafter, ids: Tensor, g: Tensor, position: Tensor
     """
     if not torch.is_grad_enabled():
         return drafter.ttt_step(ids, g, position, state)
-    before = _copy(state)
+    before = state.copy()
 
     def run(fed: Tensor) -> tuple[Tensor, TTTState]:
-        after = _copy(before)
+        after = before.copy()
         return drafter.ttt_step(ids, fed, position, after), after
 
     out, after = checkpoint(run, g, use_reentrant=False)
     for name, value in vars(after).items():
         setattr(state, name, value)
     return out
-
-
-def _copy(state: TTTState) -> TTTState:
-    return dataclasses.replace(state, k=list(state.k), v=list(state.v))

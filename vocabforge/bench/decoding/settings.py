@@ -1,4 +1,4 @@
-"""Settings of ``vocabforge bench decoding``, and its prompts."""
+"""Settings of ``vocabforge bench decoding`` and ``load``, and their prompts."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _REMOVED = {
 }
 
 
-class DecodingBenchConfig(DecodingRecipe):
-    """Settings of ``vocabforge bench decoding``, given as ``key=value``: a decoding recipe, and how it is timed.
+class PromptedRecipe(DecodingRecipe):
+    """A decoding recipe, and the prompts that its methods continue.
 
     Attributes:
         methods: as in a recipe, ``methods.NAME.drafter=DIR``; without a tree they draft the one that suits the device
@@ -49,11 +49,7 @@ class DecodingBenchConfig(DecodingRecipe):
         prompts: question file in Spec-Bench format, or a benchmark's name; None takes short story openings.
         questions: how many of them.
         max_new_tokens: of every run; nothing ends one earlier.
-        threads: VocabForge's; a compilation holds for one number of threads.
-        their_threads: transformers gets the fastest of these.
-        compile: VocabForge's passes.
-        temperature: above 0 VocabForge alone is measured; every round draws the same tokens.
-        tune_prompts: prompts on which transformers' settings are tried.
+        threads: VocabForge's.
     """
 
     methods: dict[str, MethodSpec] = Field(
@@ -63,6 +59,18 @@ class DecodingBenchConfig(DecodingRecipe):
     questions: Positive = 8
     max_new_tokens: Positive = 128
     threads: Positive = 1
+
+
+class DecodingBenchConfig(PromptedRecipe):
+    """Settings of ``vocabforge bench decoding``, given as ``key=value``: a decoding recipe, and how it is timed.
+
+    Attributes:
+        their_threads: transformers gets the fastest of these; VocabForge's passes are compiled for ``threads``.
+        compile: VocabForge's passes.
+        temperature: above 0 VocabForge alone is measured; every round draws the same tokens.
+        tune_prompts: prompts on which transformers' settings are tried.
+    """
+
     their_threads: tuple[Positive, ...] = (1, 2)
     compile: bool = True
     temperature: Annotated[float, Field(ge=0)] = 0.0
@@ -76,7 +84,7 @@ class DecodingBenchConfig(DecodingRecipe):
         return values
 
 
-def read_prompts(config: DecodingBenchConfig, models: Models) -> list[list[int]]:
+def read_prompts(config: PromptedRecipe, models: Models) -> list[list[int]]:
     """Token ids of the prompts.
 
     Raises:

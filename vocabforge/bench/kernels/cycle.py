@@ -181,7 +181,7 @@ def new_capture(device: torch.device) -> GraphCapture:
 
 
 def cycle_figures(options: KernelOptions) -> list[Figure]:
-    """Plain decoding, then a cycle with each head, for every shape."""
+    """Plain decoding, then a cycle with each head, for every shape; the ranker's before those of other heads."""
     pairs = ShapePairs(options.device)
 
     def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def cycle_figures(options: KernelOptions) -> list[Figure]:
     return [
         (name, partial(measure, shape, setting, name))
         for shape in map(SHAPES.__getitem__, options.shapes)
-        for setting in (None, *head_settings(shape))
+        for setting in (None, *sorted(head_settings(shape), key=lambda one: one.kind != "ranker"))
         for name in [f"{shape.name}: " + ("plain" if setting is None else f"cycle, {label_of(setting)}")]
     ]
 

@@ -137,9 +137,11 @@ def named_figures(
 ) -> list[Figure]:
     """Each case once, under a name with its sizes; a text instead if a maker's cannot be made.
 
-    The first of ``options.rows`` come first: what the time does not suffice for is at the end.
+    Goals come first, then the others, those of the first of ``options.rows`` before the next: what the time does not
+    suffice for is at the end.
     """
     found: dict[str, Any] = {}
+    goals: set[str] = set()
     for count in options.rows:
         for name, cases in makers.items():
             for shape in map(SHAPES.__getitem__, options.shapes):
@@ -151,8 +153,10 @@ def named_figures(
                 for case in made:
                     sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
                     measure = partial(measure_case, case, options, plain=plain)
-                    found.setdefault(f"{case.op}: {case.name} [{sizes}]", measure)
-    return list(found.items())
+                    name = f"{case.op}: {case.name} [{sizes}]"
+                    found.setdefault(name, measure)
+                    goals |= {name} if case.goal else set()
+    return sorted(found.items(), key=lambda figure: figure[0] not in goals)
 
 
 def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) -> dict[str, Any]:

@@ -6,6 +6,7 @@ device, or the end of the time, costs one figure and names it.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import subprocess
@@ -100,19 +101,22 @@ def main(arguments: Sequence[str]) -> None:
     options = KernelOptions.from_dict(values)
     before, _ = read_journal(Path(journal))
     known = frozenset({*before.rows, *before.open})
-    run_part(part, options, FigureJournal(Path(journal), known, time.monotonic() + options.budget - passed))
+    end = time.monotonic() + options.budget - passed
+    run_part(part, options, FigureJournal(Path(journal), known, end, hangs=_HANGS[part]))
 
 
 # Name of a figure and what measures it, or why it cannot be measured.
 Figure = tuple[str, "Callable[[], dict[str, Any]] | str"]
 
-# name -> "module:attr" of a function from options to the part's figures; run in this order.
+# name -> "module:attr" of a function from options to the part's figures; run in this order, goals first.
 PARTS: dict[str, str] = {
-    "ops": "vocabforge.bench.kernels.ops:op_figures",
     "heads": "vocabforge.bench.kernels.ops:head_figures",
-    "drafting": "vocabforge.bench.kernels.cycle:drafting_figures",
     "cycle": "vocabforge.bench.kernels.cycle:cycle_figures",
+    "ops": "vocabforge.bench.kernels.ops:op_figures",
+    "drafting": "vocabforge.bench.kernels.cycle:drafting_figures",
 }
+# Seconds after which a figure of a part's own process hangs; the last two make a model first.
+_HANGS = {"heads": 30.0, "ops": 30.0, "cycle": 90.0, "drafting": 90.0}
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class KernelOptions:
         measure: seconds of one measurement.
         budget: seconds of one part; what does not fit stays open.
         ceilings: of the device, once they are known.
+        only: a part of the figures' names; empty: all.
     """
 
     device: str = "cuda"
@@ -138,6 +143,7 @@ class KernelOptions:
     measure: float = 0.03
     budget: float = 120.0
     ceilings: DeviceCeilings | None = None
+    only: str = ""
 
     def protocol(self) -> Protocol:
         """How these options are timed: on a CPU with few repeats."""
@@ -169,6 +175,7 @@ class FigureJournal:
         path: JSON lines are added to it; None keeps them in memory only.
         skip: names that are not to be measured again.
         deadline: of ``time.monotonic``; what would begin later stays open.
+        hangs: seconds after which a figure ends the process, which is then the journal's alone; None: never.
     """
 
     path: Path | None = None
@@ -176,6 +183,7 @@ class FigureJournal:
     deadline: float = float("inf")
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     open: dict[str, str] = field(default_factory=dict)
+    hangs: float | None = None
 
     def measure(self, name: str, make: Callable[[], dict[str, Any]]) -> None:
         """Measure one figure, unless it is there or the time is over.
@@ -189,6 +197,8 @@ class FigureJournal:
             self.leave(name, NO_TIME)
             return
         self._write({"name": name, "begun": True})
+        if self.hangs is not None:
+            faulthandler.dump_traceback_later(self.hangs, exit=True)
         try:
             row = make()
         except Exception as error:
@@ -196,6 +206,8 @@ class FigureJournal:
                 raise
             self.leave(name, f"{type(error).__name__}: {error}")
             return
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         self.rows[name] = row
         self._write({"name": name, "row": row})
 
@@ -246,6 +258,8 @@ def run_part(part: str, options: KernelOptions, journal: FigureJournal) -> None:
         RuntimeError: the device can no longer be used.
     """
     for name, make in resolve(PARTS, part, "part of the kernels' benchmark")(options):
+        if options.only not in name:
+            continue
         if isinstance(make, str):
             journal.leave(name, make)
         else:

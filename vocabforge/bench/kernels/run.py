@@ -89,8 +89,8 @@ def bench_kernels(settings: Sequence[str], repeats: int = 3) -> dict[str, Any]:
     """Measure on this machine; on a CPU the same code at small sizes.
 
     Args:
-        settings: ``key=value``: device, shapes, rows, ops, parts (lists with commas), backend, measure, budget
-            (seconds of one measurement, of all parts).
+        settings: ``key=value``: device, shapes, rows, ops, parts (lists with commas), only (a part of the figures'
+            names), backend, measure, budget (seconds of one measurement, of all parts).
         repeats: on a GPU a measurement takes 0.01 s for each of them, unless ``measure`` says otherwise.
 
     Returns:
@@ -192,7 +192,7 @@ def default_device() -> str:
 
 
 _KNOWN: dict[str, type] = {
-    **dict.fromkeys(("shapes", "ops", "parts", "device", "backend"), str),
+    **dict.fromkeys(("shapes", "ops", "parts", "device", "backend", "only"), str),
     **dict.fromkeys(("measure", "budget"), float),
     "rows": int,
 }

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions, print_json
-from ..options.benchmark import BenchmarkOptions, DataOption, ListOption
+from ..options.benchmark import BenchmarkOptions
 from ..options.decoding import (
     ManyMethods,
     PassOptions,
@@ -59,6 +59,7 @@ class MethodOptions(StrictModel):
     def check(self, context: typer.Context, grid: MethodGrid) -> None:
         """Refuse a run without a target or a drafter, and options that the recipe decides."""
         from ...core.errors import UsageError
+        from ...decode.proposers.registry import with_drafter
 
         if self.recipe is not None:
             sources = {name: context.get_parameter_source(name) for name in _RECIPES_OWN}
@@ -73,7 +74,7 @@ class MethodOptions(StrictModel):
                 )
         elif self.target is None:
             raise UsageError("there is no target", expected="--target DIR, or --recipe FILE that names one")
-        elif not grid.drafters and not set(grid.proposers) & {"n-gram", "early-exit"}:
+        elif not grid.drafters and all(map(with_drafter, grid.proposers)):
             raise UsageError(
                 "there is nothing to compare with plain decoding",
                 expected="--drafter DIR, or --proposer n-gram or early-exit",
@@ -192,8 +193,6 @@ def evaluate(
     servers: ServerOptions,
     outcome: OutcomeOptions,
     ending: ResultOptions,
-    data: DataOption = None,
-    list_benchmarks: ListOption = False,
 ) -> None:
     """Measure accepted length and speed-up over plain decoding, and check that the output is the same.
 
@@ -215,7 +214,7 @@ def evaluate(
 
         if outcome.allow_code_execution:
             _describe_sandbox()
-        evaluate_servers(methods.target, servers, questions.load(data), sampling, runs, outcome, ending)
+        evaluate_servers(methods.target, servers, questions.load(), sampling, runs, outcome, ending)
         return
     methods.check(context, grid)
     recipe, models, sampled = None, None, sampling.temperature > 0
@@ -228,7 +227,7 @@ def evaluate(
     )
     assert target is not None
     check_output(outcome.output, overwrite=ending.overwrite)
-    benchmark = questions.load(data)
+    benchmark = questions.load()
     text_tokenizer = load_tokenizer(tokenizer or target)
     settings = runs.settings(benchmark, text_tokenizer, sampling)
     if outcome.allow_code_execution and benchmark.scorer == "human-eval":

@@ -43,13 +43,15 @@ def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]
 def digest_of(path: Path) -> str:
     """Hash of an artefact, of a model, or of the weights in a serving layout."""
     from ...core.artifact import MANIFEST, open_artifact
-    from ...decode.build.models import is_draft_model
+    from ...decode.build.methods import kind_of
+    from ...decode.build.spec import DRAFT_MODEL
     from ...models.heads.io import drafter_digest
     from ...models.target.fingerprint import target_fingerprint
 
     if (path / MANIFEST).is_file():
         return open_artifact(path, verify=False).content_hash
-    return target_fingerprint(path) if is_draft_model(path) else drafter_digest(path)
+    whole = kind_of(path) in (DRAFT_MODEL, "mtp")  # a whole model's files are too many to be hashed
+    return target_fingerprint(path) if whole else drafter_digest(path)
 
 
 def settings_of(spec: MethodSpec) -> str:

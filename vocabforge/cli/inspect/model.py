@@ -28,6 +28,15 @@ def serving_view(artifact: Artifact, request: ViewRequest) -> View:
     )
 
 
+def module_view(artifact: Artifact, request: ViewRequest) -> View:
+    """The same of the shards that a target's MTP module is in."""
+    from ...export.layouts.mtp import open_module
+
+    module = open_module(artifact.path)
+    tensors = {name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in module.stored.items()}
+    return _drafter(artifact, module.sizes.to_dict(), tensors, ids="d2t")
+
+
 def gguf_view(artifact: Artifact, request: ViewRequest) -> View:
     """The same of a drafter in a GGUF file."""
     from ...export.layouts.gguf.file import read_file

@@ -8,14 +8,14 @@ from typing import Annotated
 from ...core.config import ModelPath, Positive, StrictModel
 from ...decode.build.spec import MethodSpec
 from ..app import ResultOptions, print_json
-from ..options.groups import FromModel, Size, option
+from ..options.groups import FromModel, option
 
-PROMPTS = 48  # that --head uses at most
 _FORMATS = (
     "sglang-eagle3 (SGLang and vLLM), vllm (vLLM with --head: the draft head runs in the server), speculators-eagle3 "
-    "(vLLM), gguf (llama.cpp), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 with a draft vocabulary: SGLang, "
-    "FR-Spec), medusa (vLLM 0.32), or native: what this toolkit trains and decodes with. native imports a drafter made "
-    "elsewhere."
+    "(vLLM), block (DFlash and DSpark: SGLang, vLLM, llama.cpp), speculators-block (P-EAGLE, DFlash and DSpark: "
+    "speculators, vLLM), gguf (llama.cpp), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 with a draft "
+    "vocabulary: SGLang, FR-Spec), medusa (vLLM 0.32), mtp (the target's own module, written back into its shards), or "
+    "native: what this toolkit trains and decodes with. native imports a drafter made elsewhere."
 )
 
 
@@ -33,19 +33,8 @@ class ExportRequest(StrictModel):
     vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
     head: Path | None = option(
         None,
-        "Draft head (ranker, low-rank, router) of this drafter. --format vllm: it goes with the drafter (a ranker with "
-        "--vocab is a hybrid head). Other formats: a static draft vocabulary in its place, counted on --prompts (with "
-        "--vocab behind the counted tokens), and the head itself under dynamic/.",
-    )
-    fallback_size: Size | None = option(
-        None,
-        "Tokens of the static draft vocabulary [default: a quarter of the drafter's own].",
-        "N",
-    )
-    prompts: Path | None = option(
-        None,
-        f"Held-out prompts for --head, at most {PROMPTS} of them (OUTPUT/heldout_prompts.jsonl of train-drafter): "
-        "half count tokens, half measure.",
+        "vllm: draft head (ranker, low-rank, router) of this drafter, which goes with it; a ranker with --vocab is a "
+        "hybrid head.",
     )
     server: str | None = option(None, "eagle: sglang or vllm, which read it differently [default: sglang].")
     eval: tuple[Path, ...] = option(
@@ -54,7 +43,10 @@ class ExportRequest(StrictModel):
     speculative_tokens: Positive = option(
         5, "Draft tokens a cycle that speculators-eagle3 and the model card recommend."
     )
-    with_target: bool = option(False, "gguf: write the target beside it, too (Llama and Qwen3).")
+    with_target: bool = option(
+        False,
+        "gguf, mtp: write the target, too: beside it (Llama and Qwen3), or the whole checkpoint around it.",
+    )
     dtype: str = option("float32", "Of the weights written: float32, bfloat16 or float16.")
 
 

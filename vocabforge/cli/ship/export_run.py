@@ -15,7 +15,6 @@ from ...core.hub import hub_name, model_folder, model_name
 from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ...decode.build.spec import MethodSpec, option_of
-from ...evaluate.acceptance.fallback import verdict
 from ...export.card import model_card
 from ...export.checked import write_checked
 from ...export.layouts.eagle1 import SERVERS, ranked_ids
@@ -29,7 +28,7 @@ from ...models.target.load import DTYPES
 from ...vocab.subset.subset import load_subset
 from .export import ExportRequest
 from .export_card import digests_of, measured_sections, recipe_of
-from .export_fallback import WITH_HEAD, HeadParts, check_fallback, choose, with_head
+from .export_head import WITH_HEAD, HeadParts, with_head
 
 
 def run_export(
@@ -49,19 +48,20 @@ def run_export(
     target = request.target or trained_with(request.drafter)
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
-    check_fallback(request, loaded.kind)
-    if (given := drafting.given()) and request.format != WITH_HEAD:
+    given = [*(["head"] if request.head is not None else []), *drafting.given()]
+    if given and request.format != WITH_HEAD:
         raise UsageError(
-            "this format holds no draft head to set up",
+            "this format holds no draft head",
             got=", ".join(map(option_of, given)),
             expected=f"--format {WITH_HEAD} --head DIR",
+            remedy="other servers read a static draft vocabulary: --vocab SUBSET",
         )
     measured = measured_sections(
         request.eval, digests_of(request.drafter, artifact), target_fingerprint(target)
     )
     parts = _parts(request, drafting, target, loaded, artifact)
     recipe = recipe_of(artifact)
-    meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)
+    meta = _known(artifact, target, fresh=parts.vocab is not None)
     meta |= _facts(request, parts.drafter) | dict(parts.meta)
     export = Export(
         parts.drafter,
@@ -76,13 +76,11 @@ def run_export(
         server=request.server,
         speculative_tokens=request.speculative_tokens,
         overwrite=overwrite,
-        beside=parts.beside,
         head=parts.head,
         target_path=target,
         with_target=request.with_target,
     )
-    sections = [*measured, *([] if parts.card is None else [parts.card])]
-    card = model_card(request.output.resolve().name, request.format, export, sections)
+    card = model_card(request.output.resolve().name, request.format, export, measured)
     layers = int(config.get("num_hidden_layers") or 0)
     write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
@@ -100,11 +98,11 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
             expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
             remedy=None if known else "leave --server out: one folder serves every reader of this format",
         )
-    if request.with_target and request.format != "gguf":
+    if request.with_target and request.format not in ("gguf", "mtp"):
         raise UsageError(
-            "only GGUF folders hold the target",
+            "only GGUF folders and checkpoints hold the target",
             got=f"--with-target with --format {request.format}",
-            expected="--format gguf",
+            expected="--format gguf or mtp",
             remedy="leave --with-target out: other servers read the target's own folder",
         )
     check_output(request.output, overwrite=overwrite)
@@ -112,7 +110,6 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
         ("--drafter", request.drafter),
         ("--target", request.target),
         ("--head", request.head),
-        ("--prompts", request.prompts),
         ("--vocab", request.vocab),
         *(("--eval", path) for path in request.eval),
     ]
@@ -124,8 +121,6 @@ def _parts(
 ) -> HeadParts:
     if request.format == WITH_HEAD:
         return with_head(request, drafting, target, loaded, artifact)
-    if request.head is not None:
-        return choose(request, target, loaded)
     if (vocab := request.vocab) is None:
         return HeadParts(loaded, ranked_ids(request.drafter))
     subset = load_subset(vocab)
@@ -165,9 +160,7 @@ def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
 
 
 def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -> None:
-    if "fallback" in parts.meta:
-        say(verdict(parts.meta["fallback"]))
-    rows = len(parts.drafter.head_weight)
+    rows = len(parts.drafter.target_ids)
     say(f"Wrote {request.output} ({request.format}, {rows:,} draft tokens, {request.dtype})")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     if stored in DTYPES and stored != request.dtype:

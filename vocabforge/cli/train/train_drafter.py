@@ -53,6 +53,7 @@ _ARTIFACTS = {
     "heads/ranker": "draft-head",
     "heads/small-ranker": "draft-head",
     "heads/low-rank": "draft-head",
+    "heads/router": "draft-head",
 }
 _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
@@ -67,7 +68,9 @@ def train_drafter(
     fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa) and its draft heads with the training-time-test (TTT) loss.
+    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa, P-EAGLE, DFlash, DSpark) and its draft heads.
+
+    EAGLE drafters are unrolled over several draft steps (training-time test); block drafters train whole blocks.
 
     The same command again resumes an interrupted run from its newest checkpoint. The finished drafter is
     OUTPUT/drafter, the best one so far OUTPUT/best, its figures OUTPUT/report.html; OUTPUT/heldout_prompts.jsonl
@@ -144,9 +147,11 @@ def _planned(settings: TrainConfig) -> dict[str, Any]:
 def _discard(settings: TrainConfig) -> None:
     """Remove what a former run left, once the new one is sure to start; nothing that is not a run's own."""
     from ...train.checkpoint import discard_run
+    from ...train.config import JOINT_TARGET
 
     output = settings.output
-    discard_run(output, _ARTIFACTS, _FILES, keep=settings.drafter.init)
+    joint = {} if settings.joint is None else {JOINT_TARGET: "target"}
+    discard_run(output, _ARTIFACTS | joint, _FILES, keep=settings.drafter.init)
     for events in (output / "tensorboard").rglob("events.out.tfevents*"):
         events.unlink()
 
@@ -154,7 +159,7 @@ def _discard(settings: TrainConfig) -> None:
 def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) -> Any:
     """The real decoder on held-out prompts: training lies to the left of decoding and is handed it from here."""
     from ...evaluate.acceptance.live import live_acceptance
-    from ...train.heads.draft_heads import configured
+    from ...train.heads.draft_heads import configured, shortlist_of
 
     return live_acceptance(
         target,
@@ -162,7 +167,11 @@ def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) 
         tokenizer,
         config.run.live,
         chain_steps=config.ttt.steps,
-        shortlists={key: head.shortlist for key, head in configured(config.heads).items()},
+        shortlists={
+            key: size
+            for key, head in configured(config.heads).items()
+            if (size := shortlist_of(key, head)) is not None
+        },
         folder=config.target,
     )
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.config import StrictModel
 from ..app import FreshOption, JsonOption, PlanOption, print_json, stdout_console
 from ..options.groups import option
 from .plan_tables import print_plan
+
+if TYPE_CHECKING:
+    from ...train.heads.router_config import RouterTrainConfig
 
 
 class RouterRequest(StrictModel):
@@ -45,33 +49,30 @@ def train_router(
     """Train a router over vocabulary clusters on a trained drafter's states (DynaSpec).
 
     The states of every draft step are made from the data as training goes; target and drafter stay frozen. The
-    same command again resumes an interrupted run. `vocabforge tune` or `eval --budget` compares budgets of clusters.
+    same command again resumes an interrupted run. `vocabforge tune` or `eval --budget` compares budgets of clusters;
+    `heads.router` in a recipe of `train-drafter` trains a router with the drafter.
+
+    Launch it plainly, or on several GPUs under
+    `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-router ...`.
 
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
     --input chats.jsonl --output router-run/`
     """
     from ...core.config import apply_overrides, parse_config
     from ...core.console import say
-    from ...core.files import check_run_folder, read_json
-    from ...core.lock import only_writer
-    from ...export.registry import load_drafter
-    from ...train.checkpoint import discard_run
-    from ...train.heads.router import REPORT, ROUTER
+    from ...core.files import read_json
     from ...train.heads.router_config import RouterTrainConfig
-    from ...train.heads.router_setup import build_router_trainer, plan
+    from ...train.heads.router_setup import plan
 
     values = apply_overrides(recipe.values(), recipe.overrides)
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
     if plan_only:
         print_plan("train-router", plan(settings), as_json=as_json)
         return
-    check_run_folder(settings.output)
-    with only_writer(settings.output):
-        trainer = build_router_trainer(settings, load_drafter)
-        if fresh:  # the new run is sure to start
-            discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
-        path = trainer.run()
-        report = read_json(settings.output / "report.json")
+    path = _trained(settings, fresh=fresh)
+    if path is None:
+        return
+    report = read_json(settings.output / "report.json")
     if as_json:
         print_json({"router": str(path), "report": report})
         return
@@ -80,3 +81,34 @@ def train_router(
 
     stdout_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")
+
+
+def _trained(settings: RouterTrainConfig, *, fresh: bool) -> Path | None:
+    """Run the training in this process; the router's folder, or None if another process leads.
+
+    Args:
+        fresh: discard a former run, once the new one is sure to start.
+    """
+    from ...core.distributed import joined
+    from ...core.files import check_run_folder
+    from ...core.lock import only_writer
+    from ...export.registry import load_drafter
+    from ...train.checkpoint import discard_run
+    from ...train.heads.router import REPORT, ROUTER
+    from ...train.heads.router_setup import build_router_trainer
+    from ...train.machine import device_of
+
+    with contextlib.ExitStack() as held:
+        group = held.enter_context(joined(device_of(settings).type))
+        if group.rank == 0:
+            check_run_folder(settings.output)
+            held.enter_context(only_writer(settings.output))
+        group.wait()
+        trainer = build_router_trainer(settings, load_drafter, group)
+        if fresh and group.rank == 0:
+            discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
+        group.wait()
+        path = trainer.run()
+        leads = group.rank == 0
+        del trainer  # its parameters hold the process group; see ``joined``
+    return path if leads else None

@@ -88,13 +88,12 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
 
     The table at --output serves every size of draft vocabulary: see **select-vocab**. Token ids are exactly
     the tokenizers library's. An interrupted run goes on where it stopped when the same command is given
-    again. Under `accelerate launch` the input is divided over all processes.
+    again. Several machines count a part each; **merge-freq** adds their tables.
     Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr.
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`
     """
     from ...core.artifact import check_output
-    from ...core.distributed import rank
     from ...core.errors import UsageError
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...vocab.counts.run import count_corpus, partial_folder
@@ -105,8 +104,7 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
     options = asked.options()
-    if rank() == 0:
-        check_output(output, overwrite=ending.overwrite)
+    check_output(output, overwrite=ending.overwrite)
     run = count_corpus(
         load_tokenizer(asked.tokenizer),
         paths,
@@ -115,8 +113,7 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
         domains=domains,
         keep=lambda done: save_counts(done.table, output, overwrite=ending.overwrite),
     )
-    if rank() == 0:
-        _report(run, output, as_json=ending.as_json)
+    _report(run, output, as_json=ending.as_json)
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:

@@ -13,9 +13,9 @@ from ..sources.bytes import Problems
 from ..sources.document import Document, SourceOptions
 from ..sources.shards import plan_shards, read_shard
 from ..tokenizer.tokenizer import TextTokenizer
-from .packing import PackedRows, TrainingSequence, pack
+from .packing import PackedRows, TrainingSequence
 
-__all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter_sequences", "pack"]
+__all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter_sequences"]
 
 _BATCH_DOCUMENTS = 256
 _BATCH_CHARACTERS = 1 << 20

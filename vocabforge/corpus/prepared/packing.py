@@ -1,15 +1,15 @@
-"""Packing sequences into rows of one length, with document boundaries: at once, or as a stream."""
+"""Packing a stream of sequences into rows of one length, with document boundaries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ...core.errors import DataError, UsageError
+from ...core.errors import UsageError
 from ..sources.document import Document
 
 Overlong = Literal["cut", "split", "skip"]
@@ -35,14 +35,14 @@ class PackedRows:
         loss_mask: (N, T) bool, False on padding.
         document: (N, T) integers, 1, 2, ... for the row's documents, 0 on padding.
         position: (N, T) integers, restarts at 0 with each document, 0 on padding.
-        tokens: places that hold a token, None if unknown.
+        tokens: places that hold a token.
     """
 
     input_ids: npt.NDArray[np.integer]
     loss_mask: npt.NDArray[np.bool_]
     document: npt.NDArray[np.integer]
     position: npt.NDArray[np.integer]
-    tokens: int | None = None
+    tokens: int
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -55,62 +55,7 @@ class PackedRows:
     @property
     def fill(self) -> float:
         """Share of the places that hold a token."""
-        if self.tokens is not None:
-            return self.tokens / self.input_ids.size
-        return float((self.document > 0).mean())
-
-
-def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> PackedRows:
-    """First-fit packing of all at once, the longest first; longer ones than a row are cut.
-
-    Raises:
-        UsageError: ``length`` below 1.
-        DataError: there is no sequence with a token.
-    """
-    _check_length(length)
-    whole = [sequence for sequence in sequences if sequence.ids]
-    if not whole:
-        raise DataError(
-            "there is nothing to train on: no document has a token",
-            remedy="check the input files and the options that cut them into documents",
-        )
-    lengths = np.array([len(sequence.ids) for sequence in whole], dtype=np.int64)
-    order = np.argsort(-np.minimum(lengths, length), kind="stable")
-    row_of, rows = _first_fit(np.minimum(lengths, length)[order].tolist(), length)
-    input_ids = np.full((rows, length), pad_id, dtype=np.int64)  # (N, T)
-    loss_mask = np.zeros((rows, length), dtype=np.bool_)
-    document = np.zeros((rows, length), dtype=np.int64)
-    position = np.zeros((rows, length), dtype=np.int64)
-    used, numbers = [0] * rows, [0] * rows
-    for sequence, row in zip((whole[i] for i in order), row_of):
-        size = min(len(sequence.ids), length)
-        place = slice(used[row], used[row] + size)
-        used[row] += size
-        numbers[row] += 1
-        input_ids[row, place] = sequence.ids[:size]
-        loss_mask[row, place] = np.asarray(sequence.loss_mask[:size], dtype=np.bool_)
-        document[row, place] = numbers[row]
-        position[row, place] = np.arange(size)
-    return PackedRows(input_ids, loss_mask, document, position, sum(used))
-
-
-def _check_length(length: int) -> None:
-    if length < 1:
-        raise UsageError("rows need at least one token", got=length, expected="1 or more")
-
-
-def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
-    room = np.full(len(sizes), length, dtype=np.int64)
-    chosen, rows, first_open = [], 0, 0
-    for size in sizes:
-        while first_open < rows and room[first_open] == 0:
-            first_open += 1
-        fits = room[first_open : rows + 1] >= size  # the row after the last is always free
-        row = first_open + int(np.argmax(fits))
-        room[row] -= size
-        rows = max(rows, row + 1)
-        chosen.append(row)
-    return chosen, rows
+        return self.tokens / self.input_ids.size
 
 
 class StreamPacker:
@@ -124,7 +69,8 @@ class StreamPacker:
     def __init__(
         self, length: int, write: Callable[..., Any], *, pad_id: int = 0, open_rows: int | None = None
     ) -> None:
-        _check_length(length)
+        if length < 1:
+            raise UsageError("rows need at least one token", got=length, expected="1 or more")
         number = open_rows or max(8, min(OPEN_ROWS, _OPEN_TOKENS // length))
         self._length, self._write, self._pad = length, write, pad_id
         self._ids = np.full((number, length), pad_id, dtype=np.int32)  # (R, T)

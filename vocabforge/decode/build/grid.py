@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import UsageError
-from ..proposers.registry import ALONE, FITTING, FOREIGN, PROPOSERS
+from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, with_drafter
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
 from .heads import RANKER, parse_dynamic
@@ -31,7 +31,7 @@ class DrafterFacts:
 
 def draft_several(grid: MethodGrid) -> bool:
     """Whether more than one method drafts, so that an option may be meant for another one."""
-    alone = sum(name in ALONE for name in grid.proposers)
+    alone = sum(with_drafter(name) is None for name in grid.proposers)
     return len(grid.drafters) * max(len(grid.proposers) - alone, 1) + alone > 1
 
 
@@ -57,7 +57,7 @@ def expand(
 
     def add(name: str, spec: MethodSpec, proposer: str) -> None:
         if several:
-            spec, lost = _usable(spec, proposer)
+            spec, lost = usable(spec, proposer)
             if lost:
                 them = "them" if lost[1:] else "it"
                 notes.append(f"{name} drafts without {', '.join(lost)}: {proposer} has no use for {them}.")
@@ -68,7 +68,7 @@ def expand(
     whole = grid.common.without("overlap", "drafter_tokenizer")
     bare = whole.without(*(name for name in grid.common.given() if meant_for(name)))
     for name in grid.proposers:
-        if name in ALONE:
+        if with_drafter(name) is None:
             spec = bare.model_copy(update={"proposer": name})
             add(name, spec, name)
             if name == "early-exit":
@@ -80,7 +80,7 @@ def expand(
             method = label if len(facts.proposers) == 1 else f"{label}:{name}"
             own = {
                 "drafter": path,
-                "proposer": name if set(grid.proposers) - set(ALONE) else None,
+                "proposer": name if any(map(with_drafter, grid.proposers)) else None,
                 "overlap": facts.overlap,
                 "drafter_tokenizer": grid.common.drafter_tokenizer if facts.tokenizer else None,
             }
@@ -180,14 +180,15 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
     """
     kinds = [] if kind is None else [kind]
     _check_settings(spec, [] if spec.proposer is None else [spec.proposer], kinds, sampled=sampled)
-    if spec.drafter is not None and spec.proposer in ALONE:
+    parts = part_names(spec.proposer) if spec.proposer else []
+    if spec.drafter is not None and parts and with_drafter(spec.proposer or "") is None:
         raise UsageError(
             "this proposer drafts without a drafter",
             got=f"--proposer {spec.proposer} and --drafter {spec.drafter}",
             expected="one of them",
             remedy="vocabforge eval compares several",
         )
-    if spec.vocab is not None and spec.drafter is None and spec.proposer != "early-exit":
+    if spec.vocab is not None and spec.drafter is None and "early-exit" not in parts:
         raise UsageError(
             "--vocab restricts a draft head",
             got=f"proposer {spec.proposer}, which has none" if spec.proposer else "nothing that drafts",
@@ -215,7 +216,8 @@ def _check_draft_model(option: str, kinds: Sequence[str]) -> None:
 def _check_settings(
     spec: MethodSpec, proposers: Sequence[str], kinds: Sequence[str], *, sampled: bool
 ) -> None:
-    unknown = [name for name in proposers if name not in PROPOSERS]
+    parts = [part for name in proposers for part in part_names(name)]
+    unknown = [name for name in parts if name not in PROPOSERS]
     if unknown:
         raise UsageError(
             "there is no such proposer",
@@ -226,28 +228,39 @@ def _check_settings(
     if spec.verifier is not None:
         chosen_verifier(spec.verifier, sampled=sampled)
     for name in proposers:
-        if name not in ALONE and not any(name in FITTING[kind] for kind in kinds):
+        if len(part_names(name)) > 1:
+            from ..proposers.hybrid import check_hybrid
+
+            check_hybrid(name, spec.control)
+        part = with_drafter(name)
+        if part and not any(part in FITTING[kind] for kind in kinds):
             raise UsageError(
                 "this proposer has no drafter that drafts so",
                 got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
                 expected="--drafter with a language model's folder beside it"
-                if name in FITTING[DRAFT_MODEL]
+                if part in FITTING[DRAFT_MODEL]
                 else "--drafter DIR of its kind beside it",
             )
     given = [name for name in spec.given() if not meant_for(name) and name not in _NOT_DRAFTING]
     # A draft model may yet turn out to draft so.
-    open_choice = DRAFT_MODEL in kinds and set(proposers) <= set(ALONE)
+    open_choice = DRAFT_MODEL in kinds and not any(map(with_drafter, proposers))
     for name in given:
         proposer = only_proposer(name)
-        if proposer and proposer not in proposers and not (open_choice and proposer in FOREIGN):
+        if proposer and proposer not in parts and not (open_choice and proposer in FOREIGN):
             raise UsageError(
                 f"{option_of(name)} means nothing here",
                 got=", ".join(proposers) or "no named proposer",
                 expected=f"--proposer {proposer} beside it",
             )
+    if spec.confidence is not None and "dspark" not in kinds:
+        raise UsageError(
+            "only a DSpark drafter estimates its chances",
+            got="--confidence " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
+            expected="--drafter with a drafter of kind dspark",
+        )
     if spec.drafter_tokenizer is not None:
         _check_draft_model("--drafter-tokenizer", kinds)
-    if given and not kinds and not any(name in ALONE for name in proposers):
+    if given and not kinds and all(map(with_drafter, proposers)):
         raise UsageError(
             "an option of drafting means nothing here",
             got=f"{', '.join(map(option_of, given))}, and nothing drafts",
@@ -266,10 +279,10 @@ def own_options(spec: MethodSpec, proposer: str) -> list[str]:
     return [option_of(name) for name in spec.given() if only_proposer(name) == proposer]
 
 
-def _usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
+def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
     """A method's spec without what its proposer has no use for, and what that was, but for options of others."""
     given = spec.given()
-    others = [name for name in given if only_proposer(name) not in (None, proposer)]
+    others = [name for name in given if only_proposer(name) not in (None, *part_names(proposer))]
     lost = []
     if proposer in ("n-gram", "slem"):
         lost += ["draft_sampling"]
@@ -288,9 +301,9 @@ def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
     Raises:
         UsageError: none of the named ones can.
     """
-    wanted = [name for name in named if name not in ALONE]
+    wanted = [name for name in named if with_drafter(name)]
     fitting = FITTING[kind]
-    chosen = [name for name in wanted if name in fitting]
+    chosen = [name for name in wanted if with_drafter(name) in fitting]
     if wanted and not chosen:
         raise UsageError(
             "none of the proposers can draft with this drafter",

@@ -12,7 +12,6 @@ from torch import nn
 from ...core.errors import MismatchError, UsageError, did_you_mean
 from ...core.values import parse_size
 from ...corpus.tokenizer.tokenizer import check_fingerprint
-from ...models.drafters.interface import Drafter
 from ...models.heads.core import rows_of
 from ...models.heads.io import LoadedHead
 from ...models.heads.low_rank import check_shortlist
@@ -22,7 +21,6 @@ from ...models.heads.registry import (
     HeadOptions,
     ScoresSome,
     StaticHead,
-    base_of,
     build_head,
 )
 from ...models.heads.router import Router, check_budgets
@@ -76,21 +74,6 @@ def parse_dynamic(text: str) -> Dynamic:
             source="--dynamic",
         )
     return Dynamic("context" if source == "context" else "ranker", tokens)
-
-
-@dataclass(frozen=True)
-class NamedHead:
-    """A loaded head, its name, and how it will be used."""
-
-    label: str
-    path: Path
-    loaded: LoadedHead
-    options: HeadOptions
-
-    def over(self, drafter: Drafter | HeadBase) -> DraftHead:
-        """The head over a drafter's exact head, or another."""
-        base = drafter if isinstance(drafter, HeadBase) else base_of(drafter)
-        return build_head(self.loaded.kind, base, self.loaded.module, self.options)
 
 
 def spec_head(
@@ -250,11 +233,6 @@ def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
     if options.fp8:
         parts.append("scorer in 8 bits")
     return ", ".join(parts)
-
-
-def describe(head: NamedHead, built: DraftHead) -> str:
-    """One phrase for tables and reports."""
-    return phrase(head.loaded.kind, built, head.options)
 
 
 @dataclass(frozen=True)

@@ -296,6 +296,11 @@ def kind_of(path: Path) -> str:
             return body["kind"] if body.get("kind") in FITTING else "eagle3"
         if isinstance(body, dict):
             from ...export.layouts.eagle1 import Eagle
+            from ...export.layouts.mtp import Mtp
 
+            if Mtp.matches(body):
+                return "mtp"
+            if (named := body.get("speculators_model_type")) in FITTING:
+                return str(named)
             return "eagle1" if Eagle.matches(body) else "eagle3"
     return "eagle3"

@@ -67,8 +67,9 @@ class MethodSpec(StrictModel):
     drafter: ModelPath | None = option("Trained drafter, or a smaller model of any vocabulary.")
     proposer: str | None = option(
         "n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the target's "
-        "vocabulary, tli, slem or slrs for one with another, medusa, eagle1, eagle2 or eagle3 for a trained drafter "
-        "[default: by its kind and vocabulary].",
+        "vocabulary, tli, slem or slrs for one with another, or the kind of a trained drafter (eagle1 and eagle2 "
+        "for EAGLE-1's); "
+        "or several, such as eagle3+n-gram, that draft by turns [default: by its kind and vocabulary].",
         metavar="NAME",
     )
     vocab: Path | None = option("Subset artefact: draft with these tokens only.")
@@ -78,7 +79,7 @@ class MethodSpec(StrictModel):
     )
     budget: Text | None = option(
         "Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; no more than its "
-        "clusters [default: what it was saved with].",
+        "clusters [default: what it was saved with: a quarter of them, falling to a sixteenth].",
         metavar="K|LAW:MAX:MIN",
         heads=["router"],
     )
@@ -101,6 +102,10 @@ class MethodSpec(StrictModel):
         "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
         "proposer's own on CUDA, a chain of 4 tokens or of --depth on a CPU [default: auto for a trained "
         "drafter, unless --topk or --total-nodes asks for a tree; else the proposer's]."
+    )
+    confidence: Annotated[float, Field(gt=0.0, lt=1.0)] | None = option(
+        "End a DSpark chain before a draft that is reached with less than this chance, by the drafter's own estimate "
+        "[default: draft all]."
     )
     tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
@@ -135,9 +140,9 @@ class MethodSpec(StrictModel):
     drafter_tokenizer: TokenizerPath | None = option(
         "Tokenizer folder for a draft model whose own folder has none."
     )
-    control: Literal["fixed", "adaptive"] | None = option(
-        "fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing if nothing does [default: "
-        "adaptive on a CPU at temperature 0, else fixed]."
+    control: Literal["fixed", "adaptive", "bandit"] | None = option(
+        "fixed drafts the full size in every cycle; adaptive drafts what pays, down to nothing; bandit also chooses "
+        "between joined proposers [default: bandit for these, adaptive on a CPU at temperature 0, else fixed]."
     )
     verifier: str | None = option(
         "Decides, above temperature 0, which drafts are accepted: match, point or residual [default: residual for "
@@ -153,6 +158,11 @@ class MethodSpec(StrictModel):
             return values
         former = {"rows": "head_rows", "fp8": "ranker_fp8"}
         return {former.get(key, key): value for key, value in values.items()}
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether several proposers draft by turns."""
+        return "+" in (self.proposer or "")  # ``JOIN`` of proposers/registry.py, which imports torch
 
     @property
     def drafts(self) -> bool:
@@ -198,7 +208,8 @@ class MethodSpec(StrictModel):
         output depend on a clock. ``trained``: the drafter is one of this project's kinds, not a language model.
         ``most_levels``: what it can draft, None without a bound.
         """
-        control = self.control or ("adaptive" if device == "cpu" and not sampled else "fixed")
+        alone = "adaptive" if device == "cpu" and not sampled else "fixed"
+        control = self.control or ("bandit" if self.hybrid else alone)
         spec = self.model_copy(update={"control": control})
         if chains and self.tree in (None, "auto") and self.drafter is not None:
             return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain"})
@@ -207,7 +218,8 @@ class MethodSpec(StrictModel):
             return spec
         if device == "cuda":
             return spec.without("tree")
-        depth = min(SHORT_CHAIN, most_levels or SHORT_CHAIN) - 1 if self.depth is None else self.depth
+        most = min(SHORT_CHAIN, most_levels or SHORT_CHAIN) - 1
+        depth = most if self.depth is None and not self.hybrid else self.depth  # a hybrid's have their own
         return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
 
     def without(self, *names: str) -> MethodSpec:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..proposers.interface import PLAIN_PLAN, Plan
 from .estimates import SECONDS, CostEstimates, TokenEstimates
@@ -21,6 +20,7 @@ from .estimates import SECONDS, CostEstimates, TokenEstimates
 CONTROLS: dict[str, str] = {
     "fixed": "vocabforge.decode.control.control:FixedControl",
     "adaptive": "vocabforge.decode.control.control:AdaptiveControl",
+    "bandit": "vocabforge.decode.control.bandit:BanditControl",
 }
 
 HALF_LIFE = 64.0  # cycles after which an accepted or rejected draft counts half
@@ -56,17 +56,6 @@ class Control(Protocol):
         ...
 
     def observe(self, cycle: CycleFigures) -> None: ...  # a cycle has ended
-
-
-def __getattr__(name: str) -> object:
-    if name == "AdaptiveOptions":
-        raise UsageError(
-            "adaptive control has no options any more",
-            got=name,
-            expected="AdaptiveControl(plans) or AdaptiveControl(plans, costs)",
-            remedy="leave the options out; their defaults are constants now",
-        )
-    raise AttributeError(name)
 
 
 class FixedControl:

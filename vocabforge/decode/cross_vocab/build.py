@@ -17,7 +17,7 @@ from ...vocab.subset.subset import VocabSubset
 from ..build.grid import fitting, own_options
 from ..build.spec import MethodSpec
 from ..proposers.draft_model import check_same_tokenizer
-from ..proposers.registry import ALONE, FOREIGN
+from ..proposers.registry import FOREIGN, with_drafter
 
 HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
 SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
@@ -112,7 +112,7 @@ class ForeignWays:
         self._target, self._rows, self._several, self._alone = target, rows, several, alone
         self._draft, self._sampled, self._tokenizer = draft, sampled, draft.drafter_tokenizer
         self._chosen: list[str] = []  # by the rule
-        self._named = [name for name in proposers if name not in ALONE]
+        self._named = [name for name in proposers if with_drafter(name)]
         self._overlaps = [(path, load_overlap(path)) for path in overlaps]
         self._unused = list(overlaps)
         self._tokenizer_used = False
@@ -163,7 +163,8 @@ class ForeignWays:
 
     def _must_share_tokenizer(self) -> bool:
         """Whether a draft model must have the target's tokenizer: it is named so, and for no other drafter."""
-        asked = [name for name in self._named if name in ("draft-model", *FOREIGN)]
+        parts = map(with_drafter, self._named)
+        asked = [part for part in parts if part in ("draft-model", *FOREIGN)]
         return "draft-model" in asked and (asked == ["draft-model"] or not self._several)
 
     def _tokenizer_of(self, path: Path, rows: int) -> TextTokenizer | None:

@@ -61,7 +61,15 @@ class EagleBackend:
         # request has ended may lie a path beyond its positions, and is drafted for with the others.
         capacity = positions + 2 * (scratch + 2)
         c, weight = self.drafter.config, self._weight
-        self.cache = KVCache(1, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device)
+        self.cache = KVCache(
+            self.drafter.cache_layers,
+            rows,
+            c.num_kv_heads,
+            capacity,
+            c.head_dim,
+            weight.dtype,
+            weight.device,
+        )
         self.drafter.ensure_positions(capacity)
         # What is captured reads the rotary tables where they lie, and another decoder may need longer ones.
         self._tables = list(self.drafter.buffers())
@@ -140,7 +148,7 @@ class EagleBackend:
         """Whether :meth:`chain` drafts with this head."""
         self._head = head.table() if isinstance(head, FullHead) else None
         one = self._told and len(self.lengths) == 1 and isinstance(self.drafter, Eagle3Drafter)
-        if not one or self._head is None or not runs_chains(self._weight):
+        if not one or self.drafter.cache_layers > 1 or self._head is None or not runs_chains(self._weight):
             return False
         return {self._head[0].dtype, self._weight.dtype, self.drafter.embedding.dtype} == {torch.float32}
 
@@ -249,3 +257,8 @@ def build_eagle2(parts: ProposerParts) -> ModelProposer:
 def build_eagle3(parts: ProposerParts) -> ModelProposer:
     """EAGLE-3: a dynamic tree."""
     return _build(parts, "eagle3", "EAGLE-3", "dynamic")
+
+
+def build_mtp(parts: ProposerParts) -> ModelProposer:
+    """A target's MTP module: a dynamic tree."""
+    return _build(parts, "mtp", "MTP", "dynamic")

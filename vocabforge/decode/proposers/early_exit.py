@@ -1,8 +1,8 @@
 """Early-exit proposer: the target's own first layers and LM head draft (LayerSkip, Elhoushi et al. 2024).
 
 There is no second model and no second cache. Draft nodes write the first layers' keys in the target's cache,
-behind the committed slots, where verification then writes all layers' keys of the nodes that it checks; the first
-layers' keys of committed positions are those that verification left there.
+behind the committed slots, and leave them with their states to verification, which runs the other layers only
+(``exit_states.py``). Passes that are compiled or captured run all layers again.
 
 How much is accepted depends on the target: one trained with LayerSkip's early-exit loss predicts well from its
 first layers, another target hardly does.
@@ -11,8 +11,10 @@ first layers, another target hardly does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ...core.errors import UsageError
@@ -21,11 +23,21 @@ from ...models.kv_cache import KVCache
 from ...models.lean.config import FAMILIES
 from ...models.lean.model import LeanModel
 from ..accelerate.graphs import GraphCapture
+from ..exit_states import ExitStates, places_of
+from ..tree import DraftTree
 from ..trees.policies import choose_policy
 from .interface import Commit, DraftStep, Frontier, Wrap
 from .model import ModelProposer
-from .node_passes import NodePasses
+from .node_passes import NodePasses, NodeStates
 from .registry import ProposerParts
+
+
+class _ExitLevel(NamedTuple):
+    """One level of a drafting: its nodes' tokens (B, W), their parents (B, W) in the level above, and their states."""
+
+    tokens: Tensor
+    parents: Tensor
+    states: Tensor  # (B, W, H) behind the last layer that drafts, before the norm
 
 
 class EarlyExitBackend:
@@ -39,6 +51,9 @@ class EarlyExitBackend:
     def __init__(self, target: LeanModel, layers: int) -> None:
         self.layers = layers
         self.passes = NodePasses(target, range(layers))
+        # Not of compiled or captured passes, and of no use where all layers draft.
+        self.passes.tells_residual = layers < target.config.num_layers
+        self._levels: list[_ExitLevel] = []  # that were run in this drafting
 
     def share(self, cache: KVCache) -> None:
         self._cache = cache
@@ -48,6 +63,7 @@ class EarlyExitBackend:
 
     def wrap(self, wrap: Wrap) -> None:
         self.passes.bits = isinstance(wrap, GraphCapture)
+        self.passes.tells_residual = False
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         self.passes.set_length(row, 0)
@@ -77,11 +93,31 @@ class EarlyExitBackend:
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         tokens = roots[:, None]
         states = self.passes.line(tokens, self.passes.committed[:, None], view)
+        self._levels = []
+        self._keep(Frontier(tokens, tokens), states)
         return DraftStep(states.hidden, tokens, states.fed, self.passes.begin(view))
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         states, carry = self.passes.expand(frontier, step.carry, level)
+        self._keep(frontier, states)
         return DraftStep(states.hidden, frontier.tokens, states.fed, carry)
+
+    def _keep(self, frontier: Frontier, states: NodeStates) -> None:
+        if states.residual is not None:
+            self._levels.append(_ExitLevel(*frontier, states.residual))
+
+    def exits(self, tree: DraftTree) -> ExitStates | None:
+        if not self._levels:
+            return None
+        _, *levels = self._levels
+        states = torch.cat([level.states for level in self._levels], 1)
+        if tree.chain or not levels:  # of one level, all but the root are leaves
+            return ExitStates(self.layers, states, None)
+        sizes = [level.tokens.shape[1] for level in self._levels]
+        starts = [0, *accumulate(sizes)]  # of each level
+        tokens = torch.cat([level.tokens for level in levels], 1)
+        parents = torch.cat([level.parents + start for level, start in zip(levels, starts)], 1)
+        return ExitStates(self.layers, states, places_of(tree, tokens, parents, len(levels)))
 
 
 def build(parts: ProposerParts) -> ModelProposer:

@@ -28,6 +28,7 @@ class Plan:
 
     levels: int
     nodes: int
+    by: str = ""  # the proposer that drafts, if there are several
 
 
 PLAIN_PLAN = Plan(0, 1)
@@ -149,6 +150,14 @@ class FeedsAhead(Protocol):
 
     def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
         """``previous`` (B, W, H) of the step that expands ``frontier``, children of ``step``'s."""
+
+
+@runtime_checkable
+class EndsChains(Protocol):
+    """A backend that may end a chain early, by what it knows before the next draft is chosen."""
+
+    def worth(self, frontier: Frontier, level: int) -> bool:
+        """Whether to draft level ``level`` below the nodes (B, 1) of ``frontier``."""
 
 
 @runtime_checkable

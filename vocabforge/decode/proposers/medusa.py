@@ -6,7 +6,7 @@ cycle, and their states are scored once, all levels in one call where the draft 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,13 +14,12 @@ from torch import Tensor
 
 from ...core.errors import UsageError
 from ...models.drafters.medusa import MedusaDrafter
-from ...models.heads.registry import DraftHead, DraftState, exact_head
+from ...models.heads.registry import exact_head
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftStep, Frontier
+from .interface import Commit, DraftStep, Frontier, Wrap
+from .levels import LevelHead
 from .model import ModelProposer
 from .registry import ProposerParts
-
-Answer = tuple[Tensor, Tensor]
 
 
 class MedusaBackend:
@@ -36,7 +35,7 @@ class MedusaBackend:
         self.levels = min(levels or self.most_levels, self.most_levels)
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
-        weight = self.drafter.head_weight
+        weight = next(iter(self.drafter.parameters()))
         size = self.drafter.config.hidden_size
         self._h = torch.zeros(rows, size, dtype=weight.dtype, device=weight.device)
 
@@ -48,10 +47,27 @@ class MedusaBackend:
         self._h[row] = states[-1]
 
     def commit(self, commit: Commit) -> None:
-        states, counts = commit.states, commit.counts
+        self.advance(commit.following, commit.states, commit.counts)
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
         last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
-        self._h = torch.where((counts == 0)[:, None], self._h, states.gather(1, last)[:, 0])
+        self._h.copy_(torch.where((counts == 0)[:, None], self._h, states.gather(1, last)[:, 0]))
+
+    def note(self, counts: Sequence[int]) -> None:
+        """Nothing: there is no cache."""
+
+    def device_state(self) -> Sequence[Tensor]:
+        return (self._h,)
+
+    def wrap(self, wrap: Wrap) -> None:
+        """It has no other passes."""
+
+    def view(self) -> Tensor:
+        return self._h[0, :0]
+
+    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        return self.start(roots)
 
     def start(self, roots: Tensor) -> DraftStep:
         states = self.drafter.read(self.drafter.heads(self._h, self.levels))
@@ -69,73 +85,6 @@ class MedusaBackend:
         )
 
 
-class MedusaHead:
-    """A draft head asked once for all levels, or once a level if its answer depends on the step, for ``width`` tokens
-    at most; ``backend`` has all levels' states from the drafting's start."""
-
-    def __init__(self, head: DraftHead, backend: MedusaBackend, width: int) -> None:
-        self._head, self._backend, self._width = head, backend, width
-        self.size, self.context_size, self.by_step = head.size, head.context_size, head.by_step
-        self._kept: list[Answer] = []  # of each level, one row a request
-
-    @property
-    def target_ids(self) -> Tensor:
-        return self._head.target_ids
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
-        """As the head's own: the nodes of a level are of one mind."""
-        logprobs, ids = self._ask(self._head.topk, hidden, k, state)
-        return logprobs[:, :k], ids[:, :k]
-
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
-        return self._ask(self._head.scores, hidden, k, state)
-
-    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._head.log_probs(hidden, state)
-
-    def _ask(
-        self,
-        ask: Callable[[Tensor, int, DraftState | None], Answer],
-        hidden: Tensor,
-        k: int,
-        state: DraftState | None,
-    ) -> Answer:
-        assert state is not None
-        rows, width = state.requests, len(hidden) // state.requests
-        # One node a request: all of them are alike.
-        first = DraftState(state.step, state.tokens[::width], state.previous[::width], rows, state.context)
-        if self._head.by_step:
-            return _repeat(ask(hidden[::width], k, first), width)
-        if state.step == 0:
-            self._kept = self._all_levels(ask, first)
-        return _repeat(self._kept[state.step], width)
-
-    def _all_levels(
-        self, ask: Callable[[Tensor, int, DraftState | None], Answer], state: DraftState
-    ) -> list[Answer]:
-        """Every level's answers, (B, .) each, from one call over B * levels rows."""
-        levels, states = self._backend.levels, self._backend.states
-        fed = DraftState(
-            0,
-            state.tokens.repeat_interleave(levels),
-            state.previous.repeat_interleave(levels, 0),
-            state.requests,
-            state.context,
-        )
-        values, ids = ask(states.flatten(0, 1), self._width, fed)
-        return [
-            (values[level::levels], ids if ids.dim() == 1 else ids[level::levels]) for level in range(levels)
-        ]
-
-
-def _repeat(answer: Answer, width: int) -> Answer:
-    """The same for every one of ``width`` nodes a request; ids (C,) that all rows share stay so."""
-    values, ids = answer
-    if width == 1:
-        return values, ids
-    return values.repeat_interleave(width, 0), ids if ids.dim() == 1 else ids.repeat_interleave(width, 0)
-
-
 def build(parts: ProposerParts) -> ModelProposer:
     """Medusa heads; a fixed tree if none is asked for."""
     if not isinstance(parts.drafter, MedusaDrafter):
@@ -149,4 +98,4 @@ def build(parts: ProposerParts) -> ModelProposer:
     policy = choose_policy(parts.options, "static", parts.drafter.config.medusa_heads)
     backend = MedusaBackend(parts.drafter, policy.plan.levels)
     head = parts.head or exact_head(parts.drafter)
-    return ModelProposer(backend, MedusaHead(head, backend, policy.width), policy)
+    return ModelProposer(backend, LevelHead(head, backend, policy.width), policy)

@@ -27,6 +27,7 @@ from .interface import (
     DraftsChains,
     DraftStep,
     Draw,
+    EndsChains,
     FeedsAhead,
     Frontier,
     Plan,
@@ -63,6 +64,10 @@ class ModelProposer:
         # The backend and the head, where they have these sides; to ask them in every cycle takes longer than a kernel.
         self._device: Any = backend if isinstance(backend, DeviceBackend) else None
         self._feeds = backend if isinstance(backend, FeedsAhead) else None
+        self._exits = getattr(
+            backend, "exits", None
+        )  # of an early exit: what its drafting leaves to verification
+        self._ends = backend if isinstance(backend, EndsChains) else None
         self._prepares = head if isinstance(head, PreparesSteps) else None
         self.by_steps = False  # chains, too, so that steps can be timed
         # Where a commit and the chain behind it are one call: what makes the call, and the tree of its tokens.
@@ -108,7 +113,7 @@ class ModelProposer:
         if self._chain is None and commit.path is not None:
             self.backend.commit(commit)
             return
-        commit = commit if self._chain is None else _trimmed(commit)
+        commit = _trimmed(commit) if len(commit.tokens) == 1 else commit  # a joined row has no padding
         self._pending.append(commit)
         self._waiting += commit.following.shape[1]
         if self._waiting >= MOST_PENDING:
@@ -144,7 +149,8 @@ class ModelProposer:
             tree: DraftTree = whole(roots, self._pure.view(), context)
             lap("layers")
             return tree
-        return self._draft(self.backend.start(roots), roots, context, plan, draws, lap)
+        tree = self._draft(self.backend.start(roots), roots, context, plan, draws, lap)
+        return tree if self._exits is None else replace(tree, exits=self._exits(tree))
 
     def _draft(
         self,
@@ -165,6 +171,8 @@ class ModelProposer:
             if frontier is None:
                 break
             level += 1
+            if self._ends is not None and not self._ends.worth(frontier, level):
+                break
             ahead = self._prepared(frontier, step, state)
             step = self.backend.expand(frontier, step, level)
             fed = step.tokens.flatten(), step.previous.flatten(0, 1)
@@ -188,7 +196,7 @@ class ModelProposer:
 
     def _static(self) -> bool:
         """All drafting is a function of tensors with static shapes."""
-        if self.samples or not getattr(self.head, "static_shapes", False):
+        if self.samples or self._ends is not None or not getattr(self.head, "static_shapes", False):
             return False
         # Of wider trees, a head on the ops may have no static form; see ``DraftHead``.
         fits = self.policy.width <= MOST_K and self.policy.broadest <= MOST_ROWS

@@ -31,10 +31,12 @@ class NodeCarry(NamedTuple):
 
 
 class NodeStates(NamedTuple):
-    """``hidden`` (B, T, H) after the final norm and ``fed`` (B, T, H), the tokens' input embeddings."""
+    """``hidden`` (B, T, H) after the final norm, ``fed`` (B, T, H), the tokens' input embeddings, and, if the passes
+    tell it, ``residual`` (B, T, H), the output of the last layer before that norm."""
 
     hidden: Tensor
     fed: Tensor
+    residual: Tensor | None = None
 
 
 class NodePasses:
@@ -46,6 +48,7 @@ class NodePasses:
     def __init__(self, model: LeanModel, layers: range | None = None, reach: int | None = None) -> None:
         self.model, self.layers, self.reach = model, layers, reach
         self.bits = False  # what nodes see is told by lengths and bits, not by masks
+        self.tells_residual = False
 
     def allocate(self, cache: KVCache, rows: int, positions: int, scratch: int) -> None:
         """Draft in this cache, which has room for the root and ``scratch`` nodes behind all positions."""
@@ -169,7 +172,7 @@ class NodePasses:
         masks: tuple[Tensor | Sight, Tensor | None],
         cache: KVCache | None = None,
     ) -> NodeStates:
-        fed = self.model.embed(tokens)
+        fed, ran = self.model.embed(tokens), self.layers or range(self.model.config.num_layers)
         output = self.model.forward(
             tokens,
             positions,
@@ -177,10 +180,11 @@ class NodePasses:
             slots=slots,
             mask=masks[0],
             window_mask=masks[1],
+            aux_layers=(ran.stop - 1,) if self.tells_residual else (),
             layers=self.layers,
             x=fed,
         )
-        return NodeStates(output.hidden, fed)
+        return NodeStates(output.hidden, fed, output.aux)
 
     def _line_masks(self, slots: Tensor, view: Tensor, bits: bool) -> tuple[Tensor | Sight, Tensor | None]:
         if bits:

@@ -25,9 +25,13 @@ PROPOSERS: dict[str, str] = {
     "n-gram": "vocabforge.decode.proposers.ngram:build",
     "early-exit": "vocabforge.decode.proposers.early_exit:build",
     "medusa": "vocabforge.decode.proposers.medusa:build",
+    "peagle": "vocabforge.decode.proposers.block:build",
+    "dflash": "vocabforge.decode.proposers.block:build",
+    "dspark": "vocabforge.decode.proposers.block:build",
     "eagle1": "vocabforge.decode.proposers.eagle:build_eagle1",
     "eagle2": "vocabforge.decode.proposers.eagle:build_eagle2",
     "eagle3": "vocabforge.decode.proposers.eagle:build_eagle3",
+    "mtp": "vocabforge.decode.proposers.eagle:build_mtp",
     "tli": "vocabforge.decode.cross_vocab.proposer:build_tli",
     "slem": "vocabforge.decode.cross_vocab.proposer:build_slem",
     "slrs": "vocabforge.decode.cross_vocab.slrs:build",
@@ -37,11 +41,17 @@ FOREIGN = ("tli", "slem", "slrs")  # proposers for a draft model with another vo
 
 ALONE = ("n-gram", "early-exit")  # proposers that need no drafter
 
+JOIN = "+"  # between the names of a hybrid's proposers
+
 # kind of drafter -> the proposers that can draft with it, its default first
 FITTING = {
     "eagle3": ("eagle3",),
     "eagle1": ("eagle2", "eagle1"),
     "medusa": ("medusa",),
+    "mtp": ("mtp",),
+    "peagle": ("peagle",),
+    "dflash": ("dflash",),
+    "dspark": ("dspark",),
     "draft-model": ("draft-model", *FOREIGN),
 }
 
@@ -109,13 +119,27 @@ class Counts(Protocol):
 
 
 def make_proposer(name: str, parts: ProposerParts) -> Proposer:
-    """The proposer of this name.
+    """The proposer of this name, or the hybrid of these names.
 
     Raises:
         UsageError: no such proposer, a tree that it cannot fill, an option without meaning for it.
     """
+    if len(names := part_names(name)) > 1:
+        from .hybrid import build_hybrid
+
+        return build_hybrid(names, parts)
     proposer: Proposer = resolve(PROPOSERS, name, "proposer")(parts)
     return proposer
+
+
+def part_names(name: str) -> list[str]:
+    """The proposers that a name stands for: several of a hybrid, such as ``eagle3+n-gram``."""
+    return name.split(JOIN)
+
+
+def with_drafter(name: str) -> str | None:
+    """Which of them needs a drafter; None if none does."""
+    return next((part for part in part_names(name) if part not in ALONE), None)
 
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:

@@ -87,6 +87,10 @@ class ShapePolicy:
                 self._layouts[key] = _lay_out(self.shape.cut(plan), device)
         return self._layouts[key]
 
+    def ended(self, plan: Plan, levels: int, device: torch.device) -> _Layout:
+        """The layout of a plan's tree after ``levels`` levels; fewer than the plan's are those of a chain."""
+        return self.layout(plan if levels == plan.levels else Plan(levels, levels + 1), device)
+
 
 class BestGrowth:
     """One drafting of a head's best tokens."""
@@ -109,7 +113,8 @@ class BestGrowth:
         return _next(self._layout, len(self._tokens), tokens)
 
     def finish(self, roots: Tensor) -> DraftTree:
-        return _tree(self._layout, torch.cat([roots[:, None], *self._tokens], 1))
+        layout = self._policy.ended(self._plan, len(self._tokens), roots.device)
+        return _tree(layout, torch.cat([roots[:, None], *self._tokens], 1))
 
 
 class SampledGrowth:
@@ -168,7 +173,8 @@ class SampledGrowth:
         if any(self._dead):
             flags = [[node not in dead for node in range(tokens.shape[1])] for dead in self._dead]
             alive = torch.tensor(flags, device=tokens.device)
-        return _tree(self._layout, tokens, alive, self._laws)
+        layout = self._policy.ended(self._plan, len(self._tokens), tokens.device)
+        return _tree(layout, tokens, alive, self._laws)
 
 
 def draw_children(law: DraftLaw, most: int, chance: Chance) -> list[int]:

@@ -24,9 +24,11 @@ from ...models.device import choose_device
 from ...models.target.hf import check_tokenizer_fits
 from ...train.machine import keep_freed_memory
 from .config import TinyTargetConfig
+from .layerskip import layerskip_step
 from .train import (
     METRICS,
     MakeStep,
+    Step,
     TextRows,
     WorkFolder,
     heldout_loss,
@@ -245,13 +247,21 @@ def finished_target(config: TinyTargetConfig, folder: Path) -> Artifact | None:
     return found if same else None
 
 
+def asked_step(
+    model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
+) -> Step:
+    """The step that a configuration asks for."""
+    make = layerskip_step if config.skips_layers else plain_step
+    return make(model, optimizer, rows, config)
+
+
 def train_tiny_target(
     config: TinyTargetConfig,
     folder: Path,
     *,
     overwrite: bool = False,
     start: Callable[[Any], None] | None = None,
-    make_step: MakeStep = plain_step,
+    make_step: MakeStep = asked_step,
 ) -> Artifact:
     """Train a target and write it, with its tokenizer, to ``folder`` as a standard Hugging Face checkpoint.
 

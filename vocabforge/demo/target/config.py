@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ...core.config import Positive, StrictModel, TokenizerPath
 from ...train.config import OptimConfig
 
 # Settings that do not change the weights, and paths: the files count by their content.
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
+
+_LAYERSKIP = ("layer_dropout", "early_exit_loss", "early_exit_every")
 
 
 class TargetTrainingConfig(StrictModel):
@@ -62,6 +64,10 @@ class TinyTargetConfig(TargetTrainingConfig):
         tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
         vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
         heldout_rows: packed held-out rows at most, evenly spread; None: all of them.
+        layer_dropout: how often the last layer is dropped in the last step, a share; earlier ones less often
+            (LayerSkip's p_max). 0 drops none.
+        early_exit_loss: what the losses at earlier layers count (LayerSkip's e_scale). 0: the last layer alone.
+        early_exit_every: of these losses a step takes every so many-th, in turn.
         threads: CPU threads; None leaves torch's choice.
     """
 
@@ -70,6 +76,9 @@ class TinyTargetConfig(TargetTrainingConfig):
     tokenizer: TokenizerPath | None = None
     vocab_size: Annotated[int, Field(ge=300)] = 4096
     heldout_rows: Positive | None = None
+    layer_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    early_exit_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    early_exit_every: Positive = 1
     seed: int = 0
     device: str = "cpu"
     threads: Positive | None = None
@@ -79,6 +88,22 @@ class TinyTargetConfig(TargetTrainingConfig):
         if self.tokenizer is not None and self.vocab_size != type(self).model_fields["vocab_size"].default:
             raise ValueError("vocab_size is that of a tokenizer that is made: with tokenizer, give rows")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without LayerSkip's settings at their defaults: targets made before there were any are the same."""
+        fields = type(self).model_fields
+        body: dict[str, Any] = dump(self)
+        return {
+            name: value
+            for name, value in body.items()
+            if name not in _LAYERSKIP or getattr(self, name) != fields[name].default
+        }
+
+    @property
+    def skips_layers(self) -> bool:
+        """Whether it is trained as LayerSkip's models are."""
+        return self.layer_dropout > 0 or self.early_exit_loss > 0
 
     @property
     def heldout_files(self) -> tuple[Path, ...]:

@@ -182,7 +182,7 @@ def train_model(
         KeyboardInterrupt: the run was asked to stop; it can be resumed.
     """
     optim = config.optim
-    optimizer = make_optimizer(model.parameters(), optim)
+    optimizer = make_optimizer(dict(model.named_parameters()), optim)
     take = make_step(model, optimizer, rows, config)
     start, facts = _resume(work, model, optimizer, optim.steps, identity)
     first, recent = facts.get("first", math.nan), list(facts.get("recent", ()))

@@ -1,22 +1,21 @@
 """Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
 
-What exports and ``tune`` compare: greedy, through the engine that serves.
+What ``tune`` and ``bench draft-heads`` compare: greedy, through the engine that serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...decode.engine import Decoder
 from ...decode.proposers.registry import Proposer
 from ...decode.request import Generation
 from ...models.target.interface import Target
-from ..results.intervals import estimate, ratio, ratio_of_ratios
+from ..results.intervals import estimate, ratio
 from ..results.schema import Figure
 from .prompts import LivePrompts
 
@@ -27,13 +26,10 @@ class Accepted:
 
     Attributes:
         length: mean tokens that a cycle commits, the target's own included, with its interval over prompts.
-        committed, cycles: of each prompt, in order; ``length`` is the ratio of their sums.
         identical: prompts whose output is plain decoding's.
     """
 
     length: Figure
-    committed: tuple[int, ...]
-    cycles: tuple[int, ...]
     identical: int
     made: tuple[Generation, ...]
 
@@ -44,12 +40,10 @@ class Accepted:
 
 
 class AcceptanceMeter:
-    """Decodes the same prompts again and again, each to ``new`` tokens; ``each`` is called after every prompt."""
+    """Decodes the same prompts again and again, each to ``new`` tokens."""
 
-    def __init__(
-        self, model: Target, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None
-    ) -> None:
-        self.model, self.prompts, self.new, self.each = model, prompts, new, each
+    def __init__(self, model: Target, prompts: LivePrompts, new: int) -> None:
+        self.model, self.prompts, self.new = model, prompts, new
         longest = max(map(len, prompts.prompts)) + new
         self._context = min(model.config.max_positions, longest + 1)
         self._plain: tuple[Generation, ...] | None = None
@@ -60,35 +54,23 @@ class AcceptanceMeter:
             self._plain = tuple(self.decode(None))
         return self._plain
 
-    def plain_counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
-        """(V,) how often plain decoding wrote each token."""
-        ids = [token for one in self.plain() for token in one.token_ids]
-        return np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocab_size)
-
     def measure(self, proposer: Proposer) -> Accepted:
         """Decode every prompt with a proposer."""
         made = self.decode(proposer)
         same = sum(one.token_ids == other.token_ids for one, other in zip(made, self.plain()))
-        committed = tuple(sum(one.accept_lengths) for one in made)
-        cycles = tuple(len(one.accept_lengths) for one in made)
-        columns = np.array([committed, cycles], dtype=np.float64).T[:, None]  # (prompts, 1, 2)
-        return Accepted(estimate(columns, ratio, pooled=True), committed, cycles, same, tuple(made))
+        sums = [(sum(one.accept_lengths), len(one.accept_lengths)) for one in made]  # tokens, cycles
+        columns = np.array(sums, dtype=np.float64)[:, None]  # (prompts, 1, 2)
+        return Accepted(estimate(columns, ratio, pooled=True), same, tuple(made))
 
-    def decode(self, proposer: Proposer | None) -> list[Generation]:
-        """Every prompt's generation; None decodes plainly."""
+    def decode(self, proposer: Proposer | None, temperature: float = 0.0) -> list[Generation]:
+        """Every prompt's generation, its number the seed; None decodes plainly."""
         decoder, stops = Decoder(self.model, proposer, context=self._context), self.prompts.stop_ids
-        made = []
-        for prompt in self.prompts.prompts:
-            made.append(decoder.generate(prompt, max_new_tokens=self.new, stop_ids=stops))
-            if self.each is not None:
-                self.each()
-        return made
-
-
-def length_ratio(one: Accepted, other: Accepted) -> Figure:
-    """Accepted length of one over that of another on the same prompts, with its paired interval over prompts."""
-    columns = np.array([one.committed, one.cycles, other.committed, other.cycles], dtype=np.float64)
-    return estimate(columns.T[:, None], ratio_of_ratios, pooled=True)  # (prompts, 1, 4)
+        return [
+            decoder.generate(
+                prompt, max_new_tokens=self.new, stop_ids=stops, temperature=temperature, seed=seed
+            )
+            for seed, prompt in enumerate(self.prompts.prompts)
+        ]
 
 
 def pooled(made: Sequence[Generation]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Benchmarks are data: a table of known ones, where their files are found, and readers of their formats."""
 
-from .load import benchmark_place, load_benchmark, spread
+from .load import load_benchmark, spread
 from .readers import read_questions
 from .registry import BENCHMARKS, FORMATS, MT_BENCH, detect_format
 from .types import Benchmark, BenchmarkRow, Question, Source, asked_sha256
@@ -14,7 +14,6 @@ __all__ = [
     "Question",
     "Source",
     "asked_sha256",
-    "benchmark_place",
     "detect_format",
     "load_benchmark",
     "read_questions",

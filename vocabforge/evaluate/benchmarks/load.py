@@ -12,7 +12,7 @@ from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
 from ...corpus.sources.inputs import split_suffix
-from .find import cache_folder, file_of, find_file, look_up
+from .find import find_file
 from .registry import BENCHMARKS, FORMATS, detect_format, read_format
 from .types import Benchmark, BenchmarkRow, asked_sha256
 
@@ -97,13 +97,3 @@ def _stem(path: Path) -> str:
     kind, packed = split_suffix(path)
     name = path.name[: len(path.name) - len(packed)]
     return (name[: len(name) - len(kind)] if kind else Path(name).stem) or path.name
-
-
-def benchmark_place(name: str, data: Path | None = None) -> str:
-    """Where a named benchmark's file is, or from where to where it would be fetched; nothing is fetched or read."""
-    row = BENCHMARKS[name]
-    path = look_up(row, data)
-    if path is not None or not row.sources:
-        return "made here" if path is None else str(path)
-    source = row.sources[0]
-    return f"to be fetched from {source.url} to {cache_folder() / file_of(row, source)}"

@@ -54,7 +54,7 @@ class ServerFacts:
 
 
 @dataclass
-class Window:
+class LoadWindow:
     """The answers to a group of questions, ``concurrency`` at a time.
 
     Attributes:
@@ -117,7 +117,7 @@ class ServerGenerator:
     ) -> None:
         self.name, self._running, self._chat, self._wanted = name, running, chat, model
         self._key, self._timeout = key, timeout
-        self._window = Window(1)
+        self._window = LoadWindow(1)
         self._last: Reading | None = None
         self._lock = threading.Lock()
 
@@ -129,7 +129,7 @@ class ServerGenerator:
             MustStop: it is away, serves no such model, or is another one than before.
         """
         with self._running() as url:
-            self._server, self._window = Server(url, key=self._key, timeout=self._timeout), Window(1)
+            self._server, self._window = Server(url, key=self._key, timeout=self._timeout), LoadWindow(1)
             try:
                 self.facts = self._describe()
                 if before is not None and before != asdict(self.facts):
@@ -146,9 +146,9 @@ class ServerGenerator:
                 self._server.close()
 
     @contextlib.contextmanager
-    def window(self, concurrency: int) -> Iterator[Window]:
+    def window(self, concurrency: int) -> Iterator[LoadWindow]:
         """Answers that are counted together; with a concurrency of 1 each answer is also counted by itself."""
-        window = self._window = Window(concurrency)
+        window = self._window = LoadWindow(concurrency)
         before = self._check_reading() if concurrency > 1 else None
         try:
             yield window

@@ -33,7 +33,7 @@ def describe_servers(
 
     Args:
         folder: has ``answers/`` and ``details/`` of all loads.
-        windows: the journal's, as :meth:`Window.row` makes them.
+        windows: the journal's, as :meth:`LoadWindow.row` makes them.
     """
     servers = [
         EvaluatedServer(method=name, **window["server"])

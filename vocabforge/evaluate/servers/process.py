@@ -1,4 +1,4 @@
-"""A server that the evaluation starts itself, on a loopback address, and stops again."""
+"""A server that the evaluation starts itself, and stops again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def started(name: str, command: str, log: Path, *, key: str | None, health_s: fl
         health_s: seconds that it may take to start.
 
     Raises:
-        VocabForgeError: it cannot be started, ends, does not become healthy, or listens on other addresses, too.
+        VocabForgeError: it cannot be started, ends, or does not become healthy.
     """
     port = _free_port()
     words = [word.replace("{port}", str(port)) for word in split_command(command)]
@@ -141,13 +141,6 @@ def _wait_until_healthy(
                     source=log,
                     remedy="run the command of --start by hand, and mend it",
                 )
-            port = int(url.rpartition(":")[2].partition("/")[0])
-            if _reached_from_outside(port):
-                raise UsageError(
-                    f"the server of {name} listens on more than the loopback address",
-                    source="--start",
-                    remedy="bind it to 127.0.0.1: add --host 127.0.0.1 to its command",
-                )
             with contextlib.suppress(TryAgain, Refused, Unusable):
                 server.exchange("GET", f"{url.removesuffix('/v1')}/health", None)
                 say(f"{name} is ready after {time.monotonic() - begin:.0f} s")
@@ -181,17 +174,6 @@ def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def _reached_from_outside(port: int) -> bool:
-    """Whether this machine's own address that others see accepts connections; no packet leaves it."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # an address for documentation: only the route is looked up
-        own = probe.getsockname()[0]
-        if not own.startswith("127."):
-            with socket.create_connection((own, port), timeout=1.0):
-                return True
-    return False
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

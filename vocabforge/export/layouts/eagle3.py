@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ...core.artifact import MANIFEST
+from ...core.console import say
 from ...core.errors import DataError, MismatchError
 from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
@@ -25,7 +27,7 @@ from ...vocab.subset.subset import VocabSubset
 from .eagle3_folder import (
     D2T,
     T2D,
-    assemble_eagle3,
+    assemble_folder,
     checked_layers,
     eagle3_config,
     read_folder,
@@ -65,18 +67,24 @@ class SglangEagle3:
             atomic_write_json(folder / CONFIG, config)
 
     @staticmethod
-    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Strictly, whoever wrote it."""
         body = read_config(path)
         config = read_serving_config(body, num_layers, path)
         folder = read_folder(path)
+        if config.norm_output and not (path / MANIFEST).exists():
+            say(
+                f"{path.name}: norm_output is true, so the normed state is fed back, as SGLang and vLLM do. SpecForge "
+                "writes the same key but trains with the state before the norm: compare the accepted length with "
+                "norm_output false in config.json."
+            )
         if config.draft_vocab_size is None:
             folder = without_targets_head(folder, shared)
-        return assemble_eagle3(config, folder, shared, path)
+        return assemble_folder(config, folder, shared, path)
 
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes."""
+    """The layout's ``config.json``: a Llama with the drafter's sizes."""
     _check_form(config)
     check_expressible(
         config.aux_layers,
@@ -119,6 +127,7 @@ def _check_form(config: Eagle3Config) -> None:
     """
     forms = [name for name in ("norm_before_residual", "qk_norm") if getattr(config, name)]
     forms += ["one auxiliary layer"] if len(config.aux_layers) == 1 else []
+    forms += [f"{config.num_layers} decoder layers"] if config.num_layers > 1 else []
     if forms:
         raise MismatchError(
             "the EAGLE-3 serving layout cannot express this drafter",
@@ -173,7 +182,7 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
             source=source,
             remedy=f"list the layers that it was trained with ({LAYER_IDS})",
         )
-    sizes = read_sizes(body, source)
+    sizes = read_sizes(body, source, several=True)
     switches = {
         "norm_before_residual": flag(body, "norm_before_residual", False, source),
         "norm_before_fc": flag(eagle, "norm_before_fc", flag(body, "norm_before_fc", False, source), source),

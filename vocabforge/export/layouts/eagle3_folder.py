@@ -7,7 +7,7 @@ what no server reads, or what means another computation, is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from torch import Tensor
 from ...core.console import say
 from ...core.errors import ArtifactError, ConfigError, DataError, MismatchError
 from ...models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
-from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ...models.drafters.eagle3 import Eagle3Config
+from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
 from ...models.heads.served import PREFIX
 from .fields import CONFIG, DecoderSizes
@@ -60,7 +61,7 @@ def our_name(name: str) -> str:
     return name
 
 
-def read_folder(path: Path) -> FolderTensors:
+def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTensors:
     """All tensors of a folder's safetensors files (one, or shards with an index), in their stored dtype.
 
     Raises:
@@ -70,7 +71,7 @@ def read_folder(path: Path) -> FolderTensors:
     stored = read_headers(checkpoint_files(path))
     stored = {name: item for name, item in stored.items() if not name.startswith(PREFIX)}  # a draft head's
     refuse_packed(stored, path)
-    names = {name: our_name(name) for name in stored}
+    names = {name: rename(name) for name in stored}
     doubled = sorted({ours for ours in names.values() if list(names.values()).count(ours) > 1})
     if doubled:
         raise ArtifactError(
@@ -123,9 +124,7 @@ def check_rows(sizes: DecoderSizes, weights: Mapping[str, Tensor], source: objec
             )
 
 
-def assemble_eagle3(
-    config: Eagle3Config, folder: FolderTensors, shared: TargetTensors, source: Path
-) -> Eagle3Drafter:
+def assemble_folder(config: Any, folder: FolderTensors, shared: TargetTensors, source: Path) -> Drafter:
     """The drafter of a folder, every tensor in its place.
 
     An embedding that is repeated must be the target's. Without a head of its own the drafter shares the target's.
@@ -140,11 +139,11 @@ def assemble_eagle3(
     config = replace(config, draft_vocab_size=_own_rows(config, folder))
     ids = target_ids(folder, config, source)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in folder.weights.items()}
-    drafter: Eagle3Drafter = assemble(config, cast, ids, shared, source=source)
+    drafter: Drafter = assemble(config, cast, ids, shared, source=source)
     return drafter
 
 
-def _own_rows(config: Eagle3Config, folder: FolderTensors) -> int | None:
+def _own_rows(config: Any, folder: FolderTensors) -> int | None:
     """Rows of the drafter's own head; None where it has none, so that it shares the target's."""
     if LM_HEAD in folder.weights:
         return config.draft_vocab_size or config.vocab_size

@@ -1,4 +1,4 @@
-"""Parts of ``config.json`` that several layouts share: a one-layer decoder written, and read strictly."""
+"""Parts of ``config.json`` that several layouts share: a drafter's decoder written, and read strictly."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _COMPUTED: tuple[tuple[str, Any, str], ...] = (
 
 
 class DecoderSizes(LayerSizes, Protocol):
-    """Sizes of a drafter with one decoder layer."""
+    """Sizes of a drafter with decoder layers."""
 
+    @property
+    def num_layers(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
     @property
@@ -40,12 +42,12 @@ class DecoderSizes(LayerSizes, Protocol):
 
 
 def decoder_fields(sizes: DecoderSizes, dtype: torch.dtype) -> dict[str, Any]:
-    """A one-layer decoder as Hugging Face's configurations spell it, both spellings of RoPE and of the dtype."""
+    """The decoder as Hugging Face's configurations spell it, both spellings of RoPE and of the dtype."""
     name = dtype_name(dtype)
     return {
         "hidden_size": sizes.hidden_size,
         "intermediate_size": sizes.intermediate_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": sizes.num_layers,
         "num_attention_heads": sizes.num_heads,
         "num_key_value_heads": sizes.num_kv_heads,
         "head_dim": sizes.head_dim,
@@ -109,14 +111,17 @@ def read_config(path: Path) -> Mapping[str, Any]:
     return body
 
 
-def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
+def read_sizes(body: Mapping[str, Any], source: Path, *, several: bool = False) -> dict[str, Any]:
     """The fields of :class:`DecoderSizes` from a configuration that anyone may have written.
+
+    ``several``: ``num_layers`` is one of them, and any number; else there must be one layer.
 
     Raises:
         DataError: a field is missing or no number, or the layer is one that is not computed here.
     """
-    check_computed(body, source)
+    check_computed({**body, "num_hidden_layers": 1} if several else body, source)
     try:
+        layers = {"num_layers": _whole(body.get("num_hidden_layers") or 1)} if several else {}
         heads, hidden = _whole(body["num_attention_heads"]), _whole(body["hidden_size"])
         return {
             "hidden_size": hidden,
@@ -128,6 +133,7 @@ def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
             "max_position_embeddings": _positions(body["max_position_embeddings"]),
             "rms_norm_eps": _epsilon(body["rms_norm_eps"]),
             "rope": parse_rope(body, 10_000.0, source, _ELSEWHERE),
+            **layers,
         }
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise DataError(

@@ -1,10 +1,12 @@
 """The Medusa layout (``config.json`` + ``model.safetensors``) that vLLM reads up to 0.32; 0.33 has dropped it.
 
-``blocks.I.layers.0.{weight,bias}`` (H, H) and (H,) of head I, and one ``lm_head.weight`` (V, H) that all heads share.
+``blocks.I.layers.J.{weight,bias}`` (H, H) and (H,) of block J of head I, and one ``lm_head.weight`` (V, H) that all
+heads share (``original_lm_head``), or ``lm_heads.I.weight``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ...core.errors import DataError, MismatchError
+from ...core.errors import ConfigError, DataError, MismatchError
 from ...core.files import atomic_write_json
 from ...models.checkpoint import checkpoint_files, fill, read_headers
 from ...models.drafters.interface import Drafter
@@ -26,7 +28,7 @@ from .interface import Export, layout_folder
 
 ARCHITECTURE = "MedusaModel"
 # What the folder says of its form; vLLM drops the biases in silence without the second.
-_FORM = {"num_hidden_layers": 1, "medusa_fc_bias": True, "original_lm_head": True}
+_FORM = {"medusa_fc_bias": True}
 _POSITIONS = 1 << 20  # vLLM's, for folders that name none
 
 
@@ -56,17 +58,16 @@ class Medusa:
         if config.draft_vocab_size not in (None, config.vocab_size):
             raise MismatchError(
                 "the layout medusa has no place for a draft vocabulary: vLLM does not load one for Medusa",
-                got=f"a head of {len(drafter.head_weight):,} tokens",
+                got=f"a head of {len(drafter.target_ids):,} tokens",
                 expected=f"all {config.vocab_size:,} tokens",
                 remedy="export without --vocab a drafter of the whole vocabulary, or use --format native",
             )
-        head = drafter.head_weight.detach().to("cpu", export.dtype, copy=True).contiguous()
-        tensors = {
-            name.replace(".linear.", ".layers.0."): tensor
-            for name, tensor in parameters(drafter, export.dtype).items()
-        }
+        tensors = {_served(name): tensor for name, tensor in parameters(drafter, export.dtype).items()}
+        if not config.medusa_own_heads:
+            head = drafter.head_weight.detach().to("cpu", export.dtype, copy=True).contiguous()
+            tensors[LM_HEAD] = head
         with layout_folder(path, Medusa.KIND, export) as folder:
-            save_file(tensors | {LM_HEAD: head}, folder / WEIGHTS, metadata={"format": "pt"})
+            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
             atomic_write_json(folder / CONFIG, medusa_config(config, export.dtype))
 
     @staticmethod
@@ -77,17 +78,31 @@ class Medusa:
         refuse_packed(stored, path)
         tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
         fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
-        head = tensors.get(LM_HEAD)
+        head, each = tensors.get(LM_HEAD), config["medusa_own_heads"]
         own = head is not None and (head.shape != shared.head.shape or not rounded_alike(head, shared.head))
-        if not own:
+        if not own and not each:
             tensors.pop(LM_HEAD, None)
-        ours = {
-            name.replace(".layers.0.", ".linear."): tensor.to(shared.embedding.dtype)
-            for name, tensor in tensors.items()
-        }
-        sizes = MedusaConfig(**config, draft_vocab_size=config["vocab_size"] if own else None)
+        several = config["medusa_layers"] > 1
+        ours = {_ours(name, several): tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}
+        try:
+            sizes = MedusaConfig(**config, draft_vocab_size=config["vocab_size"] if own or each else None)
+        except ConfigError as error:
+            raise _not_computed(str(error.got), path / CONFIG) from error
         drafter: Drafter = assemble(sizes, ours, None, shared, source=path)
         return drafter
+
+
+def _served(name: str) -> str:
+    """``blocks.I.linear`` (one block) or ``blocks.I.J.linear`` as vLLM calls it."""
+    name = re.sub(r"^blocks\.(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2.", name)
+    return name.replace(".linear.", ".layers.0.")
+
+
+def _ours(name: str, several: bool) -> str:
+    ours = r"blocks.\1.\2.linear." if several else r"blocks.\1.linear."
+    return re.sub(
+        r"^blocks\.(\d+)\.layers\.(\d+)\." if several else r"^blocks\.(\d+)\.layers\.(0)\.", ours, name
+    )
 
 
 def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:
@@ -99,6 +114,8 @@ def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "truncated_vocab_size": config.vocab_size,
         "num_heads": config.medusa_heads,
+        "num_hidden_layers": config.medusa_layers,
+        "original_lm_head": not config.medusa_own_heads,
         **_FORM,
         "max_position_embeddings": config.max_position_embeddings,
         "torch_dtype": dtype_name(dtype),
@@ -106,24 +123,32 @@ def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def _read_config(body: Mapping[str, Any], source: Path) -> dict[str, int]:
+def _read_config(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """Raises: DataError: a size is missing or no whole number, or the heads have another form."""
     sizes = {
         "hidden_size": body.get("hidden_size"),
         "vocab_size": body.get("vocab_size"),
         "num_heads": body.get("num_heads"),
+        "num_hidden_layers": body.get("num_hidden_layers"),
         "max_position_embeddings": body.get("max_position_embeddings", _POSITIONS),
     }
     wanted = {**_FORM, "truncated_vocab_size": sizes["vocab_size"]}
     wrong = [f"{name} {value!r}" for name, value in sizes.items() if type(value) is not int]
     wrong += [f"{name} {body.get(name)!r}" for name, value in wanted.items() if body.get(name) != value]
+    shared = body.get("original_lm_head", False)  # as vLLM takes it
+    if not isinstance(shared, bool):
+        wrong.append(f"original_lm_head {shared!r}")
     if wrong:
-        raise DataError(
-            "these Medusa heads are not computed here",
-            got=", ".join(wrong),
-            expected=", ".join(f"{name} {value}" for name, value in wanted.items()) + ", and whole sizes",
-            source=source,
-            remedy="correct config.json, or export the drafter again",
-        )
-    sizes["medusa_heads"] = sizes.pop("num_heads")
-    return {name: value for name, value in sizes.items() if isinstance(value, int)}
+        raise _not_computed(", ".join(wrong), source)
+    sizes["medusa_heads"], sizes["medusa_layers"] = sizes.pop("num_heads"), sizes.pop("num_hidden_layers")
+    return sizes | {"medusa_own_heads": not shared}
+
+
+def _not_computed(got: str, source: Path) -> DataError:
+    return DataError(
+        "these Medusa heads are not computed here",
+        got=got,
+        expected="medusa_fc_bias true, truncated_vocab_size as vocab_size, whole sizes, up to 5 heads of 8 blocks",
+        source=source,
+        remedy="correct config.json, or export the drafter again",
+    )

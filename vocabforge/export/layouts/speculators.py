@@ -1,6 +1,6 @@
 """The EAGLE-3 layout of the library speculators, which vLLM loads with its verifier named inside: writer and reader.
 
-The same tensors as in the serving layout with the decoder layer under ``layers.0.*``; the input embedding and the LM
+The same tensors as in the serving layout with the decoder layers under ``layers.i.*``; the input embedding and the LM
 head are always inside. It can say every form of the drafter's norms.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.files import atomic_write_json
-from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ...models.drafters.eagle3 import Eagle3Config
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.target.load import dtype_name
@@ -26,7 +26,7 @@ from .eagle3_folder import (
     EMBEDDING,
     LM_HEAD,
     FolderTensors,
-    assemble_eagle3,
+    assemble_folder,
     checked_layers,
     eagle3_config,
     read_folder,
@@ -68,14 +68,14 @@ class SpeculatorsEagle3:
             atomic_write_json(folder / CONFIG, config)
 
     @staticmethod
-    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Strictly, whoever wrote it; an absent switch is what vLLM takes it for, an absent LM head the target's rows,
         as speculators has it."""
         config = _read_config(read_config(path), num_layers, path)
         folder = without_targets_head(read_folder(path), shared)
         if LM_HEAD not in folder.weights:
             folder = _with_targets_rows(config, folder, shared, path)
-        return assemble_eagle3(config, folder, shared, path)
+        return assemble_folder(config, folder, shared, path)
 
 
 def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
@@ -92,6 +92,22 @@ def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
 
 def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
     """The layout's ``config.json``."""
+    own = {
+        LAYER_IDS: as_inputs(config.aux_layers),
+        **{switch: getattr(config, switch) for switch in _ABSENT},
+        "embed_requires_grad": False,
+    }
+    return speculators_body(config, export, ALGORITHM, ARCHITECTURE, export.speculative_tokens, own)
+
+
+def speculators_body(
+    config: Any, export: Export, algorithm: str, architecture: str, tokens: int, own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A ``config.json`` of the library: what all of its drafters have, and an algorithm's ``own`` fields.
+
+    Raises:
+        MismatchError: auxiliary layers that are not captured.
+    """
     check_expressible(
         config.aux_layers,
         int(text_config(export.target).num_hidden_layers) - 1,
@@ -100,23 +116,19 @@ def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
     )
     name = export.target_name
     return {
-        "architectures": [ARCHITECTURE],
-        "speculators_model_type": ALGORITHM,
+        "architectures": [architecture],
+        "speculators_model_type": algorithm,
         "speculators_version": VERSION,
         "draft_vocab_size": config.draft_vocab_size or config.vocab_size,
         "target_hidden_size": config.hidden_size,
-        LAYER_IDS: as_inputs(config.aux_layers),
-        **{switch: getattr(config, switch) for switch in _ABSENT},
-        "embed_requires_grad": False,
+        **own,
         "tie_word_embeddings": False,
         "torch_dtype": dtype_name(export.dtype),
         "dtype": dtype_name(export.dtype),
-        "transformer_layer_config": _layer_config(config, export.dtype),
+        "transformer_layer_config": layer_config(config, export.dtype),
         "speculators_config": {
-            "algorithm": ALGORITHM,
-            "proposal_methods": [
-                {"proposal_type": _PROPOSAL, "speculative_tokens": export.speculative_tokens}
-            ],
+            "algorithm": algorithm,
+            "proposal_methods": [{"proposal_type": _PROPOSAL, "speculative_tokens": tokens}],
             "default_proposal_method": _PROPOSAL,
             "verifier": {
                 "name_or_path": str(Path(name).resolve()) if Path(name).is_dir() else name,
@@ -126,8 +138,8 @@ def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
     }
 
 
-def _layer_config(config: Eagle3Config, dtype: torch.dtype) -> dict[str, Any]:
-    """The decoder layer as Transformers' class of its kind takes it.
+def layer_config(config: Any, dtype: torch.dtype) -> dict[str, Any]:
+    """The decoder layers as Transformers' class of its kind takes it.
 
     vLLM makes its whole configuration of this part, so the number of auxiliary layers stands in it.
     """
@@ -140,27 +152,46 @@ def _layer_config(config: Eagle3Config, dtype: torch.dtype) -> dict[str, Any]:
         "num_aux_hidden_states": len(config.aux_layers),
     }
     if config.qk_norm:
-        fields |= {"use_sliding_window": False, "sliding_window": None, "layer_types": ["full_attention"]}
+        fields |= {
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * config.num_layers,
+        }
     return fields
 
 
 def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
     source, named = path / CONFIG, body.get("speculators_model_type")
-    layer = body.get("transformer_layer_config")
     if named != ALGORITHM:
         raise _not_computed(f"speculators_model_type {named!r}", repr(ALGORITHM), source)
-    if not isinstance(layer, Mapping):
-        raise _not_computed("no transformer_layer_config", "the drafter's decoder layer", source)
-    if (kind := layer.get("model_type", _LAYERS[0])) not in _LAYERS:
-        raise _not_computed(f"a decoder layer of model_type {kind!r}", " or ".join(_LAYERS), source)
+    kind = layer_kind(body, source)
     reading = LayerReading(speculators_layers(body, num_layers), "as speculators and vLLM number them")
-    wide = {"target_hidden_size": body.get("target_hidden_size")}
-    sizes = read_sizes({**layer, **wide}, source)
+    sizes = layer_sizes(body, source)
     switches = {name: flag(body, name, absent, source) for name, absent in _ABSENT.items()}
     switches["qk_norm"] = kind == _LAYERS[1]
     return eagle3_config(
         sizes | switches, body.get("draft_vocab_size"), checked_layers(reading, path), source
     )
+
+
+def layer_kind(body: Mapping[str, Any], source: Path) -> str:
+    """``llama``, or ``qwen3`` where q and k are normed.
+
+    Raises:
+        DataError: no decoder layer, or another one.
+    """
+    layer = body.get("transformer_layer_config")
+    if not isinstance(layer, Mapping):
+        raise _not_computed("no transformer_layer_config", "the drafter's decoder layer", source)
+    if (kind := layer.get("model_type", _LAYERS[0])) not in _LAYERS:
+        raise _not_computed(f"a decoder layer of model_type {kind!r}", " or ".join(_LAYERS), source)
+    return str(kind)
+
+
+def layer_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """The drafter's sizes; see :func:`.fields.read_sizes`."""
+    wide = {"target_hidden_size": body.get("target_hidden_size")}
+    return read_sizes({**body["transformer_layer_config"], **wide}, source, several=True)
 
 
 def _not_computed(got: str, expected: str, source: Path) -> DataError:

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from ...core.files import atomic_write_json
-from ...models.drafters.eagle3 import Eagle3Drafter
+from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.heads.served import KEY, PREFIX, read_served
 from ...models.target.text_config import text_config
@@ -48,7 +48,7 @@ class VllmEagle3:
             atomic_write_json(folder / CONFIG, body)
 
     @staticmethod
-    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """The drafter alone; that its draft head can be read is checked."""
         drafter = SglangEagle3.read(path, shared, num_layers)
         tensors = load_file(path / WEIGHTS)

@@ -50,14 +50,14 @@ class ServedSizes:
 
 @dataclass
 class Past:
-    """Keys (after rotation) and values so far, (S, kv_heads, D) each."""
+    """Keys (after rotation) and values so far, (S, kv_heads, D) each, of every layer."""
 
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
+    keys: dict[int, list[Tensor]] = field(default_factory=dict)
+    values: dict[int, list[Tensor]] = field(default_factory=dict)
 
 
 class ServedDrafter:
-    """One decoder layer between the target's states and the LM head, from parameters by the server's names
+    """Decoder layers between the target's states and the LM head, from parameters by the server's names
     (``model.*``, ``lm_head.weight``), shared ones included."""
 
     def __init__(self, sizes: ServedSizes, parameters: Mapping[str, Tensor]) -> None:
@@ -83,22 +83,26 @@ class ServedDrafter:
         embedded = p["model.embed_tokens.weight"][ids]
         if s.family == "eagle1":
             x = F.linear(torch.cat([embedded, states], -1), p["model.fc.weight"], p.get("model.fc.bias"))
-            out = self._mlp(x + self._attention(x, positions, past))
+            out = self._mlp(x + self._attention(x, positions, past, 0), 0)
             return F.linear(out, p["lm_head.weight"]), out
         normed = self._norm("model.layers.0.hidden_norm", states)
         residual = normed if s.norm_before_residual else states
         x = torch.cat([self._norm("model.layers.0.input_layernorm", embedded), normed], -1)
-        raw = self._mlp(residual + self._attention(x, positions, past))
+        raw = self._mlp(residual + self._attention(x, positions, past, 0), 0)
+        for layer in range(1, s.layers):
+            x = self._norm(f"model.layers.{layer}.input_layernorm", raw)
+            raw = self._mlp(raw + self._attention(x, positions, past, layer), layer)
         read = self._norm("model.norm", raw)
         return F.linear(read, p["lm_head.weight"]), read if s.norm_output else raw
 
-    def _mlp(self, x: Tensor) -> Tensor:
-        inner = self._norm("model.layers.0.post_attention_layernorm", x)
-        gate, up = F.linear(inner, self.parameters["model.layers.0.mlp.gate_up_proj.weight"]).chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, self.parameters["model.layers.0.mlp.down_proj.weight"])
+    def _mlp(self, x: Tensor, layer: int) -> Tensor:
+        prefix = f"model.layers.{layer}."
+        inner = self._norm(prefix + "post_attention_layernorm", x)
+        gate, up = F.linear(inner, self.parameters[prefix + "mlp.gate_up_proj.weight"]).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.parameters[prefix + "mlp.down_proj.weight"])
 
-    def _attention(self, x: Tensor, positions: Tensor, past: Past) -> Tensor:
-        s, prefix = self.sizes, "model.layers.0.self_attn."
+    def _attention(self, x: Tensor, positions: Tensor, past: Past, layer: int) -> Tensor:
+        s, prefix = self.sizes, f"model.layers.{layer}.self_attn."
         joined = F.linear(x, self.parameters[prefix + "qkv_proj.weight"])
         wide, narrow = s.heads * s.head_dim, s.kv_heads * s.head_dim
         q, k, v = (part.unflatten(-1, (-1, s.head_dim)) for part in joined.split([wide, narrow, narrow], -1))
@@ -106,9 +110,9 @@ class ServedDrafter:
             q, k = self._norm(prefix + "q_norm", q), self._norm(prefix + "k_norm", k)
         cos, sin = rotation(s.rope, s.head_dim, positions)
         q, past_keys = rotate(q, cos, sin), rotate(k, cos, sin)
-        past.keys.append(past_keys)
-        past.values.append(v)
-        keys, values = torch.cat(past.keys), torch.cat(past.values)  # (S, kv, D)
+        past.keys.setdefault(layer, []).append(past_keys)
+        past.values.setdefault(layer, []).append(v)
+        keys, values = torch.cat(past.keys[layer]), torch.cat(past.values[layer])  # (S, kv, D)
         group = s.heads // s.kv_heads
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         scores = torch.einsum("nhd,shd->hns", q, keys) / math.sqrt(s.head_dim)

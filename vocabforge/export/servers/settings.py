@@ -107,10 +107,17 @@ def eagle3_sizes(
 
 
 def sizes_of(
-    served: Served, config: Any, family: Literal["eagle3", "eagle1"], target: ServedTarget, **flags: Any
+    served: Served,
+    config: Any,
+    family: Literal["eagle3", "eagle1"],
+    target: ServedTarget,
+    *,
+    several: bool = False,
+    **flags: Any,
 ) -> ServedSizes | None:
     """Sizes and flags for the forward pass, held against the target; None, with a problem, if servers compute another.
-    ``flags`` are fields of ``ServedSizes`` that servers read in their own ways."""
+    ``flags`` are fields of ``ServedSizes`` that servers read in their own ways. ``several``: the server computes any
+    number of decoder layers."""
     rope = dict(getattr(config, "rope_parameters", None) or {})
     rope.setdefault("rope_type", rope.pop("type", "default"))
     rope.setdefault("rope_theta", 10_000.0)
@@ -141,7 +148,7 @@ def sizes_of(
     )
     if not _sound(served, sizes):
         return None
-    _check_sizes(served, sizes, target)
+    _check_sizes(served, sizes, target, several)
     return sizes
 
 
@@ -154,6 +161,8 @@ def _sound(served: Served, sizes: ServedSizes) -> bool:
         wrong = [f"{sizes.kv_heads} key/value heads for {sizes.heads} heads"]
     if not wrong and sizes.n_aux > _MOST_LAYERS:
         wrong = [f"{sizes.n_aux} target states"]
+    if not wrong and sizes.layers > _MOST_LAYERS:
+        wrong = [f"{sizes.layers} decoder layers"]
     theta = sizes.rope["rope_theta"]
     if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta < math.inf:
         wrong.append(f"rope_theta {theta!r}")
@@ -162,7 +171,7 @@ def _sound(served: Served, sizes: ServedSizes) -> bool:
     return not wrong
 
 
-def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget) -> None:
+def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget, several: bool) -> None:
     # What servers need equal fails, what only lowers acceptance is a warning.
     rows, width = target.embedding.shape
     if sizes.vocab != rows:
@@ -184,11 +193,11 @@ def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget) -> No
             f"{sizes.heads} heads do not share {sizes.kv_heads} key/value heads evenly",
             "correct num_attention_heads and num_key_value_heads",
         )
-    if sizes.layers != 1:
+    if sizes.layers != 1 and not several:
         served.fail(
             "configuration",
-            f"{sizes.layers} decoder layers",
-            "write num_hidden_layers 1: drafters of more layers are not compared here",
+            f"{sizes.layers} decoder layers, of which {served.title} computes one",
+            "export --format speculators-eagle3, which vLLM reads",
         )
     longest = target.config.get("max_position_embeddings")
     if longest and sizes.positions < int(longest):

@@ -72,6 +72,7 @@ def _sizes(
         target_hidden=config.hidden_size,
         head_rows=rows,
         n_aux=n_aux,
+        several=True,
         qk_norm=config.model_type == "qwen3",
         **flags,
     )

@@ -128,6 +128,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         config,
         target,
         n_aux,
+        several=True,
         norm_before_residual=bool(getattr(config, "norm_before_residual", False)),
         fc_norm=bool(getattr(config, "fc_norm", False)),
         qk_norm=served.architecture in (_IMPORTED["qwen3"], WITH_HEAD[True]),

@@ -38,35 +38,43 @@ class KeyPlace:
 
 
 def slots_of(s: ServedSizes) -> dict[str, Slot]:
-    """Slots of a one-layer drafter by the name that a loader looks for; fused names are accepted as well."""
-    wide, narrow = s.heads * s.head_dim, s.kv_heads * s.head_dim
-    inputs = 2 * s.hidden if s.family == "eagle3" else s.hidden
-    layer = "model.layers.0."
-    table = {
+    """Slots of a drafter by the name that a loader looks for; fused names are accepted as well."""
+    table: dict[str, tuple[int, ...]] = {
         EMBEDDING: (s.vocab, s.hidden),
-        f"{layer}self_attn.o_proj.weight": (s.hidden, wide),
-        f"{layer}mlp.down_proj.weight": (s.hidden, s.intermediate),
-        f"{layer}post_attention_layernorm.weight": (s.hidden,),
         HEAD: (s.head_rows, s.hidden),
     }
     if s.family == "eagle3":
         width = s.n_aux * s.target_hidden
-        table |= {
-            "model.fc.weight": (s.hidden, width),
-            f"{layer}input_layernorm.weight": (s.hidden,),
-            f"{layer}hidden_norm.weight": (s.hidden,),
-            "model.norm.weight": (s.hidden,),
-        }
+        table |= {"model.fc.weight": (s.hidden, width), "model.norm.weight": (s.hidden,)}
         if s.norm_before_fc:
             table["model.input_norm.weight"] = (width,)
         if s.fc_norm:
             table |= {f"model.fc_norm.{i}.weight": (s.target_hidden,) for i in range(s.n_aux)}
-        if s.qk_norm:
-            table |= {f"{layer}self_attn.{name}_norm.weight": (s.head_dim,) for name in ("q", "k")}
     else:
         table["model.fc.weight"] = (s.hidden, 2 * s.hidden)
     if s.fc_bias:
         table["model.fc.bias"] = (s.hidden,)
+    slots = {name: Slot(name, 0, shape) for name, shape in table.items()}
+    for index in range(s.layers):
+        slots |= _layer_slots(s, index)
+    return slots
+
+
+def _layer_slots(s: ServedSizes, index: int) -> dict[str, Slot]:
+    """Of one decoder layer: EAGLE-3's first reads two states side by side."""
+    layer, wide, narrow = f"model.layers.{index}.", s.heads * s.head_dim, s.kv_heads * s.head_dim
+    inputs = 2 * s.hidden if s.family == "eagle3" and index == 0 else s.hidden
+    table: dict[str, tuple[int, ...]] = {
+        f"{layer}self_attn.o_proj.weight": (s.hidden, wide),
+        f"{layer}mlp.down_proj.weight": (s.hidden, s.intermediate),
+        f"{layer}post_attention_layernorm.weight": (s.hidden,),
+    }
+    if s.family == "eagle3":
+        table[f"{layer}input_layernorm.weight"] = (s.hidden,)
+    if s.family == "eagle3" and index == 0:
+        table[f"{layer}hidden_norm.weight"] = (s.hidden,)
+    if s.qk_norm:
+        table |= {f"{layer}self_attn.{name}_norm.weight": (s.head_dim,) for name in ("q", "k")}
     slots = {name: Slot(name, 0, shape) for name, shape in table.items()}
     for fused, parts in (
         ("self_attn.qkv_proj", {"q_proj": wide, "k_proj": narrow, "v_proj": narrow}),

@@ -22,7 +22,7 @@ from ..kv_cache import KVCache, Sight
 from ..rope import RopeSettings
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
-from .eagle_layers import PlainLayer
+from .eagle_layers import PlainLayer, run_layers
 from .parts import OverTarget, RotaryPositions, register_tables, share_target
 
 _TINY = 1e-12
@@ -41,6 +41,7 @@ class Eagle1Config(parts.DictSizes):
     """
 
     kind: ClassVar[str] = "eagle1"
+    num_layers: ClassVar[int] = 1
 
     hidden_size: int
     intermediate_size: int
@@ -132,8 +133,8 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
         """See :class:`.drafter.CachedDrafter`."""
         layer, x = self._layer, self._join(ids, g)
         if layer.fits(x, mask):
-            assert not isinstance(mask, Sight)
-            return layer.run(x, None, None, (self.cos[position], self.sin[position]), cache, slots, mask)
+            angles = self.cos[position], self.sin[position]
+            return run_layers([layer], x, None, None, angles, cache, slots, mask)
         q, k, v = layer.qkv(x, *self.rotary(position))
         g = layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
         return g, g

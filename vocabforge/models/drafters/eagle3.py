@@ -13,12 +13,11 @@ norms, rotary positions and the MLP are the same functions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import MismatchError
 from ...ops.draft_chain import draft_chain
 from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
@@ -26,10 +25,17 @@ from ..rope import RopeSettings
 from ..target.hf import default_aux_layers
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
-from .eagle_layers import MidLayer, RMSNorm
+from .eagle_layers import MidLayer, PreNormLayer, RMSNorm, run_layers
 from .parts import OverTarget, RotaryPositions, register_tables, share_target
 
 _TINY = 1e-12
+FORMS = (
+    "norm_before_residual",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_output",
+    "qk_norm",
+)  # switches of the norms
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,11 @@ class Eagle3Config(parts.DictSizes):
         fc_norm: an RMSNorm over the H features of each layer before ``fc`` (``fc_norm.0`` to ``fc_norm.n-1``).
         norm_output: the next g is the normed output, which the LM head reads too.
         qk_norm: q and k of every head are normed before the rotation (``q_norm``, ``k_norm``).
+        num_layers: decoder layers; ``midlayer`` is the first, ``layers.1`` and so on are plain ones.
     """
 
     kind: ClassVar[str] = "eagle3"
+    later: ClassVar[tuple[str, ...]] = ("num_layers",)
 
     hidden_size: int
     intermediate_size: int
@@ -66,9 +74,12 @@ class Eagle3Config(parts.DictSizes):
     fc_norm: bool = False
     norm_output: bool = False
     qk_norm: bool = False
+    num_layers: int = 1
 
     def __post_init__(self) -> None:
-        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        problem = parts.size_problem(
+            self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers"
+        )
         if problem is None and (not self.aux_layers or min(self.aux_layers) < 0):
             problem = f"aux_layers {list(self.aux_layers)}"
         if problem is None and self.norm_before_fc and self.fc_norm:
@@ -82,14 +93,9 @@ class Eagle3Config(parts.DictSizes):
         Raises:
             MismatchError: auxiliary layers that the target does not have.
         """
-        layers = tuple(wishes.aux_layers or default_aux_layers(target.num_layers))
-        if not all(0 <= layer < target.num_layers for layer in layers):
-            raise MismatchError(
-                "the target has no such layers",
-                got=f"drafter.aux_layers {list(layers)} (0-based)",
-                expected=f"0 to {target.num_layers - 1}",
-            )
-        return cls(aux_layers=layers, **wishes.attention(target))
+        layers = parts.known_layers(tuple(wishes.aux_layers or default_aux_layers(target.num_layers)), target)
+        forms: dict[str, Any] = {name: bool(getattr(wishes, name)) for name in FORMS}
+        return cls(aux_layers=layers, num_layers=wishes.num_layers or 1, **forms, **wishes.attention(target))
 
 
 class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
@@ -114,10 +120,16 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         if config.fc_norm:
             self.fc_norm = nn.ModuleList(RMSNorm(size, eps) for _ in config.aux_layers)
         self.midlayer = MidLayer(config)
+        self.layers = nn.ModuleDict({str(i): PreNormLayer(config) for i in range(1, config.num_layers)})
         self.norm = RMSNorm(size, eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
         register_tables(self, config)
+
+    @property
+    def cache_layers(self) -> int:
+        """One a decoder layer."""
+        return self.config.num_layers
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
@@ -148,12 +160,20 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
         """Step k feeds row t the token x_{t+1+k} at rotary position t + k; see ``Drafter``.
 
-        It sees the step-0 keys s <= t of its document and its own keys of steps 1..k.
+        It sees the step-0 keys s <= t of its document and its own keys of steps 1..k, in each layer that layer's.
         """
-        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
+        angles = self.rotary(position)
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *angles)
         state.k.append(k)
         state.v.append(v)
-        return self._finish(residual, ttt_attention(q, state))
+        g = self.midlayer.finish(residual, ttt_attention(q, state))
+        for index, layer in enumerate(self._deeper, 1):
+            q, k, v = layer.qkv(g, *angles)
+            own = state.layer(index)
+            own.k.append(k)
+            own.v.append(v)
+            g = layer.finish(g, ttt_attention(q, own))
+        return self.norm(g) if self.config.norm_output else g
 
     def extend(
         self,
@@ -166,15 +186,33 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         mask: Tensor | Sight | int,
     ) -> tuple[Tensor, Tensor]:
         """See :class:`.drafter.CachedDrafter`."""
-        layer, embedded = self.midlayer, self.embed(ids)
-        if layer.fits(g, mask):
-            assert not isinstance(mask, Sight)
+        return self._through(self.embed(ids), g, position, cache=cache, slots=slots, mask=mask)
+
+    def _through(
+        self,
+        embedded: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight | int,
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`extend`, of embedded tokens (B, N, H)."""
+        first = self.midlayer
+        if first.fits(g, mask):
             angles = self.cos[position], self.sin[position]
-            g, normed = layer.run(g, embedded, self.norm.weight, angles, cache, slots, mask)
+            layers = [first, *self._deeper]
+            g, normed = run_layers(layers, g, embedded, self.norm.weight, angles, cache, slots, mask)
             return (normed if self.config.norm_output else g), normed
-        q, k, v, residual = layer.qkv(embedded, g, *self.rotary(position))
-        g = self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
-        return g, self.read(g)
+        angles = self.rotary(position)
+        q, k, v, residual = first.qkv(embedded, g, *angles)
+        g = first.finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
+        for index, layer in enumerate(self._deeper, 1):
+            q, k, v = layer.qkv(g, *angles)
+            g = layer.finish(g, parts.cached_attention(q, k, v, cache, slots, mask, index))
+        normed = self.norm(g)
+        return (normed if self.config.norm_output else g), normed
 
     def chain(
         self,
@@ -187,7 +225,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         head: Tensor,
         head_ids: Tensor | None,
     ) -> Tensor:
-        """What :func:`.draft_chain.draft_chain` drafts after committed tokens (N,)."""
+        """What :func:`.draft_chain.draft_chain` drafts after committed tokens (N,); for one decoder layer."""
         fused = self.config.norm_before_fc or self.config.fc_norm
         return draft_chain(
             self.fuse(features) if fused else features,
@@ -207,6 +245,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
             **self.midlayer.merged(),
         )
 
-    def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        g = self.midlayer.finish(residual, attended)
-        return self.norm(g) if self.config.norm_output else g
+    @property
+    def _deeper(self) -> list[PreNormLayer]:
+        """The plain layers."""
+        return cast("list[PreNormLayer]", list(self.layers.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -12,8 +13,10 @@ from ...ops.add_rms_norm import add_rms_norm
 from ...ops.backend import HALVES
 from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS
-from ..kv_cache import KVCache, Sight
-from ..lean.layers import rms_norm
+from ...ops.rope_store import rope_store
+from ...ops.silu_mul import silu_mul
+from ..kv_cache import KVCache, Sight, sight_attention
+from ..lean.layers import rms_norm, sum_and_norm
 from ..rope import apply_rope
 
 
@@ -72,11 +75,17 @@ class Attention(nn.Module):
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, inputs) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
         q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        if self.qk_norm:
+            q = self.q_norm(q)
+        return apply_rope(q, cos, sin), *self.keys(x, cos, sin)
+
+    def keys(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated keys and values of (B, T, inputs): (B, kv, T, D) each."""
         k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
         if self.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
+            k = self.k_norm(k)
+        return apply_rope(k, cos, sin), v
 
     def output(self, attended: Tensor) -> Tensor:
         """(B, h, T, D) -> (B, T, H)."""
@@ -97,7 +106,7 @@ class MLP(nn.Module):
 
 
 class OneCall(nn.Module):
-    """A layer that a CPU runs in one call, with merged matrices."""
+    """A layer that a CPU runs in one call, and a GPU in few kernels, with merged matrices."""
 
     self_attn: Attention
     mlp: MLP
@@ -106,52 +115,16 @@ class OneCall(nn.Module):
     _merged: tuple[Tensor, tuple[int, int], dict[str, Any]] | None = None
 
     def fits(self, x: Tensor, mask: Tensor | Sight | int) -> bool:
-        """Whether :meth:`run` takes x (B, N, H) under this mask."""
-        few = x.shape[0] * x.shape[1] <= MOST_ROWS and not isinstance(mask, Sight)
-        return few and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and runs_layers(x)
-
-    def run(
-        self,
-        x: Tensor,
-        embedded: Tensor | None,
-        norm: Tensor | None,
-        angles: tuple[Tensor, Tensor],
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | int,
-    ) -> tuple[Tensor, Tensor]:
-        """The residual x (B, N, H) through the layer: what comes of it, and an RMSNorm of that, each (B, N, H).
-
-        Args:
-            embedded: (B, N, H) that EAGLE-3's layer reads beside x.
-            norm: (H,), or None: nothing is normed.
-            angles: cosines and signed sines (B, N, D).
-            cache, slots, mask: as :func:`.parts.cached_attention` has them.
-        """
-        seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
-        normed, out = decoder_layers(
-            x.flatten(0, 1),
-            None if embedded is None else embedded.flatten(0, 1),
-            norm=norm,
-            angles=(*angles, *angles),
-            seen=seen,
-            near_seen=seen,
-            view=view,
-            keys=cache.k,
-            values=cache.v,
-            slots=slots,
-            partners=None,
-            kinds=(0,),
-            aux=(0,),
-            **self.merged(),
-        )
-        return out.view_as(x), normed.view_as(x)
+        """Whether :func:`run_layers` takes x (B, N, H) under this mask."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        return isinstance(mask, Sight) or (x.shape[0] * x.shape[1] <= MOST_ROWS and runs_layers(x))
 
     def merged(self) -> dict[str, Any]:
         """What the ops are told of this layer, its matrices merged."""
-        if self._merged is None or self._merged[1] != _state(self._merged[0]):
+        if self._merged is None or self._merged[1] != weight_state(self._merged[0]):
             first = self.self_attn.q_proj.weight
-            self._merged = first, _state(first), self._merge()
+            self._merged = first, weight_state(first), self._merge()
         return self._merged[2]
 
     def _merge(self) -> dict[str, Any]:
@@ -175,7 +148,102 @@ class OneCall(nn.Module):
         }
 
 
-def _state(weight: Tensor) -> tuple[int, int]:
+def run_layers(
+    layers: Sequence[OneCall],
+    x: Tensor,
+    embedded: Tensor | None,
+    norm: Tensor | None,
+    angles: tuple[Tensor, Tensor],
+    cache: KVCache,
+    slots: Tensor,
+    mask: Tensor | Sight | int,
+) -> tuple[Tensor, Tensor]:
+    """The residual x (B, N, H) through layers in few calls: what comes of it, and an RMSNorm of that, each (B, N, H).
+
+    Args:
+        layers: that :meth:`OneCall.fits`; layer i has the keys of layer i of the cache.
+        embedded: (B, N, H) that EAGLE-3's layer reads beside x.
+        norm: (H,), or None: nothing is normed.
+        angles: cosines and signed sines (B, N, D).
+        cache, slots, mask: as :func:`.parts.cached_attention` has them; S' is for N tokens of which the last sees all.
+    """
+    if isinstance(mask, Sight):
+        return _on_ops(layers, x, embedded, norm, angles, cache, slots, mask)
+    seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
+    merged, count = layers[0].merged(), len(layers)
+    if count > 1:
+        merged = {**merged, "weights": [one for layer in layers for one in layer.merged()["weights"]]}
+    normed, out = decoder_layers(
+        x.flatten(0, 1),
+        None if embedded is None else embedded.flatten(0, 1),
+        norm=norm,
+        angles=(*angles, *angles),
+        seen=seen,
+        near_seen=seen,
+        view=view,
+        keys=cache.k[:count],
+        values=cache.v[:count],
+        slots=slots,
+        partners=None,
+        kinds=(0,) * count,
+        aux=(count - 1,),
+        **merged,
+    )
+    return out.view_as(x), normed.view_as(x)
+
+
+def _on_ops(
+    layers: Sequence[OneCall],
+    x: Tensor,
+    embedded: Tensor | None,
+    norm: Tensor | None,
+    angles: tuple[Tensor, Tensor],
+    cache: KVCache,
+    slots: Tensor,
+    sight: Sight,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`run_layers`: what a block adds to the residual stream is added by the norm that follows it."""
+    shape, x = x.shape, x.flatten(0, 1)
+    slots = slots.expand(shape[:2])
+    change: Tensor | None = None
+    for index, layer in enumerate(layers):
+        merged = layer.merged()
+        w, eps = dict(zip(WEIGHTS, merged["weights"])), merged["eps"]
+        if "joined" in merged:
+            assert embedded is not None
+            first, second = merged["joined"]
+            state = add_rms_norm(x, None, second, eps)[0]
+            read = torch.cat([add_rms_norm(embedded.flatten(0, 1), None, first, eps)[0], state], -1)
+            x = state if merged["normed_residual"] else x
+        elif w["attention_norm"].numel():
+            read, x = sum_and_norm(change, x, w["attention_norm"], eps)
+        else:
+            read = x
+        qkv = F.linear(read, w["qkv"]).view(*shape[:2], -1)
+        keys, values, heads = cache.k_layers[index], cache.v_layers[index], w["qk_norm"]
+        q = rope_store(
+            qkv,
+            *angles,
+            keys,
+            values,
+            slots,
+            heads=merged["heads"],
+            qk_norm=heads if heads.numel() else None,
+            eps=eps,
+        )
+        attended = sight_attention(q, keys, values, sight).flatten(0, 1).flatten(1)
+        read, x = add_rms_norm(F.linear(attended, w["o"]), x, w["mlp_norm"], eps)
+        change = F.linear(silu_mul(F.linear(read, w["gate_up"])), w["down"])
+    assert change is not None
+    if norm is None:
+        x = x + change
+        return x.view(shape), x.view(shape)
+    normed, x = add_rms_norm(change, x, norm, eps)
+    return x.view(shape), normed.view(shape)
+
+
+def weight_state(weight: Tensor) -> tuple[int, int]:
+    """Differs when the weight lies elsewhere or was changed."""
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
@@ -228,3 +296,32 @@ class PlainLayer(OneCall):
         """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H)."""
         x = x + self.self_attn.output(attended)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class PreNormLayer(OneCall):
+    """A Llama decoder layer, for drafters of several layers: the second and later ones.
+
+    Names as in Transformers; ``config`` has the sizes and ``qk_norm``.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(size, eps)
+        self.post_attention_layernorm = RMSNorm(size, eps)
+        self.self_attn = Attention(config, size, qk_norm=config.qk_norm)
+        self.mlp = MLP(size, config.intermediate_size)
+
+    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`Attention.qkv`, of the norm of x (B, T, H)."""
+        return self.self_attn.qkv(self.input_layernorm(x), cos, sin)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H)."""
+        x = x + self.self_attn.output(attended)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+    def _merge(self) -> dict[str, Any]:
+        found = super()._merge()
+        found["weights"][WEIGHTS.index("attention_norm")] = self.input_layernorm.weight
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
 from torch import Tensor, nn
 
@@ -31,6 +31,7 @@ class Drafter(Protocol):
     target_head: Tensor
     target_ids: Tensor
     target_transform: LogitTransform
+    rows_by_token: ClassVar[tuple[str, ...]]
 
     @property
     def transform(self) -> LogitTransform:
@@ -40,8 +41,22 @@ class Drafter(Protocol):
     @property
     def has_own_head(self) -> bool: ...
     @property
+    def bias_weight(self) -> Tensor | None:
+        """(R, r) further columns beside the head's rows, for states with r numbers more; None for most kinds."""
+        ...
+
+    @property
     def head_weight(self) -> Tensor:
-        """(R, H) or (V, H) rows that score draft tokens."""
+        """(R, H) or (V, H) rows that score draft tokens; an error if ``heads_differ``."""
+        ...
+
+    @property
+    def heads_differ(self) -> bool:
+        """Whether draft steps have LM heads of their own (Medusa's, as published)."""
+        ...
+
+    def head_rows(self, step: int) -> Tensor:
+        """``head_weight`` of a draft step."""
         ...
 
     @property
@@ -81,8 +96,12 @@ class Drafter(Protocol):
         """What the LM head reads: (..., H) -> (..., H)."""
         ...
 
-    def logits(self, g: Tensor) -> Tensor:
-        """(..., H) -> (..., R or V)."""
+    def confidence(self, state: Tensor) -> Tensor | None:
+        """Logits of acceptance (...) from what :meth:`read` gave, if the drafter estimates it."""
+        ...
+
+    def logits(self, g: Tensor, step: int = 0) -> Tensor:
+        """(..., H) of a draft step -> (..., R or V)."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
@@ -98,6 +117,11 @@ class Drafter(Protocol):
 
 class CachedDrafter(Drafter, Protocol):
     """A drafter whose next state depends on its path: it decodes a step at a time against a key cache."""
+
+    @property
+    def cache_layers(self) -> int:
+        """Layers of that cache."""
+        ...
 
     def extend(
         self,
@@ -115,8 +139,13 @@ class CachedDrafter(Drafter, Protocol):
             ids: (B, N) tokens fed.
             g: (B, N, H) hidden states fed.
             position: (B, N) rotary positions.
-            cache: one-layer cache; this step's keys go to ``slots`` (N,).
+            cache: of ``cache_layers`` layers; this step's keys go to ``slots`` (N,).
             mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all; or S' for
                 one token that sees them all.
         """
         ...
+
+
+def is_autoregressive(drafter: Any) -> TypeGuard[CachedDrafter]:
+    """Whether a draft step is fed the token drafted before it and the state that the step before made."""
+    return hasattr(drafter, "extend") and not getattr(drafter, "parallel", False)

@@ -53,7 +53,10 @@ def save_drafter(
 
 def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None) -> None:
     """The files of the native artefact, in the drafter's dtype or another."""
-    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
+    buffers = {name: tensor.cpu() for name, tensor in drafter.state_dict().items()}
+    tensors = buffers | {
+        name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()
+    }
     if drafter.has_own_head:
         tensors[TARGET_IDS] = drafter.target_ids.cpu()
     save_file(tensors, folder / WEIGHTS)
@@ -133,7 +136,7 @@ def _filled(
 ) -> Drafter:
     _check_stored(sizes, tensors, target_ids, source)
     drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids, target.transform)
-    wanted = dict(drafter.named_parameters())
+    wanted: dict[str, Tensor] = drafter.state_dict()
     if problems := disagreements(tensors, wanted):
         raise ArtifactError(
             "the drafter's tensors are not those of its configuration",
@@ -153,7 +156,12 @@ def _check_stored(
     """Refuse sizes larger than all that is stored, before anything of such a size is made, and impossible ids."""
     most = max((tensor.numel() for tensor in tensors.values()), default=0)
     names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "draft_vocab_size")
-    wide = [f"{name} {value:,}" for name in names if (value := getattr(sizes, name, None) or 0) > most]
+    sized = {name: getattr(sizes, name, None) or 0 for name in (*names, "markov_rank")}
+    wide = [f"{name} {value:,}" for name, value in sized.items() if value > most]
+    if (layers := getattr(sizes, "num_layers", 1)) > len(tensors):
+        wide.append(f"num_layers {layers:,}")
+    if (count := getattr(sizes, "elements", 0)) > sum(tensor.numel() for tensor in tensors.values()):
+        wide.append(f"{count:,} numbers in its layer")
     if sizes.max_position_embeddings > _MOST_POSITIONS:
         wide.append(f"max_position_embeddings {sizes.max_position_embeddings:,}")
     if wide:

@@ -2,7 +2,8 @@
 
 Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (2024).
 Head k makes ``h + SiLU(W_k h + b_k)`` of the hidden state h of position t; an LM head reads it as the
-distribution of x_{t+2+k}. The LM head is the target's, or one of its own that all heads share.
+distribution of x_{t+2+k}. The LM head is the target's, one of its own that all heads share, or one a head, as
+published. Several such blocks may follow one another in a head.
 
 In the training-time test step k's g is head k's output of what step 0 was fed; tokens, positions and the
 other steps' g are not read.
@@ -11,7 +12,7 @@ other steps' g are not read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from . import parts
 from .parts import OverTarget, share_target
 
 MOST_HEADS = 5
+MOST_LAYERS = 8
 
 
 @dataclass(frozen=True)
@@ -34,20 +36,29 @@ class MedusaConfig(parts.DictSizes):
         vocab_size: V, rows of the target's LM head.
         draft_vocab_size: R, rows of the own LM head; None shares the target's.
         medusa_heads: 1 to 5.
+        medusa_layers: blocks a head.
+        medusa_own_heads: each head has an own LM head.
     """
 
     kind: ClassVar[str] = "medusa"
+    later: ClassVar[tuple[str, ...]] = ("medusa_layers", "medusa_own_heads")
 
     hidden_size: int
     vocab_size: int
     draft_vocab_size: int | None
     max_position_embeddings: int
     medusa_heads: int = MOST_HEADS
+    medusa_layers: int = 1
+    medusa_own_heads: bool = False
 
     def __post_init__(self) -> None:
         problem = parts.size_problem(self)
         if problem is None and not 1 <= self.medusa_heads <= MOST_HEADS:
             problem = f"{self.medusa_heads} Medusa heads, not within 1 to {MOST_HEADS}"
+        if problem is None and not 1 <= self.medusa_layers <= MOST_LAYERS:
+            problem = f"{self.medusa_layers} blocks a Medusa head, not within 1 to {MOST_LAYERS}"
+        if problem is None and self.medusa_own_heads and self.draft_vocab_size is None:
+            problem = "medusa_own_heads over the target's LM head"
         parts.refuse(problem)
 
     @property
@@ -64,6 +75,8 @@ class MedusaConfig(parts.DictSizes):
             draft_vocab_size=wishes.draft_vocab_size,
             max_position_embeddings=target.max_position_embeddings,
             medusa_heads=MOST_HEADS if wishes.medusa_heads is None else wishes.medusa_heads,
+            medusa_layers=1 if wishes.medusa_layers is None else wishes.medusa_layers,
+            medusa_own_heads=bool(wishes.medusa_own_heads),
         )
 
 
@@ -81,6 +94,13 @@ class MedusaBlock(nn.Module):
         return h + F.silu(self.linear(h))
 
 
+def _blocks(size: int, count: int) -> nn.Module:
+    """The blocks of one head; a single one keeps its parameters' names."""
+    if count == 1:
+        return MedusaBlock(size)
+    return nn.Sequential(*(MedusaBlock(size) for _ in range(count)))
+
+
 class MedusaDrafter(OverTarget, nn.Module):
     """Medusa heads over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
 
@@ -96,9 +116,40 @@ class MedusaDrafter(OverTarget, nn.Module):
         super().__init__()
         share_target(self, config, embedding, target_head, target_ids)
         self.config = config
-        self.blocks = nn.ModuleList(MedusaBlock(config.hidden_size) for _ in range(config.medusa_heads))
-        if config.draft_vocab_size is not None:
-            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        size, rows = config.hidden_size, config.draft_vocab_size
+        self.blocks = nn.ModuleList(_blocks(size, config.medusa_layers) for _ in range(config.medusa_heads))
+        if config.medusa_own_heads:
+            assert rows is not None
+            self.lm_heads = nn.ModuleList(
+                nn.Linear(size, rows, bias=False) for _ in range(config.medusa_heads)
+            )
+        elif rows is not None:
+            self.lm_head = nn.Linear(size, rows, bias=False)
+
+    @property
+    def heads_differ(self) -> bool:
+        """Whether each head has an LM head of its own."""
+        return bool(self.config.medusa_own_heads)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The rows that all heads share.
+
+        Raises:
+            ConfigError: each head has its own.
+        """
+        if self.heads_differ:
+            raise ConfigError(
+                "this Medusa drafter has an LM head for each of its heads",
+                got="drafter.medusa_own_heads true",
+                expected="one LM head, for a draft head, another draft vocabulary or this layout",
+                remedy="use it as it is, or train one without drafter.medusa_own_heads",
+            )
+        return super().head_weight
+
+    def head_rows(self, step: int) -> Tensor:
+        """(R, H) or (V, H) rows of head ``step``."""
+        return cast(Tensor, self.lm_heads[step].weight) if self.heads_differ else self.head_weight
 
     @property
     def max_steps(self) -> int | None:
@@ -108,7 +159,10 @@ class MedusaDrafter(OverTarget, nn.Module):
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
         """An own LM head takes the target's rows; the blocks are the identity already."""
-        self.init_own_head()
+        if not self.heads_differ:
+            self.init_own_head()
+        for step in range(self.config.medusa_heads if self.heads_differ else 0):
+            self.head_rows(step).copy_(self.target_head[self.target_ids] * self.target_transform.scale)
 
     def ensure_positions(self, count: int) -> None:
         """Positions are not used."""

@@ -75,7 +75,18 @@ class SizeWishes:
     intermediate_size: int | None = None
     num_heads: int | None = None
     num_kv_heads: int | None = None
+    num_layers: int | None = None
+    norm_before_residual: bool | None = None
+    norm_before_fc: bool | None = None
+    fc_norm: bool | None = None
+    norm_output: bool | None = None
+    qk_norm: bool | None = None
     medusa_heads: int | None = None
+    medusa_layers: int | None = None
+    medusa_own_heads: bool | None = None
+    block_size: int | None = None
+    mask_token_id: int | None = None
+    markov_rank: int | None = None
     fc_bias: bool | None = None
     rope: RopeSettings | None = None
 
@@ -153,6 +164,21 @@ def _dense_width(named: Callable[..., Any], hidden: int) -> int:
     return int(width) * (int(named("num_experts_per_tok") or 1) if only_experts else 1)
 
 
+def known_layers(layers: tuple[int, ...], target: TargetSizes) -> tuple[int, ...]:
+    """The layers (0-based outputs) themselves.
+
+    Raises:
+        MismatchError: the target does not have one of them.
+    """
+    if not all(0 <= layer < target.num_layers for layer in layers):
+        raise MismatchError(
+            "the target has no such layers",
+            got=f"drafter.aux_layers {list(layers)} (0-based)",
+            expected=f"0 to {target.num_layers - 1}",
+        )
+    return layers
+
+
 def size_problem(sizes: Any, *names: str) -> str | None:
     """The first thing wrong with a drafter's sizes, or None; ``names`` are further fields that must be 1 or more."""
     names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
@@ -179,6 +205,16 @@ def attention_problem(sizes: Any) -> str | None:
     return None
 
 
+def block_problem(sizes: Any) -> str | None:
+    """The first thing wrong with the sizes of a block, or None."""
+    if sizes.block_size < 2:
+        return f"block_size {sizes.block_size}: a block has at least two rows"
+    number = sizes.mask_token_id
+    if number is not None and number >= sizes.vocab_size:
+        return f"mask_token_id {number} is no row of {sizes.vocab_size:,}"
+    return None
+
+
 def refuse(problem: str | None) -> None:
     """Raises: ConfigError: there is a problem."""
     if problem is not None:
@@ -193,9 +229,14 @@ class DictSizes:
     """Mix-in of a kind's sizes, a dataclass: to a dictionary and back."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    # Fields that came later: left out at their default, so that older folders and runs keep their identity.
+    later: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        plain = {
+            name for name in self.later if getattr(self, name) == self.__dataclass_fields__[name].default
+        }
+        return {name: value for name, value in asdict(self).items() if name not in plain}
 
     @classmethod
     def from_dict(cls: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
@@ -234,7 +275,7 @@ def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
         if field.name not in body or (value is None and "None" in kind):
             continue
         if kind.startswith("int"):
-            fits = type(value) is int and 0 < value <= _MOST
+            fits = type(value) is int and (not field.name.endswith("_id")) <= value <= _MOST
         elif kind.startswith("tuple[int"):
             fits = isinstance(value, (list, tuple)) and all(
                 type(one) is int and 0 <= one <= _MOST for one in value
@@ -254,16 +295,23 @@ def _is_number(value: object) -> bool:
 
 
 def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor | Sight | int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KVCache,
+    slots: Tensor,
+    mask: Tensor | Sight | int,
+    index: int = 0,
 ) -> Tensor:
-    """Attention (B, h, N, D) of one decoding step against a one-layer cache, which takes the step's keys.
+    """Attention (B, h, N, D) of one decoding step against a layer of the cache, which takes the step's keys.
 
     Args:
         q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
         mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all;
             or S' for one token that sees them all.
+        index: the layer.
     """
-    keys, values = cache.write(0, k, v, slots)
+    keys, values = cache.write(index, k, v, slots)
     if isinstance(mask, Sight):
         return sight_attention(q.transpose(1, 2), keys, values, mask).transpose(1, 2)
     view = mask if isinstance(mask, int) else mask.shape[-1]
@@ -290,6 +338,7 @@ class OverTarget:
     target_ids: Tensor
     target_transform: LogitTransform = IDENTITY
     lm_head: nn.Linear
+    rows_by_token: ClassVar[tuple[str, ...]] = ()  # tensors with a row a draft token, beside the head
 
     @property
     def has_own_head(self) -> bool:
@@ -299,6 +348,25 @@ class OverTarget:
     def head_weight(self) -> Tensor:
         """The rows that score draft tokens: (R, H) or (V, H)."""
         return self.lm_head.weight if self.has_own_head else self.target_head
+
+    @property
+    def bias_weight(self) -> Tensor | None:
+        """(R, r) further columns beside the head's rows, for states with r numbers more (DSpark's W2)."""
+        return None
+
+    @property
+    def cache_layers(self) -> int:
+        """Layers of the key cache that decoding needs."""
+        return 1
+
+    @property
+    def heads_differ(self) -> bool:
+        """Whether draft steps have LM heads of their own."""
+        return False
+
+    def head_rows(self, step: int) -> Tensor:
+        """``head_weight`` of a draft step."""
+        return self.head_weight
 
     @property
     def transform(self) -> LogitTransform:
@@ -319,9 +387,13 @@ class OverTarget:
         """The LM head reads g itself."""
         return g
 
-    def logits(self, g: Tensor) -> Tensor:
-        """(..., H) -> (..., R or V) draft logits."""
-        return self.transform(linear(self.read(g), self.head_weight))
+    def confidence(self, state: Tensor) -> Tensor | None:
+        """Logits of acceptance (...) from what :meth:`read` gave, if the drafter estimates it."""
+        return None
+
+    def logits(self, g: Tensor, step: int = 0) -> Tensor:
+        """(..., H) of a draft step -> (..., R or V) draft logits."""
+        return self.transform(linear(self.read(g), self.head_rows(step)))
 
     def embed(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""
@@ -345,8 +417,12 @@ class RotaryPositions:
         if count > self.positions:
             # A table made in inference mode could not be used in training again.
             with torch.inference_mode(False):
-                cos, sin = rope_tables(self.config.rope, self.config.head_dim, count)
+                cos, sin = self.tables(count)
                 self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
+
+    def tables(self, count: int) -> tuple[Tensor, Tensor]:
+        """Tables of that many positions, fp32."""
+        return rope_tables(self.config.rope, self.config.head_dim, count)
 
     def rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin (B, 1, T, D) of positions (B, T)."""
@@ -384,11 +460,11 @@ def share_target(
     drafter.register_buffer("target_ids", target_ids, persistent=False)
 
 
-def register_tables(drafter: nn.Module, sizes: Any) -> None:
+def register_tables(drafter: Any, sizes: Any) -> None:
     """Register rotary tables ``cos`` and ``sin`` (P, D), fp32, neither trained nor saved.
 
     P is at most 131,072: some configurations admit gigabytes of tables. ``ensure_positions`` makes more.
     """
-    cos, sin = rope_tables(sizes.rope, sizes.head_dim, min(sizes.max_position_embeddings, _READY_POSITIONS))
+    cos, sin = drafter.tables(min(sizes.max_position_embeddings, _READY_POSITIONS))
     drafter.register_buffer("cos", cos, persistent=False)
     drafter.register_buffer("sin", sin, persistent=False)

@@ -19,6 +19,10 @@ DRAFTERS: dict[str, str] = {
     "eagle3": "vocabforge.models.drafters.eagle3:Eagle3Drafter",
     "eagle1": "vocabforge.models.drafters.eagle1:Eagle1Drafter",
     "medusa": "vocabforge.models.drafters.medusa:MedusaDrafter",
+    "mtp": "vocabforge.models.drafters.mtp:MtpDrafter",
+    "peagle": "vocabforge.models.drafters.peagle:PEagleDrafter",
+    "dflash": "vocabforge.models.drafters.dflash:DFlashDrafter",
+    "dspark": "vocabforge.models.drafters.dspark:DSparkDrafter",
 }
 
 

@@ -113,6 +113,40 @@ class StaticHead(FullHead):
         return self.target_ids[super().best(hidden)]
 
 
+class HeadsByStep(nn.Module):
+    """An exact head for each draft step: Medusa heads with LM heads of their own.
+
+    Args:
+        heads: of draft steps 0, 1, ..., over the same tokens.
+    """
+
+    context_size, by_step, static_shapes = 0, True, True
+
+    def __init__(self, heads: Sequence[FullHead]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+        self.size = heads[0].size
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self._head(0).target_ids
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._head(state).topk(hidden, k, state)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._head(state).scores(hidden, k, state)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._head(state).log_probs(hidden, state)
+
+    def _head(self, state: DraftState | int | None) -> FullHead:
+        assert state is not None
+        head = self.heads[state.step if isinstance(state, DraftState) else state]
+        assert isinstance(head, FullHead)
+        return head
+
+
 def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """``DraftHead.topk`` of scores (N, C) fp32 whose ids are (C,) or (N, C) in any order."""
     values, chosen = topk_by_id(logits, ids, k)

@@ -54,12 +54,14 @@ class HeadBase:
         target_ids: (R,) int64 ascending target ids of the rows.
         embedding: (V, H) the target's input embedding.
         transform: what the model whose rows these are does to their logits.
+        autoregressive: a draft step is fed what the step before drafted; false for Medusa and block drafters.
     """
 
     weight: Tensor
     target_ids: Tensor
     embedding: Tensor
     transform: LogitTransform = IDENTITY
+    autoregressive: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class HeadOptions:
 
     Attributes:
         shortlist: candidates a ranker hands to the LM head (2048), or the tail of a hybrid head (512).
-        budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps.
+        budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps. The default
+            is ``router.default_budgets``.
         rows: ``own``: each row keeps its own shortlist (a ranker's default); ``shared``: one union for the rows of a
             request (a router's default).
         ranked: target ids of a draft vocabulary in rank order: all that a scheduled head scores, the hot core of

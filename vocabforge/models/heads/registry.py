@@ -9,13 +9,13 @@ from __future__ import annotations
 from torch import nn
 
 from ...core.registry import resolve
-from ..drafters.interface import Drafter
+from ..drafters.interface import Drafter, is_autoregressive
 from ..target.interface import Target
 from .context import ContextHead, HybridHead
-from .exact import FullHead, StaticHead
+from .exact import FullHead, HeadsByStep, StaticHead
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, ScoresSome, full_ids
 from .low_rank import LowRankHead, RankerHead
-from .router import RouterHead, default_budgets
+from .router import RouterHead
 from .scheduled import ScheduledHead
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "base_of",
     "base_of_model",
     "build_head",
-    "default_budgets",
     "exact_head",
     "exact_head_of",
 ]
@@ -74,7 +73,9 @@ def base_of(drafter: Drafter) -> HeadBase:
     """The exact head below a drafter's draft heads."""
     # A parameter, so that a compiled pass takes it for a constant.
     weight = nn.Parameter(drafter.head_weight.detach(), requires_grad=False)
-    return HeadBase(weight, drafter.target_ids, drafter.embedding, drafter.transform)
+    return HeadBase(
+        weight, drafter.target_ids, drafter.embedding, drafter.transform, is_autoregressive(drafter)
+    )
 
 
 def base_of_model(model: Target) -> HeadBase:
@@ -85,10 +86,14 @@ def base_of_model(model: Target) -> HeadBase:
 
 def exact_head(drafter: Drafter) -> DraftHead:
     """The head that a drafter brings: the whole vocabulary's, or a static subset's."""
-    return exact_head_of(base_of(drafter))
+    if not drafter.heads_differ:
+        return exact_head_of(base_of(drafter))
+    ids, embedding, transform = drafter.target_ids, drafter.embedding, drafter.transform
+    rows = [drafter.head_rows(step).detach() for step in range(drafter.max_steps or 1)]
+    return HeadsByStep([exact_head_of(HeadBase(one, ids, embedding, transform)) for one in rows])
 
 
-def exact_head_of(base: HeadBase) -> DraftHead:
+def exact_head_of(base: HeadBase) -> FullHead:
     """The exact head itself, as a draft head."""
     if len(base.weight) == len(base.embedding):
         return FullHead(base.weight, transform=base.transform)

@@ -19,12 +19,12 @@ from ...core.errors import ConfigError, MismatchError, UsageError
 from ...ops.cluster_logits import cluster_logits, tiles_bound
 from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
+from ...vocab.subset.schedule import schedule_sizes
 from . import on_ops as head_ops
 from .exact import answer, check_width, masked, refuse_options, requests_of
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .on_ops import of_rows
 
-DEFAULT_TOP_N = 10
 _EPS = 1e-12  # far below the mean square of any embedding
 
 
@@ -64,6 +64,10 @@ class Router(nn.Module):
     def head_sizes(self) -> HeadSizes:
         ids = int(self.assignment.shape[0])
         return HeadSizes(self.hidden_size, ids, clusters=self.clusters, width=self.width, depth=self.depth)
+
+    def blank(self) -> Router:
+        """One of these sizes over these clusters, with fresh weights."""
+        return Router(self.hidden_size, self.assignment, self.clusters, self.width, self.depth)
 
     @torch.no_grad()
     def init(self, seed: int, positives: float) -> None:
@@ -262,7 +266,7 @@ class RouterHead(nn.Module):
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("budgets", "rows"))
         assert isinstance(module, Router)
-        budgets = options.budgets or default_budgets(module.clusters)
+        budgets = options.budgets or default_budgets(module.clusters, decaying=base.autoregressive)
         return cls(base, module, budgets, options.rows or "shared", options.ops)
 
     def with_budgets(self, budgets: Sequence[int]) -> RouterHead:
@@ -361,10 +365,21 @@ def check_budgets(budgets: Sequence[int], clusters: int, *, source: object = Non
             got=f"{max(budgets):,} clusters",
             expected=f"at most {clusters:,}, and fewer for a shortlist",
             source=source,
-            remedy=f"a quarter of them is --budget {default_budgets(clusters)[0]}",
+            remedy=f"a quarter of them is --budget {most_by_default(clusters)}",
         )
 
 
-def default_budgets(clusters: int) -> tuple[int, ...]:
-    """Clusters a step where nothing is asked for, our choice: a quarter of them at every step."""
-    return (max(1, -(-clusters // 4)),)
+def most_by_default(clusters: int) -> int:
+    """k_max if nothing is asked for, our choice: a quarter of the clusters."""
+    return -(-clusters // 4)
+
+
+def default_budgets(clusters: int, *, decaying: bool) -> tuple[int, ...]:
+    """Clusters of draft step 0, 1, ... if nothing is asked for; the last holds for deeper steps.
+
+    ``decaying``: DynaSpec's k(t) with the law ``decay`` from a quarter of the clusters to a sixteenth, our choice:
+    the fourth step reaches it. A lower floor hardly saves more in seven steps (0.49 of k_max a step, not 0.51).
+    Else a quarter at every step.
+    """
+    most = most_by_default(clusters)
+    return schedule_sizes("decay", most, -(-most // 4), 5) if decaying else (most,)

@@ -46,6 +46,10 @@ class LowRankScorer(nn.Module):
     def head_sizes(self) -> HeadSizes:
         return HeadSizes(self.down.in_features, self.vocab.out_features, rank=self.rank)
 
+    def blank(self) -> LowRankScorer:
+        """One of these sizes with fresh weights."""
+        return LowRankScorer(self.down.in_features, self.vocab.out_features, self.rank)
+
     @property
     def head_weight(self) -> Tensor:
         """W_vocab (V, d')."""

@@ -185,7 +185,7 @@ class LeanModel(nn.Module):
         ):
             raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
         partners = None if self._plain_rope else self.partners
-        run = layers or range(len(self.layers))
+        run = range(len(self.layers)) if layers is None else layers
         if not isinstance(mask, Sight) and self._in_one_call(ids):
             angles = self._angles(positions, cache.capacity)
             return self._one_call(ids, x, run, angles, cache, slots, mask, window_mask, aux_layers)

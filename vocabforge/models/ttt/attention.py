@@ -8,8 +8,8 @@ the causal part with the row's own keys by log-sum-exp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,18 @@ FLEX_HEAD_DIM = 16
 EAGER_LENGTH = 64
 
 
+class HeadExchange(Protocol):
+    """Between processes that hold the same heads of their own tokens, and all tokens of their own heads."""
+
+    def to_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, h, T / N, D) and (B, kv, T / N, D) -> (B, h / N, T, D) and as many keys as they need. Collective."""
+        ...
+
+    def to_tokens(self, attended: Tensor) -> Tensor:
+        """(B, h / N, T, D) -> (B, h, T / N, D). Collective."""
+        ...
+
+
 @dataclass
 class TTTState:
     """What an unroll has made so far.
@@ -36,6 +48,9 @@ class TTTState:
         document: (B, T) document number in its row, 0 for padding.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
+        exchange: where processes share the tokens of a row: ``document`` is of whole rows, the queries and keys that a
+            drafter makes are of this process's tokens, and attention is computed for its share of the heads.
+        deeper: the states of the layers behind the first, of drafters with several.
     """
 
     document: Tensor
@@ -43,6 +58,21 @@ class TTTState:
     k: list[Tensor] = field(default_factory=list)
     v: list[Tensor] = field(default_factory=list)
     documents: Documents | None = None
+    exchange: HeadExchange | None = None
+    deeper: list[TTTState] = field(default_factory=list)
+
+    def layer(self, index: int) -> TTTState:
+        """The state of a layer: 0 is this one."""
+        while len(self.deeper) < index:
+            self.deeper.append(
+                TTTState(self.document, self.attention, documents=self.documents, exchange=self.exchange)
+            )
+        return self.deeper[index - 1] if index else self
+
+    def copy(self) -> TTTState:
+        """A state that can be appended to alone; the tensors are shared."""
+        deeper = [one.copy() for one in self.deeper]
+        return replace(self, k=list(self.k), v=list(self.v), deeper=deeper)
 
 
 def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
@@ -60,10 +90,17 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
         ConfigError: see :func:`choose_attention`.
         DataError: a document that lies in two places of a row (``merged`` and ``flex``).
     """
-    kind = choose_attention(state.attention, q.device, *q.shape[2:])
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, state.k[-1], state.v[-1] = q.to(dtype), state.k[-1].to(dtype), state.v[-1].to(dtype)
+    if state.exchange is None:
+        return _attend(q, state)
+    q, state.k[-1], state.v[-1] = state.exchange.to_heads(q, state.k[-1], state.v[-1])
+    return state.exchange.to_tokens(_attend(q, state))
+
+
+def _attend(q: Tensor, state: TTTState) -> Tensor:
+    kind = choose_attention(state.attention, q.device, *q.shape[2:])
     if kind == "eager":
         return _eager(q, state)
     if state.documents is None:

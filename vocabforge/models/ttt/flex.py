@@ -21,7 +21,7 @@ def flex_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], document
         documents.cache["flex"] = block_mask(documents.first)
     from torch.nn.attention.flex_attention import AuxRequest
 
-    attended, aux = _kernel()(
+    attended, aux = flex_kernel()(
         q,
         k[0],
         v[0],
@@ -35,7 +35,7 @@ def flex_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], document
 
 
 @functools.cache
-def _kernel() -> Callable[..., Any]:
+def flex_kernel() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention as function
 
     return torch.compile(function, dynamic=True)

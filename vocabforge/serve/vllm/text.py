@@ -20,6 +20,7 @@ from ...decode.build.methods import build_proposer, kind_of
 from ...decode.build.models import Models
 from ...decode.build.spec import MethodSpec
 from ...decode.proposers.interface import Commit
+from ...decode.proposers.registry import part_names
 
 SETTINGS = "vocabforge"  # in vLLM's additional_config: fields of MethodSpec
 
@@ -153,7 +154,7 @@ def _spec(told: Any, tokens: int) -> MethodSpec:
     settings = told.get(SETTINGS) if isinstance(told, dict) else None
     spec = MethodSpec.model_validate({"tree": "chain", "depth": tokens - 1, **(settings or {})})
     drafts = kind_of(spec.drafter) if spec.drafter is not None else spec.proposer
-    if drafts not in ("n-gram", "draft-model"):
+    if drafts not in ("n-gram", "draft-model") or len(part_names(spec.proposer or drafts)) > 1:
         raise UsageError(
             "vLLM tells this proposer no more than the text of a request",
             got=settings or f"no {SETTINGS!r} in additional_config",

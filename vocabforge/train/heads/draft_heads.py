@@ -10,15 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from ...core.artifact import open_artifact
-from ...models.drafters.interface import Drafter
+from ...core.errors import MismatchError, UsageError
+from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint
+from ...models.drafters.interface import Drafter, is_autoregressive
+from ...models.drafters.parallel import is_parallel
 from ...models.heads.io import HeadOwner, drafter_digest, save_head
 from ...models.heads.low_rank import check_shortlist
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head
+from ...models.heads.router import Router, default_budgets
 from ...models.heads.scorer import LowRankScorer
-from ..config import HeadsConfig, LowRankConfig
+from ...models.target.head_rows import check_head_fits, open_head
+from ...vocab.clusters.clusters import Clusters, load_clusters
+from ..config import HeadsConfig, JointRouterConfig, LowRankConfig, RouterSizes
 
 # key of HeadsConfig and of the ModuleDict -> row of models.heads.HEADS
-KINDS = {"ranker": "ranker", "small_ranker": "ranker", "low_rank": "low-rank"}
+KINDS = {"ranker": "ranker", "small_ranker": "ranker", "low_rank": "low-rank", "router": "router"}
+ROUTER = "router"
 FOLDER = "heads"
 _RANK_SHARE = 8
 
@@ -28,14 +35,14 @@ def head_name(key: str) -> str:
     return key.replace("_", "-")
 
 
-def configured(config: HeadsConfig) -> dict[str, LowRankConfig]:
+def configured(config: HeadsConfig) -> dict[str, LowRankConfig | JointRouterConfig]:
     """The heads that a configuration asks for, by key."""
     found = {key: getattr(config, key) for key in KINDS}
     return {key: head for key, head in found.items() if head is not None}
 
 
 def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.ModuleDict:
-    """The configured scorers, in fp32 on the target's device; empty without any.
+    """The configured scorers and router, in fp32 on the target's device; empty without any.
 
     Args:
         target_head: (V, H), which ``init: svd`` factors; ``meta`` gives scorers without values.
@@ -48,8 +55,14 @@ def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.Mod
     made = nn.ModuleDict()
     vocab_size, hidden_size = target_head.shape
     for place, (key, head) in enumerate(configured(config).items()):
+        if isinstance(head, JointRouterConfig):
+            router = new_router(head, load_clusters(head.clusters), hidden_size).to(target_head.device)
+            if not target_head.is_meta:
+                router.init(seed + place, head.top_n)
+            made[key] = router
+            continue
         if "shortlist" in head.model_fields_set:
-            check_shortlist(options_of(key, head).shortlist, vocab_size, source=f"heads.{key}.shortlist")
+            check_shortlist(shortlist_of(key, head), vocab_size, source=f"heads.{key}.shortlist")
         scorer = LowRankScorer(hidden_size, vocab_size, head.rank or max(1, hidden_size // _RANK_SHARE))
         scorer = scorer.to(target_head.device)
         if target_head.is_meta:
@@ -66,23 +79,68 @@ def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.Mod
 def draft_heads(
     drafter: Drafter, modules: Mapping[str, nn.Module], config: HeadsConfig
 ) -> dict[str, DraftHead]:
-    """Decoding heads by name, over a drafter and the modules that :func:`make_heads` made, as they are now."""
+    """Heads by name, over a drafter and the modules that :func:`make_heads` made, as they are now; in the plain form,
+    which keeps no copy of the drafter's head."""
     settings = configured(config)
     base = base_of(drafter)
+    options = {key: HeadOptions(shortlist=shortlist_of(key, settings[key]), ops=False) for key in modules}
     return {
-        head_name(key): build_head(KINDS[key], base, module, options_of(key, settings[key]))
-        for key, module in modules.items()
+        head_name(key): build_head(KINDS[key], base, module, options[key]) for key, module in modules.items()
     }
 
 
-def is_ranker(key: str) -> bool:
-    """Whether a head hands a shortlist to the LM head."""
-    return KINDS[key] == "ranker"
+def shortlist_of(key: str, config: LowRankConfig | JointRouterConfig) -> int | None:
+    """Candidates that a configured head hands to the LM head; None if it is no ranker."""
+    if isinstance(config, LowRankConfig) and KINDS[key] == "ranker":
+        return config.shortlist
+    return None
 
 
-def options_of(key: str, config: LowRankConfig) -> HeadOptions:
-    """How a configured head is used in decoding."""
-    return HeadOptions(shortlist=config.shortlist) if is_ranker(key) else HeadOptions()
+def new_router(config: RouterSizes, clusters: Clusters, hidden_size: int) -> Router:
+    """A router over some clusters, without weights of its own yet."""
+    assignment = torch.from_numpy(clusters.assignment)
+    return Router(hidden_size, assignment, len(clusters), width=config.width, depth=config.depth)
+
+
+def check_routable(drafter: Any, *, source: object) -> None:
+    """Refuse a drafter, or kind of drafter, that is fed nothing.
+
+    Raises:
+        UsageError: it does neither draft autoregressively nor in blocks.
+    """
+    if not (is_autoregressive(drafter) or is_parallel(drafter)):
+        raise UsageError(
+            f"a {drafter.label} drafter is fed nothing, so there is no state for a router to read",
+            got=source,
+            expected="an EAGLE or block drafter",
+            remedy="train such a drafter, or another draft head",
+        )
+
+
+def check_clusters(clusters: Clusters, source: Path, tokenizer: TextTokenizer, target: Path) -> None:
+    """Refuse clusters of another vocabulary, or of another LM head than that of the ``target`` folder.
+
+    Raises:
+        MismatchError: they do not belong together.
+    """
+    check_fingerprint(
+        tokenizer.fingerprint,
+        clusters.fingerprint,
+        expected_from=f"the tokenizer {tokenizer.source}",
+        got_from=f"the clusters {source}",
+        remedy="run cluster-vocab with this target's tokenizer",
+    )
+    head, tokens = open_head(target), tokenizer.vocab_size
+    check_head_fits(head, tokens, tokenizer=target)
+    if clusters.vocab_size != tokens or clusters.head["width"] != head.shape[1]:
+        raise MismatchError(
+            "the clusters were made from another LM head",
+            got=f"{clusters.vocab_size:,} ids of width {clusters.head['width']}",
+            expected=f"{tokens:,} ids of width {head.shape[1]}",
+            source=source,
+            remedy="run cluster-vocab with this target",
+        )
+    clusters.check_head(head.digest(tokens), target)
 
 
 def save_heads(
@@ -93,26 +151,33 @@ def save_heads(
     drafter: Path,
     meta: Mapping[str, Any],
     resolved: Mapping[str, Any] | None = None,
+    decaying: bool = True,
 ) -> dict[str, Path]:
     """Write ``output/heads/NAME`` for every head, bound to the drafter artefact; returns the folders by name.
 
     Args:
         drafter: the finished drafter's folder.
+        decaying: see ``default_budgets``.
         meta: has ``target_fingerprint`` and ``tokenizer_fingerprint``.
         resolved: the run's configuration.
     """
     owner = HeadOwner(
         drafter_digest(drafter), str(meta["target_fingerprint"]), str(meta["tokenizer_fingerprint"])
     )
-    parents = {"drafter": open_artifact(drafter, verify=False).content_hash}
+    drafter_hash = open_artifact(drafter, verify=False).content_hash
     written = {}
     for key, head in configured(config).items():
-        facts = {**meta, "weight": head.weight, "init": head.init}
-        if is_ranker(key):
-            facts["shortlist"] = head.shortlist
+        module: Any = modules[key]
+        facts, parents = {**meta, "weight": head.weight}, {"drafter": drafter_hash}
+        if isinstance(head, JointRouterConfig):
+            parents["clusters"] = open_artifact(head.clusters, verify=False).content_hash
+            budgets = default_budgets(module.clusters, decaying=decaying)
+            facts |= {"top_n": head.top_n, "detach": head.detach, "budgets": list(budgets)}
+        else:
+            facts["init"] = head.init
+            if (shortlist := shortlist_of(key, head)) is not None:
+                facts["shortlist"] = shortlist
         path = output / FOLDER / head_name(key)
-        save_head(
-            path, KINDS[key], modules[key], owner, facts, parents=parents, config=resolved, overwrite=True
-        )
+        save_head(path, KINDS[key], module, owner, facts, parents=parents, config=resolved, overwrite=True)
         written[head_name(key)] = path
     return written

@@ -6,11 +6,13 @@ does not grow with the data, and a resumed run sees the same states.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,23 +25,24 @@ from ...core.errors import DataError
 from ...core.files import atomic_write_json
 from ...core.journal import MetricsLog
 from ...models.drafters.interface import Drafter
+from ...models.drafters.parallel import is_parallel
 from ...models.heads.io import HeadOwner, save_head
-from ...models.heads.registry import RouterHead, base_of, default_budgets
-from ...models.heads.router import Router, cluster_rows
+from ...models.heads.registry import RouterHead, base_of
+from ...models.heads.router import Router, cluster_rows, default_budgets
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from ..data import TrainData, batch_rows
+from ...models.ttt.blocks import every_anchor
+from ..data import TrainData, batch_rows, divide
 from ..loop import run_steps
 from ..optim import learning_rate
-from ..parallel.replicated import Replicated
-from ..parallel.strategy import Strategy
+from ..parallel.strategy import Strategy, make_strategy, wanted_strategy
 from ..resume import resume
+from ..ttt import rows_by_step
 from .report import head_report
 from .router_config import RouterTrainConfig
-from .states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of, router_loss
+from .states import DraftingRows, average_precision, best_tokens, drafting_rows, labels_of, router_losses
 
-BestTokens = dict[tuple[str, int, int], Tensor]
-_LABEL_BYTES = 128 * 2**20
+BestTokens = dict[tuple[str, int, int, int], Tensor]
 ROUTER, REPORT = "router", "report.json"
 
 
@@ -63,6 +66,7 @@ class RouterTrainer:
     data: TrainData
     capture: Callable[..., CapturedBatch]
     device: torch.device
+    group: Group
     identity: dict[str, Any]
     owner: HeadOwner
     parents: dict[str, str] = field(default_factory=dict)
@@ -70,27 +74,38 @@ class RouterTrainer:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.group = Group(0, 1)
-        self.strategy: Strategy = Replicated("single", self.router, self.config, self.group, self.device)
+        config, group = self.config, self.group
+        self.division = divide(config.optim, group.rank, group.size)
+        strategy = wanted_strategy("auto", group)
+        self.strategy: Strategy = make_strategy(strategy, self.router, config, group, self.device)
         self._base = base_of(self.drafter)
         self._cluster = cluster_rows(self.router.assignment, self._base.target_ids)
-        config = self.config
-        decides = (self.owner.drafter, self.owner.target, self.data.digest(), config.run.seed)
-        self._rows_key = repr((*decides, config.optim.batch_size, config.router.steps, config.router.top_n))
+        self._sums, self._norm = (
+            np.zeros(3),
+            torch.zeros(()),
+        )  # loss, average precision, rows; of the last step
+        inputs = (self.owner.drafter, self.owner.target, self.data.digest(), config.run.seed)
+        decides = (*inputs, config.optim.batch_size, self.division, config.router.steps, config.router.top_n)
+        self._rows_key = repr(decides)
 
     def run(self) -> Path:
-        """Train to the last step, resuming from the newest checkpoint; returns the router's folder.
+        """Train to the last step, resuming from the newest checkpoint; returns the router's folder. Collective.
 
         Raises:
-            DataError: a loss that is not finite (the batch is named), or no row to learn from.
+            DataError: a loss that is not finite (the batch is named).
             MismatchError: the folder holds a run with other settings.
             KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
         """
-        start = resume(self)
-        again = ("heldout",) if start == self.config.optim.steps else ()  # the report follows the checkpoint
-        log = MetricsLog(self.config.output / "metrics.jsonl", keep_until=start, again=again)
-        run_steps(self, self, "train-router", start, log)
-        return self._finish(log)
+        try:
+            start = resume(self)
+            again = (
+                ("heldout",) if start == self.config.optim.steps else ()
+            )  # the report follows the checkpoint
+            log = MetricsLog(self.config.output / "metrics.jsonl", keep_until=start, again=again)
+            run_steps(self, self, "train-router", start, log)
+            return self._finish(log)
+        finally:
+            self.strategy.close()
 
     def unrolled(self, step: int) -> int:
         """See :class:`~vocabforge.train.loop.Steps`."""
@@ -98,117 +113,141 @@ class RouterTrainer:
 
     def take_step(self, step: int) -> int:
         """See :class:`~vocabforge.train.loop.Steps`."""
-        config = self.config
+        config, steps = self.config, self.config.router.steps
         rows = batch_rows(len(self.data.train), config.optim.batch_size, step, config.run.seed)
-        batch = self.rows("train", rows)
-        sums = torch.zeros(3, dtype=torch.float64)  # loss, average precision, rows
-        parts = list(drafting_rows(self.drafter, batch, config.router.steps))
-        number = max(1, sum(len(part.hidden) for part in parts))
+        everyone = to_tensors(self.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
+        anchors = every_anchor(everyone.input_ids) if is_parallel(self.drafter) else None
+        counts = rows_by_step(everyone.loss_mask, everyone.document, steps, anchors)
+        number = max(1.0, float(counts.sum()))
+        self._sums, total = np.zeros(3), 0.0
+        passes = self.division.own(rows)
+        for index, own in enumerate(passes):
+            # The same number of passes in every process, whether their rows are counted or not.
+            parts = list(drafting_rows(self.drafter, self.rows("train", own), steps))
+            for part in parts:
+                last = index == len(passes) - 1 and part is parts[-1]
+                with self.strategy.syncing(last=last):
+                    embedded = F.embedding(part.state.tokens, self._base.embedding)
+                    scores = self.strategy.forward(embedded, part.state.previous)  # (M, clusters)
+                labels = self._labels(part, step, index)
+                loss = router_losses(scores, labels).sum() / number
+                self.strategy.backward(loss, last=last)
+                total += float(loss.detach())
+                ranked = average_precision(scores.detach(), labels).sum()
+                self._sums += (float(loss.detach()) * number, float(ranked), len(labels))
 
-        def check(what: str, value: Tensor) -> None:
-            if not torch.isfinite(value):
+        def check(norm: Tensor) -> None:
+            finite = [math.isfinite(total), bool(torch.isfinite(norm))]
+            if self.group.any(not all(finite)):
                 raise DataError(
-                    f"the training {what} is not finite",
-                    got=f"{float(value.detach())} at step {step + 1}",
+                    f"the training {'gradient' if finite[0] else 'loss'} is not finite",
+                    got=f"at step {step + 1}",
                     source=f"packed rows {list(rows)}",
                     remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
                 )
 
-        for part in parts:
-            scores, labels = self._scores(part), self._labels(part, step)
-            loss = router_loss(scores, labels) / number
-            check("loss", loss)
-            self.strategy.backward(loss, last=part is parts[-1])
-            ranked = average_precision(scores.detach(), labels).sum()
-            sums += torch.tensor([float(loss.detach()) * number, float(ranked), len(labels)])
-        lr = learning_rate(step, config.optim)
-        norm = self.strategy.update(lr, config.optim.clip, lambda norm: check("gradient", norm))
-        self._figures = {
-            "loss": float(sums[0]) / number,
-            "average_precision": float(sums[1]) / number,
-            "rows": int(sums[2]),
-            "grad_norm": float(norm),
-        }
-        return int((batch.document != 0).sum())
+        self._norm = self.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
+        return int((everyone.document != 0).sum())
 
     def figures(self) -> dict[str, Any]:
-        """Of the last step."""
-        return self._figures
+        """Of the last step, over all processes."""
+        loss, precision, rows = self.group.sum(self._sums).tolist()
+        number = max(rows, 1.0)
+        return {
+            "loss": loss / number,
+            "average_precision": precision / number,
+            "rows": int(rows),
+            "grad_norm": float(self._norm),
+        }
 
     def evaluate(self, done: int, log: MetricsLog) -> None:
         """The router's held-out figures; those after the last step come with the report."""
         if done == self.config.optim.steps:
             return
-        overall = self.report()["heads"]["router"]["overall"]
-        log.write(kind="heldout", step=done, **overall)
-        say(
-            f"step {done}: held-out average precision {overall['average_precision']:.3f} | "
-            f"recall of the argmax {overall['argmax_recall']:.3f} with {overall['shortlist_share']:.0%} of V"
-        )
+        if (report := self.report()) is not None:
+            overall = report["heads"]["router"]["overall"]
+            log.write(kind="heldout", step=done, **overall)
+            say(
+                f"step {done}: held-out average precision {overall['average_precision']:.3f} | "
+                f"recall of the argmax {overall['argmax_recall']:.3f} with {overall['shortlist_share']:.0%} of V"
+            )
+        self.group.wait()
 
-    def rows(self, split: str, indices: Sequence[int]) -> CapturedBatch:
+    def rows(self, split: Literal["train", "heldout"], indices: Sequence[int]) -> CapturedBatch:
         """The target's states for these packed rows of a split."""
         rows = self.data.train if split == "train" else self.data.heldout
         return self.capture(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
 
-    def report(self) -> dict[str, Any]:
-        """Held-out figures of the router with its default budget."""
-        # Reports ask for probabilities only: no sorted copy of the head, which drafting reads.
-        head = RouterHead(self._base, self.router, default_budgets(self.router.clusters), "own", ops=False)
-        count = min(len(self.data.heldout), self.config.run.eval_rows)
-        size = self.config.optim.batch_size
+    def plain(self) -> Router:
+        """The router as an ordinary module with the weights that it has now. Collective."""
+        weights = self.strategy.weights()
+        copied = self.router.blank().to(self.device)
+        copied.load_state_dict(weights)
+        return copied.eval().requires_grad_(False)
+
+    def report(self, router: Router | None = None) -> dict[str, Any] | None:
+        """Held-out figures with the default budgets, of rank 0; None on other ranks. Collective.
+
+        Args:
+            router: as :meth:`plain` gave it, if it did.
+        """
+        router = self.plain() if router is None else router
+        count, size = min(len(self.data.heldout), self.config.run.eval_rows), self.division.micro
         starts = range(0, count, size)
         batches = (self.rows("heldout", range(at, min(count, at + size))) for at in starts)
-        steps, top_n, heads = self.config.router.steps, self.config.router.top_n, {"router": head}
-        self.router.eval()
-        found = head_report(self.drafter, self.target, heads, batches, steps, count=len(starts), top_n=top_n)
-        self.router.train()
-        return found
+        if self.group.rank == 0:
+            heads = {"router": self._head(router)}
+            steps, top_n = self.config.router.steps, self.config.router.top_n
+            return head_report(
+                self.drafter, self.target, heads, batches, steps, count=len(starts), top_n=top_n
+            )
+        if getattr(self.target, "tensor_parallel", False):  # every process must take part in its passes
+            for _ in batches:
+                pass
+        return None
 
-    def _scores(self, part: DraftingRows) -> Tensor:
-        """(M, clusters), with gradient."""
-        return self.router(F.embedding(part.state.tokens, self._base.embedding), part.state.previous)
+    def _head(self, router: Router) -> RouterHead:
+        # Reports ask for probabilities only: no sorted copy of the head, which drafting reads.
+        budgets = default_budgets(router.clusters, decaying=self._base.autoregressive)
+        return RouterHead(self._base, router, budgets, "own", ops=False)
 
     @torch.no_grad()
-    def _labels(self, part: DraftingRows, step: int) -> Tensor:
+    def _labels(self, part: DraftingRows, step: int, index: int) -> Tensor:
         """bool (M, clusters)."""
-        key = (self._rows_key, step, part.state.step)
+        key = (self._rows_key, step, index, part.state.step)
         best = None if self.best is None else self.best.get(key)
         if best is None:
-            best = self._best(part.hidden)
+            weight, top_n = self._base.weight, self.config.router.top_n
+            best = best_tokens(part.hidden, weight, len(self._cluster), top_n)
             if self.best is not None:
                 self.best[key] = best.to("cpu", torch.int32)
         return labels_of(best.to(self.device, torch.int64), self._cluster, self.router.clusters)
 
-    def _best(self, hidden: Tensor) -> Tensor:
-        """(M, n) columns of the drafter's best tokens, a few rows of (., R) logits at a time."""
-        at_once = max(1, _LABEL_BYTES // (16 * len(self._base.weight)))
-        weight, top_n, known = self._base.weight, self.config.router.top_n, len(self._cluster)
-        logits = (F.linear(some, weight).float()[:, :known] for some in hidden.split(at_once))
-        return torch.cat([best_columns(some, top_n) for some in logits])
-
     def _finish(self, log: MetricsLog) -> Path:
         config, path = self.config, self.config.output / ROUTER
-        check_output(path, overwrite=True)
-        report = self.report()
-        heldout = report["heads"]["router"]["overall"]
-        log.write(kind="heldout", step=config.optim.steps, **heldout)
-        atomic_write_json(config.output / REPORT, report)
-        meta = {
-            "steps": config.optim.steps,
-            "top_n": config.router.top_n,
-            "draft_steps": config.router.steps,
-            "budgets": list(default_budgets(self.router.clusters)),
-            "heldout": heldout,
-        }
-        save_head(
-            path,
-            "router",
-            self.router,
-            self.owner,
-            meta,
-            parents=self.parents,
-            config=config.model_dump(mode="json"),
-            overwrite=True,
-        )
+        router = self.plain()
+        report = self.report(router)
+        if report is not None:
+            check_output(path, overwrite=True)
+            heldout = report["heads"]["router"]["overall"]
+            log.write(kind="heldout", step=config.optim.steps, **heldout)
+            atomic_write_json(config.output / REPORT, report)
+            meta = {
+                "steps": config.optim.steps,
+                "top_n": config.router.top_n,
+                "draft_steps": config.router.steps,
+                "budgets": list(self._head(router).budgets),
+                "heldout": heldout,
+            }
+            save_head(
+                path,
+                "router",
+                router,
+                self.owner,
+                meta,
+                parents=self.parents,
+                config=config.model_dump(mode="json"),
+                overwrite=True,
+            )
+        self.group.wait()
         return path

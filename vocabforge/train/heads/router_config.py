@@ -11,23 +11,16 @@ from pydantic import Field, model_validator
 from ...capture.config import CaptureConfig
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...core.console import say
-from ...models.heads.router import DEFAULT_TOP_N
-from ..config import DataConfig, MemoryConfig, OptimConfig
+from ..config import DataConfig, MemoryConfig, OptimConfig, RouterSizes
 
 
-class RouterConfig(StrictModel):
-    """The router itself (DynaSpec; docs/methods.md, Draft heads); what the paper leaves open is our choice.
+class RouterConfig(RouterSizes):
+    """The router, and what it learns from.
 
     Attributes:
-        width: of the MLP's hidden layers; None is a quarter of the hidden size.
-        depth: hidden layers, with SiLU behind each.
-        top_n: a cluster is positive iff it holds one of the drafter's top-n tokens.
-        steps: draft steps whose states it learns from.
+        steps: draft steps whose states it learns from; of a block at most its drafts.
     """
 
-    width: Positive | None = None
-    depth: Positive = 1
-    top_n: Positive = DEFAULT_TOP_N
     steps: Positive = 6
 
 

@@ -11,24 +11,24 @@ import torch
 
 from ...capture.build import build_capture, load_capture_target
 from ...core.artifact import Artifact, open_artifact
-from ...core.console import say
-from ...core.distributed import world_size
-from ...core.errors import MismatchError, UsageError
+from ...core.distributed import Group, rank, world_size
+from ...core.errors import UsageError
 from ...core.files import atomic_write_json, check_run_folder
 from ...core.hub import hub_name
 from ...corpus.sources.inputs import expand_paths
-from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...corpus.tokenizer.tokenizer import load_tokenizer
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.heads.io import HeadOwner, drafter_digest
-from ...models.heads.router import Router
 from ...models.target.fingerprint import target_fingerprint
-from ...models.target.head_rows import check_head_fits, open_head
 from ...models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
 from ...models.target.text_config import text_config
-from ...vocab.clusters.clusters import Clusters, load_clusters
-from ..data import prepare, with_prepared
+from ...vocab.clusters.clusters import load_clusters
+from ..data import divide, prepare_together, with_prepared
+from ..machine import device_of
+from ..parallel.strategy import wanted_strategy
+from .draft_heads import check_clusters, check_routable, new_router
 from .router import REPORT, ROUTER, BestTokens, RouterTrainer
 from .router_config import RouterTrainConfig
 
@@ -43,7 +43,8 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     Raises:
         VocabForgeError: an input cannot be read.
     """
-    check_one_process()
+    group = Group(rank(), world_size())
+    strategy, division = router_strategy(group), divide(config.optim, group.rank, group.size)
     config = config.model_copy(update={"data": with_prepared(config.data)})
     if config.data.prepared is None:
         expand_paths([*config.data.train, *config.data.heldout])  # raises where one is missing
@@ -52,7 +53,7 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     clusters = load_clusters(config.clusters)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
-    router = _router(config, clusters, int(text_config(target).hidden_size))
+    router = new_router(config.router, clusters, int(text_config(target).hidden_size))
     return {
         "config": config.model_dump(mode="json"),
         "target": {"path": hub_name(config.target), "architectures": target.get("architectures")},
@@ -61,48 +62,62 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
         "clusters": len(clusters),
         "trained_parameters": sum(p.numel() for p in router.parameters()),
         "device": str(choose_device(config.run.device)),
+        "processes": group.size,
+        "strategy": strategy,
+        "rows_per_process": {"a step": division.share, "a forward pass": division.micro},
         "writes": [str(config.output / name) for name in (ROUTER, "checkpoints", "metrics.jsonl", REPORT)],
     }
 
 
-def check_one_process() -> None:
-    """A router trains in one process.
+def router_strategy(group: Group) -> str:
+    """How the launched processes share a router's training.
 
     Raises:
-        UsageError: launched as more than one.
+        UsageError: the launcher asks for DeepSpeed.
     """
-    if world_size() > 1:
+    strategy = wanted_strategy("auto", group)
+    if strategy == "deepspeed":
         raise UsageError(
-            "train-router runs in one process",
-            got=f"{world_size()} processes",
-            expected="the plain command, without a launcher",
+            "train-router does not run under DeepSpeed: a router is too small to divide so",
+            got="a launcher configured for DeepSpeed",
+            expected="DDP or FSDP2",
+            remedy="launch with recipes/accelerate/multi_gpu.yaml or fsdp2.yaml",
         )
+    return strategy
 
 
 def build_router_trainer(
-    config: RouterTrainConfig, load_drafter: LoadDrafter, best: BestTokens | None = None
+    config: RouterTrainConfig,
+    load_drafter: LoadDrafter,
+    group: Group | None = None,
+    best: BestTokens | None = None,
 ) -> RouterTrainer:
-    """Load target, drafter, clusters and data, and assemble the router; ``best``: see ``RouterTrainer``.
+    """Load target, drafter, clusters and data, and assemble the router. Collective.
+
+    Args:
+        group: None is this process alone.
+        best: see ``RouterTrainer``.
 
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
-    check_one_process()
+    group = Group(0, 1) if group is None else group
+    router_strategy(group)
+    divide(config.optim, group.rank, group.size)
     config = config.model_copy(update={"data": with_prepared(config.data)})
-    device = choose_device(config.run.device)
+    device = device_of(config)
     check_run_folder(config.output)
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     clusters = load_clusters(config.clusters)
-    _check_clusters(config, clusters, tokenizer)
+    check_clusters(clusters, config.clusters, tokenizer, config.target)
     target, drafter, artifact = _models(config, load_drafter, device)
     check_tokenizer_fits(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
     )
-    data = prepare(config.data, tokenizer)
-    say(
-        f"{len(data.train):,} packed rows of {config.data.sequence_length} tokens, {len(data.heldout)} held out"
-    )
-    router = _router(config, clusters, target.hidden_size)
+    steps = min(config.router.steps, drafter.max_steps or config.router.steps)
+    config = config.model_copy(update={"router": config.router.model_copy(update={"steps": steps})})
+    data = prepare_together(config.data, config.output, tokenizer, group)
+    router = new_router(config.router, clusters, target.hidden_size)
     router.init(config.run.seed, config.router.top_n)
     owner = HeadOwner(
         drafter_digest(config.drafter), target_fingerprint(config.target), tokenizer.fingerprint
@@ -111,7 +126,8 @@ def build_router_trainer(
     parents = {"clusters": cluster_hash}
     if artifact is not None:
         parents["drafter"] = artifact.content_hash
-    atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
+    if group.rank == 0:
+        atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
     rows = {"train": data.train, "heldout": data.heldout}
     return RouterTrainer(
         config,
@@ -125,9 +141,10 @@ def build_router_trainer(
             rows=rows,
             path=config.target,
             fingerprint=owner.target,
-            owner=str(config.output.absolute()),
+            owner=f"{config.output.absolute()} {group.rank}",
         ),
         device,
+        group,
         _identity(config, owner, cluster_hash, data.digest()),
         owner,
         parents,
@@ -142,13 +159,7 @@ def _models(
     blank = torch.empty(int(sizes.vocab_size), int(sizes.hidden_size), device="meta")
     # Which layers the target is to show is known only from the drafter, which shares the target's tensors.
     drafter, artifact = load_drafter(config.drafter, TargetTensors(blank, blank), config.target)
-    if drafter.kind == "medusa":
-        raise UsageError(
-            "a Medusa drafter is fed nothing from step to step, so there is no state for a router to read",
-            got=config.drafter,
-            expected="an EAGLE drafter",
-            remedy="train an EAGLE drafter, or another draft head",
-        )
+    check_routable(drafter, source=config.drafter)
     if config.data.sequence_length > drafter.config.max_position_embeddings:
         raise UsageError(
             "data.sequence_length is longer than the drafter's context",
@@ -163,39 +174,12 @@ def _models(
     return target, load_drafter(config.drafter, tensors, config.target)[0], artifact
 
 
-def _check_clusters(config: RouterTrainConfig, clusters: Clusters, tokenizer: TextTokenizer) -> None:
-    check_fingerprint(
-        tokenizer.fingerprint,
-        clusters.fingerprint,
-        expected_from=f"the tokenizer {tokenizer.source}",
-        got_from=f"the clusters {config.clusters}",
-        remedy="run cluster-vocab with this target's tokenizer",
-    )
-    head, tokens = open_head(config.target), tokenizer.vocab_size
-    check_head_fits(head, tokens, tokenizer=config.target)
-    if clusters.vocab_size != tokens or clusters.head["width"] != head.shape[1]:
-        raise MismatchError(
-            "the clusters were made from another LM head",
-            got=f"{clusters.vocab_size:,} ids of width {clusters.head['width']}",
-            expected=f"{tokens:,} ids of width {head.shape[1]}",
-            source=config.clusters,
-            remedy="run cluster-vocab with this target",
-        )
-    clusters.check_head(head.digest(tokens), config.target)
-
-
-def _router(config: RouterTrainConfig, clusters: Clusters, hidden_size: int) -> Router:
-    assignment = torch.from_numpy(clusters.assignment)
-    return Router(
-        hidden_size, assignment, len(clusters), width=config.router.width, depth=config.router.depth
-    )
-
-
 def _identity(config: RouterTrainConfig, owner: HeadOwner, clusters: str, data_digest: str) -> dict[str, Any]:
     """What must be equal for a run to be continued: everything that changes a weight, nothing that does not."""
     body = config.model_dump(mode="json")
     flat = {
         f"{section}.{key}": value for section in ("router", "optim") for key, value in body[section].items()
     }
+    flat["optim.micro_batch_size"] = None  # how a batch is divided changes no weight
     flat |= {"run.seed": config.run.seed, "data": data_digest, "clusters": clusters, **owner.to_meta()}
     return json.loads(json.dumps(flat))

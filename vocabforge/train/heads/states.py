@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,12 @@ from torch.nn import functional as F
 
 from ...capture.online import CapturedBatch
 from ...models.drafters.interface import Drafter
+from ...models.drafters.parallel import is_parallel
 from ...models.heads.registry import DraftState
 from ...ops.ordering import topk_lowest_id
-from ..ttt import shift_left, unroll
+from ..ttt import TTTStep, shift_left, unroll
+
+_LABEL_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,31 @@ class DraftingRows:
 
 @torch.no_grad()
 def drafting_rows(drafter: Drafter, batch: CapturedBatch, steps: int) -> Iterator[DraftingRows]:
-    """The states of every draft step of a batch, exactly as a router reads them in decoding.
-
-    Step k feeds x_{t+1+k} with the hidden state that step k - 1 made (``fuse(features)`` at step 0).
-    """
-    previous = drafter.fuse(batch.states(drafter.reads))
-    for step in unroll(drafter, batch, steps):
+    """The states of every draft step of a batch, exactly as a router reads them in decoding."""
+    first = drafter.fuse(batch.states(drafter.reads))
+    for step, state in states_fed(drafter, batch, first, unroll(drafter, batch, steps)):
         where = step.counted.nonzero(as_tuple=True)
-        tokens = shift_left(batch.input_ids, step.index + 1)[where]
-        state = DraftState(step.index, tokens, previous[where])
-        yield DraftingRows(state, drafter.read(step.g[where]), where, step.counted)
+        row = drafter.read(step.g[where])[:, : drafter.config.hidden_size]  # DSpark's without its bias
+        yield DraftingRows(state, row, where, step.counted)
+
+
+def states_fed(
+    drafter: Drafter, batch: CapturedBatch, first: Tensor, unrolled: Iterable[TTTStep]
+) -> Iterator[tuple[TTTStep, DraftState]]:
+    """Every step of an unroll with what its counted rows were fed; ``first`` (B, T, H): of ``fuse``.
+
+    Step k of row t feeds x_{t+1+k} and the hidden state that step k - 1 made, ``first`` at step 0. A block is fed
+    x_{t+1} and ``first`` of row t alone: its steps have them in common.
+    """
+    previous = first
+    for step in unrolled:
+        places = step.places(batch.input_ids.shape[1])
+        if is_parallel(drafter):
+            tokens = shift_left(batch.input_ids, 1).flatten()[places]
+            yield step, DraftState(step.index, tokens, first.flatten(0, 1)[places])
+            continue
+        tokens = shift_left(batch.input_ids, step.index + 1).flatten()[places]
+        yield step, DraftState(step.index, tokens, previous[step.counted])
         previous = step.g
 
 
@@ -70,16 +88,44 @@ def best_columns(logits: Tensor, top_n: int) -> Tensor:
     return best
 
 
+@torch.no_grad()
+def best_tokens(hidden: Tensor, weight: Tensor, known: int, top_n: int) -> Tensor:
+    """The drafter's best tokens of each hidden row, a few rows of logits at a time: int64 (N, n) columns.
+
+    Args:
+        hidden: (N, H) what the head reads.
+        weight: (R, H) its rows; columns from ``known`` on are in no cluster.
+    """
+    at_once = max(1, _LABEL_BYTES // (16 * len(weight)))
+    logits = (F.linear(some.to(weight.dtype), weight).float()[:, :known] for some in hidden.split(at_once))
+    return torch.cat([best_columns(some, top_n) for some in logits])
+
+
 def labels_of(best: Tensor, cluster: Tensor, clusters: int) -> Tensor:
     """Multi-hot labels from the best columns: (N, n), (R',) cluster of each column -> bool (N, M)."""
     labels = torch.zeros(len(best), clusters, dtype=torch.bool, device=best.device)
     return labels.scatter_(-1, cluster[best], True)
 
 
-def router_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits: the mean over M, summed over rows. (N, M), (N, M) -> scalar fp32."""
+def router_losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy with logits, the mean over M. (N, M), (N, M) -> (N,) fp32."""
     losses = F.binary_cross_entropy_with_logits(scores.float(), labels.float(), reduction="none")
-    return losses.mean(-1).sum()
+    return losses.mean(-1)
+
+
+@dataclass(frozen=True)
+class RouterLoss:
+    """The loss of a router that is trained with its drafter.
+
+    Attributes:
+        total: fp32 scalar with gradient, sum_i weight_i * loss_i.
+        losses: fp32 (M,) loss_i without gradient.
+        correct: bool (M,) the cluster with the highest score holds one of the drafter's best tokens.
+    """
+
+    total: Tensor
+    losses: Tensor
+    correct: Tensor
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> Tensor:

@@ -20,6 +20,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...models.target.logits import IDENTITY, LogitFacts, LogitTransform, accumulation, product
+from .kinds import (
+    KL,
+    Mixture,
+    TeacherLogs,
+    gradient_of,
+    row_sums,
+    slope_of,
+    soft_cross_entropy,
+    teacher_logs,
+    value_of,
+)
 
 
 def teacher_terms(
@@ -44,11 +55,7 @@ def teacher_terms(
     some = z if target_ids is None or best is not None else z[:, target_ids]
     best = z.argmax(-1) if best is None else best  # the first of equal maxima
     p = (some if offset is None else some + offset).softmax(-1)
-    if target_ids is None:
-        column = best
-    else:
-        place = torch.searchsorted(target_ids, best).clamp(max=len(target_ids) - 1)
-        column = torch.where(target_ids[place] == best, place, -1)
+    column = columns_of(best, target_ids)
     if offset is not None:
         mass = torch.full_like(p[:, 0], torch.nan)
     elif target_ids is None:
@@ -56,6 +63,14 @@ def teacher_terms(
     else:
         mass = (_log_sum(some, p) - (z.logsumexp(-1) if log_sum is None else log_sum)).exp()
     return p, mass, column
+
+
+def columns_of(tokens: Tensor, target_ids: Tensor | None) -> Tensor:
+    """Where ascending ``target_ids`` (R,) have tokens (N,), -1 for nowhere; None has all in order."""
+    if target_ids is None:
+        return tokens
+    place = torch.searchsorted(target_ids, tokens).clamp(max=len(target_ids) - 1)
+    return torch.where(target_ids[place] == tokens, place, -1)
 
 
 def _log_sum(logits: Tensor, softmax: Tensor) -> Tensor:
@@ -91,16 +106,54 @@ def row_terms(
     return losses, overlap, found, transform.gradient(q - p, logits)
 
 
-@functools.cache
-def row_function(compiled: bool) -> Callable[..., Any]:
-    """:func:`row_terms`, as one compiled kernel or as it stands."""
-    return torch.compile(row_terms, dynamic=True) if compiled else row_terms
+def mixed_teacher_terms(
+    z: Tensor, target_ids: Tensor | None, best: Tensor | None = None, log_sum: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What draft rows need of their teacher for any mixture of losses; arguments as of :func:`teacher_terms`.
+
+    Returns:
+        :class:`TeacherLogs` and the column of the argmax.
+    """
+    best = z.argmax(-1) if best is None else best
+    return *teacher_logs(z, target_ids, log_sum), columns_of(best, target_ids)
+
+
+def mixed_row_terms(
+    s: Tensor,
+    teacher: TeacherLogs,
+    column: Tensor,
+    label: Tensor,
+    mixture: Mixture,
+    transform: LogitTransform = IDENTITY,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Draft rows (N, R) against their teachers, under a mixture of losses.
+
+    Args:
+        s: (N, R) products with the draft head.
+        teacher: of each row.
+        column, label: (N,) columns of the teacher's argmax and of the data's next token, -1 for none.
+
+    Returns:
+        soft CE (N,), 0 where ``column`` is -1; alpha (N,); argmax column (N,); the loss (N,); its gradient (N, R) by
+        ``s``.
+    """
+    logits = transform(s)
+    log_q = logits.log_softmax(-1)
+    sums = row_sums(log_q, teacher, column, label)
+    gradient = gradient_of(slope_of(mixture, sums), log_q, teacher.log_p, label)
+    return (
+        soft_cross_entropy(sums),
+        sums.alpha,
+        s.argmax(-1),
+        value_of(mixture, sums),
+        transform.gradient(gradient, logits),
+    )
 
 
 @functools.cache
-def teacher_function(compiled: bool) -> Callable[..., Any]:
-    """:func:`teacher_terms`, compiled or as it stands."""
-    return torch.compile(teacher_terms, dynamic=True) if compiled else teacher_terms
+def block_function(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+    """One of the functions above, as one compiled kernel or as it is."""
+    return torch.compile(function, dynamic=True) if compiled else function
 
 
 Int = NDArray[np.int64]
@@ -183,7 +236,7 @@ def _ranks(counts: Int) -> tuple[int, ...]:
 
 
 # Element-wise results that live at once beside the logits of one block of rows.
-_ROW_TEMPORARIES = 4
+_ROW_TEMPORARIES, _MIXED_TEMPORARIES = 4, 8
 # A CPU works element by element on blocks that stay in its cache: allocating more costs more than computing it.
 _BLOCK_BYTES = 1 << 20
 # Enough rows for a product at full speed; a CPU's chunks are no larger, so that they reuse the memory of the first.
@@ -207,6 +260,10 @@ class LossInputs:
         offset: fp32 (V,) added to target's and draft's logits if rows stand for more tokens (:mod:`.candidates`).
         facts: (P,) of the teachers' logits over all V; only the R draft tokens' are computed then. None: all are.
         transform, draft_transform: of the products with ``target_head`` and with ``draft_head`` to logits.
+        loss: kinds of :data:`.kinds.LOSSES` and their weights.
+        label: int64 (M,) the data's next token, for kinds that read it.
+        bias_head: (R, r) further columns of the draft head, which the states' last r numbers meet (DSpark's W2). Of
+            the two, only what is trained gets a gradient.
     """
 
     draft: Tensor
@@ -220,6 +277,23 @@ class LossInputs:
     facts: LogitFacts | None = None
     transform: LogitTransform = IDENTITY
     draft_transform: LogitTransform = IDENTITY
+    loss: Mixture = KL
+    label: Tensor | None = None
+    bias_head: Tensor | None = None
+
+    @property
+    def whole_head(self) -> Tensor:
+        """(R, H') all columns of the draft head."""
+        if self.bias_head is None:
+            return self.draft_head
+        return torch.cat([self.draft_head, self.bias_head], 1)
+
+    @property
+    def label_column(self) -> Tensor:
+        """(M,) columns of the labels, -1 if a label is no draft token or there are none."""
+        if self.label is None:
+            return self.teacher_row.new_full(self.teacher_row.shape, -1)
+        return columns_of(self.label, self.target_ids)
 
     @property
     def draft_offset(self) -> Tensor | None:
@@ -238,7 +312,10 @@ class LossInputs:
     def product_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
         """What the products with the draft head and with the LM head read: autocast's type, else the head's."""
         kind = self.draft.device.type
-        heads = self.draft_head.dtype, self.target_head.dtype
+        own = self.draft_head.dtype
+        if self.bias_head is not None:
+            own = torch.promote_types(own, self.bias_head.dtype)
+        heads = own, self.target_head.dtype
         if not torch.is_autocast_enabled(kind):
             return heads
         cast = torch.get_autocast_dtype(kind)
@@ -248,7 +325,7 @@ class LossInputs:
 class FusedVocabLoss(torch.autograd.Function):
     """(total, losses, outside, correct, overlap, ceiling); gradients are made in the forward pass.
 
-    ``total`` is linear in the loss, so the backward pass only scales (M, H') and (R, H').
+    ``total`` is linear in the loss, so the backward pass only scales (M, H') and the trained columns of (R, H').
     """
 
     @staticmethod
@@ -256,18 +333,27 @@ class FusedVocabLoss(torch.autograd.Function):
         ctx: Any,
         draft: Tensor,
         draft_head: Tensor,
+        bias_head: Tensor | None,
         inputs: LossInputs,
         budget: int,
         compiled: bool,
         want: bool,
     ) -> tuple[Tensor, ...]:
+        size = draft_head.shape[1]
+        trained = [want and head is not None and head.requires_grad for head in (draft_head, bias_head)]
+        columns = slice(0 if trained[0] else size, None if trained[1] else size)
         dtypes = inputs.product_dtypes()
         with torch.autocast(draft.device.type, enabled=False):
-            work = _Work(inputs, dtypes, want and draft.requires_grad, want and draft_head.requires_grad)
+            work = _Work(inputs, dtypes, want and draft.requires_grad, columns if any(trained) else None)
             work.run(budget, compiled)
-        ctx.save_for_backward(work.grad_draft, work.grad_head)
+        parts = (draft_head, slice(size)), (bias_head, slice(size - columns.start, None))
+        grad_head, grad_bias = (
+            work.head_sum[:, part].to(head.dtype) if here else None  # type: ignore[index, union-attr]
+            for here, (head, part) in zip(trained, parts)
+        )
+        ctx.save_for_backward(work.grad_draft, grad_head, grad_bias)
         ctx.set_materialize_grads(False)
-        total = (work.losses * inputs.weight).sum()
+        total = (work.values * inputs.weight).sum()
         rest = (work.losses.float(), work.outside, work.correct, work.overlap.float(), work.ceiling.float())
         ctx.mark_non_differentiable(*rest)
         return (total, *rest)
@@ -275,54 +361,59 @@ class FusedVocabLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_rest: Any) -> tuple[Tensor | None, ...]:
-        draft, head = ctx.saved_tensors
-        scaled = [None if g is None or grad is None else g * grad.to(g.dtype) for g in (draft, head)]
+        scaled = [None if g is None or grad is None else g * grad.to(g.dtype) for g in ctx.saved_tensors]
         return (*scaled, None, None, None, None)
 
 
 class _Work:
     def __init__(
-        self, inputs: LossInputs, dtypes: tuple[torch.dtype, torch.dtype], draft_grad: bool, head_grad: bool
+        self,
+        inputs: LossInputs,
+        dtypes: tuple[torch.dtype, torch.dtype],
+        draft_grad: bool,
+        columns: slice | None,
     ) -> None:
         self.x = inputs
         self.dtype = dtypes[0]
         self.out = accumulation(torch.promote_types(*dtypes))
-        self.head = inputs.draft_head.detach().to(dtypes[0])  # cast once, not in every chunk
+        self.head = inputs.whole_head.detach().to(dtypes[0])  # cast once, not in every chunk
         self.teacher_head = inputs.teacher_head.to(dtypes[1])
         self.offset = inputs.draft_offset
         self.held: dict[str, Tensor] = {}
         rows, device = len(inputs.draft), inputs.draft.device
+        self.mixed = inputs.loss != KL
+        self.label = inputs.label_column
+        self.temporaries = _MIXED_TEMPORARIES if self.mixed else _ROW_TEMPORARIES
+        self.values = torch.zeros(rows, dtype=self.out, device=device)
         self.losses = torch.zeros(rows, dtype=self.out, device=device)
         self.overlap = torch.zeros(rows, dtype=self.out, device=device)
         self.ceiling = torch.zeros(rows, dtype=self.out, device=device)
         self.outside = torch.zeros(rows, dtype=torch.bool, device=device)
         self.correct = torch.zeros(rows, dtype=torch.bool, device=device)
         self.grad_draft = torch.zeros_like(inputs.draft) if draft_grad else None
-        # Summed over chunks in fp32 whatever the head's type.
-        self.head_sum = torch.zeros(self.head.shape, dtype=self.out, device=device) if head_grad else None
-
-    @property
-    def grad_head(self) -> Tensor | None:
-        return None if self.head_sum is None else self.head_sum.to(self.x.draft_head.dtype)
+        # Of the trained columns, summed over chunks in fp32 whatever the head's type.
+        self.columns, self.head_sum = columns, None
+        if columns is not None:
+            self.head_sum = torch.zeros_like(self.head[:, columns], dtype=self.out)
 
     def run(self, budget: int, compiled: bool) -> None:
         costs, device = self._costs(), self.x.draft.device
         block = max(1, budget // (_HEAD_SHARE * self.out.itemsize * self.head.shape[1]))
         if device.type == "cpu":
             cached = max(_BLOCK_BYTES, self.out.itemsize * len(self.teacher_head))
-            budget = min(budget - _ROW_TEMPORARIES * cached, _CHUNK_ROWS * (costs.teacher + costs.row))
+            budget = min(budget - self.temporaries * cached, _CHUNK_ROWS * (costs.teacher + costs.row))
         plan = make_plan(self.x.teacher_row.cpu().numpy(), costs, budget)
         order, teachers = (torch.from_numpy(ids).to(device) for ids in (plan.rows, plan.teachers))
         for chunk in plan.chunks:
             self._chunk(chunk, order[chunk.rows], teachers[chunk.teachers], compiled, block)
 
     def _costs(self) -> LossCosts:
-        """Bytes of workspace: logits, distributions and temporaries of :func:`teacher_terms` and :func:`row_terms`."""
+        """Bytes of workspace: logits, distributions and temporaries of the functions above."""
         size, full, some = self.out.itemsize, len(self.teacher_head), len(self.head)
         casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.teacher_head.dtype)]
         held = full if full == some else full + some
         if self.x.draft.device.type != "cpu":
-            held += full + _ROW_TEMPORARIES * some
+            held += full + self.temporaries * some
         states = self.x.teacher.shape[-1] + 2 * self.x.draft.shape[-1]
         return LossCosts(
             teacher=size * (held + states) + casts[1] * full,
@@ -336,9 +427,9 @@ class _Work:
         some = max(1, _BLOCK_BYTES // (self.out.itemsize * columns))
         return [slice(first, min(first + some, rows)) for first in range(0, rows, some)]
 
-    def _teach(self, teachers: Tensor, compiled: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """:func:`teacher_terms` of a chunk's teachers."""
-        x, terms = self.x, teacher_function(compiled)
+    def _teach(self, teachers: Tensor, compiled: bool) -> list[Tensor]:
+        """:func:`teacher_terms`, or :func:`mixed_teacher_terms`, of a chunk's teachers."""
+        x, terms = self.x, block_function(mixed_teacher_terms if self.mixed else teacher_terms, compiled)
         facts = None if x.facts is None else x.facts.map(lambda each: each[teachers])
         # (C, V), or (C, R) beside facts
         z = x.transform(
@@ -348,10 +439,10 @@ class _Work:
         rest = []
         for at in self._blocks(*z.shape):
             known = () if facts is None else (facts.best[at], facts.log_sum[at])
-            p[at], *others = terms(z[at], x.target_ids, self.offset, *known)
+            offset = () if self.mixed else (self.offset,)
+            p[at], *others = terms(z[at], x.target_ids, *offset, *known)
             rest.append(others)
-        mass, column = (torch.cat(each) for each in zip(*rest))
-        return p, mass, column
+        return [p, *(torch.cat(each) for each in zip(*rest))]
 
     def _product(self, name: str, states: Tensor, head: Tensor) -> Tensor:
         """Products (N, H) x (R, H) -> (N, R) of the accumulated type."""
@@ -367,8 +458,9 @@ class _Work:
         return self.held[name][: rows * columns].view(rows, columns)
 
     def _chunk(self, chunk: LossChunk, rows: Tensor, teachers: Tensor, compiled: bool, block: int) -> None:
-        x, terms = self.x, row_function(compiled)
-        p, mass, column = self._teach(teachers, compiled)
+        x, terms = self.x, block_function(mixed_row_terms if self.mixed else row_terms, compiled)
+        p, mass, *entropy, column = self._teach(teachers, compiled)
+        label = self.label[rows]
         # log q(v) of a token itself is that of all that its column stands for, less the offset.
         shift = p.new_zeros(len(p)) if self.offset is None else p @ self.offset.to(p.dtype)  # (C,)
         draft = x.draft.detach()[rows]
@@ -377,19 +469,25 @@ class _Work:
         for count in chunk.ranks:
             for own in self._blocks(count, len(self.head)):
                 here = slice(at + own.start, at + own.stop)
-                *figures, s[here] = terms(s[here], p[own], mass[own], self.offset, x.draft_transform)
+                taught = p[own], mass[own]
+                rest: tuple[Any, ...] = (*taught, self.offset)
+                if self.mixed:
+                    rest = TeacherLogs(*taught, entropy[0][own]), column[own], label[here], x.loss
+                *figures, s[here] = terms(s[here], *rest, x.draft_transform)
                 parts.append(figures)
             at += count
-        losses, overlap, found = (torch.cat(each) for each in zip(*parts))
+        losses, overlap, found, *values = (torch.cat(each) for each in zip(*parts))
         teacher = torch.cat([torch.arange(count, device=rows.device) for count in chunk.ranks])  # (m,)
         known = column[teacher] >= 0
         self.losses[rows] = torch.where(known, losses + shift[teacher], 0.0)
         self.overlap[rows], self.ceiling[rows] = overlap, mass[teacher]
         self.outside[rows], self.correct[rows] = ~known, found == column[teacher]
-        self._gradients(s, rows, draft, torch.where(known, x.weight[rows], 0.0)[:, None], block)
+        self.values[rows] = values[0] if self.mixed else self.losses[rows]
+        weight = x.weight[rows] if self.mixed else torch.where(known, x.weight[rows], 0.0)
+        self._gradients(s, rows, draft, weight[:, None], block)
 
     def _gradients(self, delta: Tensor, rows: Tensor, draft: Tensor, weight: Tensor, block: int) -> None:
-        """Products of d CE / d s (m, R) with the head and with the draft states (``block`` head rows a time).
+        """Products of d loss / d s (m, R) with the head and with the draft states (``block`` head rows a time).
 
         The weight (m, 1) meets what has H' columns, not R.
         """
@@ -401,7 +499,7 @@ class _Work:
             self.grad_draft[rows] = found.to(self.grad_draft.dtype)
         if self.head_sum is None:
             return
-        draft = (draft.to(self.out) * weight).to(self.dtype)
+        draft = (draft[:, self.columns].to(self.out) * weight).to(self.dtype)
         if self.dtype == self.out:
             self.head_sum.addmm_(delta.t(), draft)
             return

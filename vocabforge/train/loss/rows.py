@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...capture.online import CapturedBatch
 from ...models.target.logits import LogitFacts
 from ..ttt import TTTStep
 from .vocab import RowLoss
@@ -46,30 +47,32 @@ class TakenRows:
     Attributes:
         g: (M, H) drafter outputs before the norm.
         step: (M,) draft step of each.
+        place: (M,) its row t, flat in B * T.
         teacher: (P, H) target hidden states at the positions that teach any of them.
         teacher_row: (M,) row of ``teacher``.
+        label: (M,) the data's token that each row predicts.
         facts: (P,) of the teachers' logits, if they were kept.
         sizes: rows of each step.
     """
 
     g: Tensor
     step: Tensor
+    place: Tensor
     teacher: Tensor
     teacher_row: Tensor
+    label: Tensor
     facts: LogitFacts | None
     sizes: tuple[int, ...]
 
 
-def take_rows(steps: Sequence[TTTStep], hidden: Tensor, facts: LogitFacts | None = None) -> TakenRows:
-    """Gather the counted rows of an unroll; row t of step k is taught by ``hidden`` (B, T, H) at t + 1 + k.
-
-    ``facts``: (B, T) of the logits of ``hidden``.
-    """
+def take_rows(steps: Sequence[TTTStep], batch: CapturedBatch) -> TakenRows:
+    """Gather the counted rows of an unroll: row t of step k is taught at t + 1 + k, and predicts token t + 2 + k."""
+    hidden, facts = batch.hidden, batch.facts
     length = hidden.shape[1]
-    places = [step.counted.flatten().nonzero()[:, 0] for step in steps]
+    places = [step.places(length) for step in steps]
     sizes = tuple(len(place) for place in places)
-    g = torch.cat([step.g.flatten(0, 1)[place] for step, place in zip(steps, places)])
-    # A counted row's teacher lies in the same row of the batch, so flat places may be added.
+    g = torch.cat([step.g[step.counted] for step in steps])
+    # A counted row's teacher and label lie in the same row of the batch, so flat places may be added.
     position = torch.cat([place + 1 + step.index for step, place in zip(steps, places)])
     used = torch.zeros(hidden.shape[0] * length, dtype=torch.bool, device=hidden.device)
     used[position] = True
@@ -79,7 +82,10 @@ def take_rows(steps: Sequence[TTTStep], hidden: Tensor, facts: LogitFacts | None
     )
     if facts is not None:
         facts = facts.map(lambda each: each.flatten()[used])
-    return TakenRows(g, number, hidden.flatten(0, 1)[used], row[position], facts, sizes)
+    label = batch.input_ids.flatten()[position + 1]
+    return TakenRows(
+        g, number, torch.cat(places), hidden.flatten(0, 1)[used], row[position], label, facts, sizes
+    )
 
 
 def feature_loss(taken: TakenRows, weight: Tensor) -> Tensor:
@@ -89,8 +95,18 @@ def feature_loss(taken: TakenRows, weight: Tensor) -> Tensor:
     return (weight * distance).sum()
 
 
-def split_figures(row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep]) -> tuple[StepFigures, ...]:
-    """Sums of each draft step from the figures of all rows."""
+def confidence_loss(confidence: Tensor, row_loss: RowLoss, weight: Tensor) -> Tensor:
+    """Binary cross-entropy of confidence logits with the chance that sampling accepts (DSpark), weighted; (M,) each."""
+    losses = F.binary_cross_entropy_with_logits(
+        confidence.float(), row_loss.overlap.clamp(0.0, 1.0), reduction="none"
+    )
+    return (weight * losses).sum()
+
+
+def split_figures(
+    row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep], length: int
+) -> tuple[StepFigures, ...]:
+    """Sums of each draft step from the figures of all rows; ``length`` is T."""
     sizes = list(taken.sizes)
     parts = zip(
         steps,
@@ -102,10 +118,6 @@ def split_figures(row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep])
     )
     figures = []
     for step, losses, correct, outside, overlap, ceiling in parts:
-        hits = torch.zeros_like(step.counted)
-        hits[step.counted] = correct
-        overlaps = torch.zeros(hits.shape, dtype=overlap.dtype, device=hits.device)
-        overlaps[step.counted] = overlap
         figures.append(
             StepFigures(
                 loss_sum=losses.sum(),
@@ -114,9 +126,9 @@ def split_figures(row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep])
                 outside=outside.sum(),
                 overlap_sum=overlap.sum(),
                 ceiling_sum=ceiling.sum(),
-                overlaps=overlaps,
-                hits=hits,
-                counted=step.counted,
+                overlaps=step.over(overlap, length),
+                hits=step.over(correct, length),
+                counted=step.over(torch.ones_like(correct), length),
             )
         )
     return tuple(figures)

@@ -1,11 +1,12 @@
-"""Soft cross-entropy of draft rows against the target's distribution, without vocabulary-wide logits.
+"""The loss of draft rows against the target's distribution or the data, without vocabulary-wide logits.
 
 For draft row i with teacher hidden state t_i, over the draft vocabulary (R tokens, all V of them or a subset)::
 
     z = f(U t_i),  s = g(W d_i),  p = softmax(z over the R tokens),  q = softmax(s)
     CE_i = -sum_v p(v) log q(v),      d CE_i / d s = q - p
 
-with the target's logit transform f, and g = f where the draft head is the target's, else the identity.
+with the target's logit transform f, and g = f where the draft head is the target's, else the identity. That is the
+default; :mod:`.kinds` has the other losses.
 ``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
 of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
 With an ``offset`` the columns are a sample of the vocabulary, and all of this is an estimate (:mod:`.candidates`).
@@ -13,7 +14,8 @@ With an ``offset`` the columns are a sample of the vocabulary, and all of this i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -23,9 +25,10 @@ from ...core.errors import MismatchError
 from ...models.device import has_triton
 from ...models.target.logits import accumulation, scores
 from .fused import FusedVocabLoss, LossInputs, teacher_terms
+from .kinds import KL, Mixture, TeacherLogs, row_sums, teacher_logs, value_of
 
 # (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
-_NAIVE_TENSORS = 4
+_NAIVE_TENSORS, _MIXED_TENSORS = 4, 6
 _MIB = 1 << 20
 
 
@@ -49,8 +52,8 @@ class RowLoss:
     """The loss and what every row contributed.
 
     Attributes:
-        total: fp32 scalar with gradient, sum_i weight_i * CE_i over rows that are not ``outside``.
-        losses: fp32 (M,) CE_i without gradient, 0 where ``outside``.
+        total: fp32 scalar with gradient, sum_i weight_i * loss_i; the soft cross-entropy CE_i of ``outside`` rows is 0.
+        losses: fp32 (M,) CE_i without gradient, whatever the loss, 0 where ``outside``.
         outside: bool (M,) the target's argmax over all V tokens is not in the draft vocabulary.
         correct: bool (M,) the draft's argmax is the target's; of equal maxima the first decides.
         overlap: fp32 (M,) sum_v min(p(v), q(v)), p over all V tokens: the chance that sampling accepts.
@@ -66,14 +69,25 @@ class RowLoss:
     ceiling: Tensor
 
 
+def joined(parts: Sequence[RowLoss]) -> RowLoss:
+    """The losses of several sets of rows as one."""
+    total = torch.stack([part.total for part in parts]).sum()
+    rows = [
+        torch.cat([getattr(part, one.name) for part in parts])
+        for one in fields(RowLoss)
+        if one.name != "total"
+    ]
+    return RowLoss(total, *rows)
+
+
 def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
-    """Soft cross-entropy of M draft rows; gradients reach ``inputs.draft`` and ``inputs.draft_head`` only.
+    """The loss of M draft rows; gradients reach ``inputs.draft`` and the draft head's parts only.
 
     Products are computed in the head's type (autocast's under autocast) and accumulated in fp32; the rest is fp32.
     With an ``offset`` it estimates the loss over the whole vocabulary, and ``overlap`` and ``ceiling`` are NaN.
 
     Raises:
-        MismatchError: sizes that do not go together.
+        MismatchError: sizes that do not go together, or a loss without what it reads.
     """
     facts = None if inputs.target_ids is None else inputs.facts  # of use where not all V logits are needed
     inputs = replace(
@@ -82,23 +96,23 @@ def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
     _check(inputs)
     if _chosen(inputs, options) == "naive":
         return _naive(inputs)
-    draft, head = inputs.draft, inputs.draft_head
-    want = torch.is_grad_enabled() and (draft.requires_grad or head.requires_grad)
+    draft, head, bias = inputs.draft, inputs.draft_head, inputs.bias_head
+    want = torch.is_grad_enabled()
     compiled = draft.is_cuda and has_triton() if options.compiled is None else options.compiled
-    parts = FusedVocabLoss.apply(draft, head, inputs, options.chunk_mb * _MIB, compiled, want)
+    parts = FusedVocabLoss.apply(draft, head, bias, inputs, options.chunk_mb * _MIB, compiled, want)
     return RowLoss(*parts)
 
 
-def naive_bytes(rows: int, columns: int) -> int:
+def naive_bytes(rows: int, columns: int, loss: Mixture = KL) -> int:
     """Bytes that the naive formula holds for M rows of R + V columns, roughly."""
-    return 4 * _NAIVE_TENSORS * rows * columns
+    return 4 * (_NAIVE_TENSORS if loss == KL else _MIXED_TENSORS) * rows * columns
 
 
 def _chosen(inputs: LossInputs, options: LossOptions) -> str:
     if options.impl != "auto":
         return options.impl
     teacher = inputs.target_head if inputs.facts is None else inputs.draft_head
-    held = naive_bytes(len(inputs.draft), len(inputs.draft_head) + len(teacher))
+    held = naive_bytes(len(inputs.draft), len(inputs.draft_head) + len(teacher), inputs.loss)
     return "naive" if held <= options.chunk_mb * _MIB else "fused"
 
 
@@ -110,28 +124,34 @@ def _naive(x: LossInputs) -> RowLoss:
             shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
             own = slice(None) if shared else x.teacher_row
             z = x.transform(scores(x.teacher[own], x.teacher_head.to(dtypes[1]), out))
-            known = () if x.facts is None else (x.facts.best[own], x.facts.log_sum[own])
-            p, mass, column = teacher_terms(z, x.target_ids, x.draft_offset, *known)
+            best, log_sum = (None, None) if x.facts is None else (x.facts.best[own], x.facts.log_sum[own])
+            p, mass, column = teacher_terms(z, x.target_ids, x.draft_offset, best, log_sum)
+            logs = None if x.loss == KL else teacher_logs(z, x.target_ids, log_sum)
             if shared:
                 p, mass, column = p[x.teacher_row], mass[x.teacher_row], column[x.teacher_row]
+                logs = None if logs is None else TeacherLogs(*(each[x.teacher_row] for each in logs))
             inside = column >= 0
-        logits = x.draft_transform(scores(x.draft, x.draft_head.to(dtypes[0]), out))  # (M, R)
+        logits = x.draft_transform(scores(x.draft, x.whole_head.to(dtypes[0]), out))  # (M, R)
         offset = x.draft_offset
         log_q = (logits if offset is None else logits + offset).log_softmax(-1)
         losses = -(p * (log_q if offset is None else log_q - offset)).sum(-1)
         losses = torch.where(inside, losses, 0.0)
+        values = losses
+        if logs is not None:
+            values = value_of(x.loss, row_sums(log_q, logs, column, x.label_column))
         with torch.no_grad():
             correct = logits.argmax(-1) == column
             overlap = torch.minimum(p * mass[:, None], log_q.exp()).sum(-1)
-        total = (losses * x.weight).sum()
+        total = (values * x.weight).sum()
     return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), mass.float())
 
 
 def _check(x: LossInputs) -> None:
     rows, columns = len(x.draft), len(x.draft_head)
     problem = None
-    if x.draft.shape[-1] != x.draft_head.shape[-1]:
-        problem = f"draft states of {x.draft.shape[-1]}, a draft head that reads {x.draft_head.shape[-1]}"
+    reads = x.draft_head.shape[-1] + (0 if x.bias_head is None else x.bias_head.shape[-1])
+    if x.draft.shape[-1] != reads:
+        problem = f"draft states of {x.draft.shape[-1]}, a draft head that reads {reads}"
     elif x.teacher.shape[-1] != x.target_head.shape[-1]:
         problem = f"target states of {x.teacher.shape[-1]}, an LM head that reads {x.target_head.shape[-1]}"
     elif x.teacher_row.shape != (rows,) or x.weight.shape != (rows,):
@@ -145,6 +165,12 @@ def _check(x: LossInputs) -> None:
         )
     elif x.offset is not None and x.offset.shape != (len(x.target_head),):
         problem = f"{x.offset.numel()} offsets, {len(x.target_head)} target tokens"
+    elif x.offset is not None and x.loss != KL:
+        problem = (
+            f"offsets, and the loss {dict(x.loss)}, which is not estimated on a sample of the vocabulary"
+        )
+    elif "ce" in dict(x.loss) and (x.label is None or x.label.shape != (rows,)):
+        problem = f"{rows} draft rows, {0 if x.label is None else x.label.numel()} labels"
     if problem is not None:
         raise MismatchError(
             "the vocabulary loss was given sizes that do not go together",

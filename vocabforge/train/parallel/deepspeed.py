@@ -101,7 +101,7 @@ class DeepSpeed:
         self.name, self.group = name, group
         settings = deepspeed_config(config, group.size)
         self._micro = settings["gradient_accumulation_steps"]
-        adamw: Any = make_optimizer(trained(step).values(), config.optim)
+        adamw: Any = make_optimizer(trained(step), config.optim)
         adamw.state = _ReadyStates()
         buffers = {id(m): dict(m._buffers) for m in step.modules()}
         self._engine: Any = deepspeed.initialize(

@@ -12,13 +12,13 @@ import gc
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...core.distributed import Group
 from ..checkpoint import entries, full_state, trained, whole
 from ..config import TrainConfig
+from ..heads.router_config import RouterTrainConfig
 from ..optim import make_optimizer, set_learning_rate
-from ..step import TrainStep
 from .strategy import Check
 
 
@@ -26,7 +26,12 @@ class FullyShard:
     """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
 
     def __init__(
-        self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+        self,
+        name: str,
+        step: nn.Module,
+        config: TrainConfig | RouterTrainConfig,
+        group: Group,
+        device: torch.device,
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -45,7 +50,7 @@ class FullyShard:
             step, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=frozen
         )
         self.parameters = trained(step)
-        self.optimizer = make_optimizer(self.parameters.values(), config.optim)
+        self.optimizer = make_optimizer(self.parameters, config.optim)
 
     def forward(self, *inputs: Any) -> Any:
         outputs = self.step(*inputs)

@@ -33,7 +33,7 @@ class Replicated:
         self.name, self.group, self.step = name, group, step
         self.parameters = trained(step)
         self.optimizer = make_optimizer(
-            self.parameters.values(),
+            self.parameters,
             config.optim,
             lower=torch.bfloat16 if config.memory.weights == "bf16" else None,
             fp32_gradients=group.size == 1,  # DDP's buckets have the parameters' type

@@ -1,6 +1,7 @@
 """How several processes share a training step: one interface, one small class a way.
 
-Every strategy wraps the same :class:`~vocabforge.train.step.TrainStep`. The loss of a process is its share of
+Every strategy wraps the module whose forward pass is trained: a drafter's
+:class:`~vocabforge.train.step.TrainStep`, or a router. The loss of a process is its share of
 the whole batch's loss, so gradients are to be SUMMED over processes; all wrappers average them, hence the
 factor ``size`` in ``backward``.
 
@@ -16,13 +17,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...core.distributed import Group
 from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..config import TrainConfig
-from ..step import TrainStep
+from ..heads.router_config import RouterTrainConfig
 
 STRATEGIES: dict[str, str] = {
     "single": "vocabforge.train.parallel.replicated:Replicated",
@@ -108,13 +109,25 @@ def wanted_strategy(name: str, group: Group) -> str:
 
 
 def make_strategy(
-    name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+    name: str,
+    step: nn.Module,
+    config: TrainConfig | RouterTrainConfig,
+    group: Group,
+    device: torch.device,
 ) -> Strategy:
-    """Wrap a training step.
+    """Wrap a module to train.
 
     Raises:
-        UsageError: the strategy cannot run here, or not with ``optim.fused``.
+        UsageError: the strategy cannot run here, or not with ``optim.fused`` or ``optim.name``.
     """
+    if config.optim.name == "muon" and name == "deepspeed":
+        raise UsageError(
+            "Muon needs matrices, and DeepSpeed flattens what it divides",
+            got=f"strategy {name}",
+            expected="one process, DDP or FSDP2",
+            source="optim.name",
+            remedy="launch with recipes/accelerate/fsdp2.yaml, or set optim.name: adamw",
+        )
     if config.optim.fused and name in ("fsdp", "deepspeed"):
         raise UsageError(
             "optim.fused needs whole tensors",

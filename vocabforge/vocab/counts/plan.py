@@ -1,16 +1,13 @@
-"""Planning a counting run: shards, units of shards, this process's share of them, and the engine."""
+"""Planning a counting run: shards, units of shards, and the engine."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.console import say
-from ...core.distributed import Group
-from ...core.errors import DataError, MismatchError
+from ...core.errors import DataError
 from ...corpus.sources.bytes import Problems
 from ...corpus.sources.shards import Shard, plan_shards, read_shard
 from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
@@ -31,7 +28,7 @@ Unit = tuple[Shard, ...]
 
 @dataclass(frozen=True)
 class CountPlan:
-    """What is to be counted, and by what: shards, units of shards (every process has the same), the engine, and the
+    """What is to be counted, and by what: shards, units of shards, the engine, and the
     rule by which long texts are cut while they are read.
     """
 
@@ -99,18 +96,6 @@ def make_units(shards: Sequence[Shard], size: int) -> list[Unit]:
     return units
 
 
-def share(units: Sequence[Unit], group: Group) -> list[Unit]:
-    """This rank's units: the largest first, each to the rank with the least; then in their order."""
-    load = [0] * group.size
-    mine = []
-    for index in sorted(range(len(units)), key=lambda at: (-stored(units[at]), at)):
-        owner = load.index(min(load))
-        load[owner] += max(1, stored(units[index]))
-        if owner == group.rank:
-            mine.append(index)
-    return [units[index] for index in sorted(mine)]
-
-
 def _check_files(shards: Sequence[Shard]) -> None:
     for shard in shards:
         if shard.kind != "hub" and not Path(shard.source).is_file():
@@ -119,25 +104,6 @@ def _check_files(shards: Sequence[Shard]) -> None:
                 got=shard.source,
                 remedy="write it to a file first",
             )
-
-
-def check_same_plan(
-    group: Group, shards: Sequence[Shard], options: CountOptions, tokenizer: TextTokenizer
-) -> None:
-    """Refuse launched processes that divided different inputs: their counts would not add up.
-
-    Raises:
-        MismatchError: the plans differ.
-    """
-    plan = json.dumps([[asdict(shard) for shard in shards], options.deciding(tokenizer)], sort_keys=True)
-    digests = group.gather((hashlib.sha256(plan.encode()).hexdigest(), len(shards)))
-    if len(set(digests)) > 1:
-        raise MismatchError(
-            "the launched processes do not see the same input",
-            got=", ".join(f"rank {rank}: {count:,} shards" for rank, (_, count) in enumerate(digests)),
-            expected="the same files, sizes and options on every machine",
-            remedy="copy the input to the same place on every machine, or use a shared file system",
-        )
 
 
 def _choose(

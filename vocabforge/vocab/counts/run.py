@@ -1,6 +1,6 @@
-"""A counting run: plan the shards, divide them, count or take over each, add up.
+"""A counting run: plan the shards, count or take over each, add up.
 
-The same inputs and options give the same table for any number of workers, launched processes and interruptions.
+The same inputs and options give the same table for any number of workers and interruptions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ...core.console import say
-from ...core.distributed import Group, joined
 from ...core.errors import DataError
 from ...core.progress import ProgressBar, human_rate
 from ...corpus.sources.shards import Shard
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import SpecialTokens
-from .plan import Unit, check_same_plan, make_plan, share, stored
+from .plan import Unit, make_plan, stored
 from .shards import PartialResults, ShardCounter, UnitResult, count_here, count_in_workers
 from .table import REST, FrequencyTable, Tally
 from .tally import CountOptions
@@ -62,51 +61,45 @@ def count_corpus(
     domains: Mapping[str, Sequence[str]] | None = None,
     keep: Callable[[CountRun], None] | None = None,
 ) -> CountRun:
-    """Count inputs, with a progress bar; under a launcher every process calls this and gets the whole result.
+    """Count inputs, with a progress bar.
 
-    ``domains`` are name -> inputs that are counted apart. ``keep`` saves the result on rank 0, then the partial results
-    are removed.
+    ``domains`` are name -> inputs that are counted apart. ``keep`` saves the result, then the partial results are
+    removed.
 
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
-        MismatchError: the launched processes do not see the same input.
     """
     if options.mode == "assistant" and tokenizer.chat_template is None:
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
-    with joined() as group:
-        plan = make_plan(tokenizer, inputs, options, domains or {})
-        check_same_plan(group, plan.shards, options, tokenizer)
-        partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-        resumed = _resumed(partials, plan.units)
-        start = time.monotonic()
-        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
-        results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
-        tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
-        run = CountRun(
-            table=_table(tokenizer, options, tallies, _source_digests(plan.shards, digests)),
-            engine=plan.engine.name,
-            reasons=plan.reasons,
-            problems=problems,
-            start_s=start - began,
-            seconds=time.monotonic() - start,
-            stored_bytes=stored(plan.shards),
-            units=len(plan.units),
-            resumed=resumed,
-        )
-        skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
-        if skipped:
-            say(f"Skipped {skipped}")
-        _say_special(tokenizer, run.table)
-        if not run.table.tokens:
-            group.wait()
-            partials.remove()  # of nothing there is nothing to go on from
-        _check_counted(run.table, skipped, inputs)
-        if keep is not None:
-            if group.rank == 0:
-                keep(run)
-            group.wait()
-            partials.remove()
+    plan = make_plan(tokenizer, inputs, options, domains or {})
+    partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
+    resumed = _resumed(partials, plan.units)
+    start = time.monotonic()
+    counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
+    results = _count(counter, plan.units, partials)
+    tallies, digests, problems = _add_up(tokenizer.vocab_size, results, ["", *(domains or {})])
+    run = CountRun(
+        table=_table(tokenizer, options, tallies, _source_digests(plan.shards, digests)),
+        engine=plan.engine.name,
+        reasons=plan.reasons,
+        problems=problems,
+        start_s=start - began,
+        seconds=time.monotonic() - start,
+        stored_bytes=stored(plan.shards),
+        units=len(plan.units),
+        resumed=resumed,
+    )
+    skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
+    if skipped:
+        say(f"Skipped {skipped}")
+    _say_special(tokenizer, run.table)
+    if not run.table.tokens:
+        partials.remove()  # of nothing there is nothing to go on from
+    _check_counted(run.table, skipped, inputs)
+    if keep is not None:
+        keep(run)
+        partials.remove()
     return run
 
 
@@ -119,15 +112,12 @@ def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
     return resumed
 
 
-def _count(
-    counter: ShardCounter, mine: Sequence[Unit], partials: PartialResults, total: int, group: Group
-) -> dict[Unit, UnitResult]:
+def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResults) -> dict[Unit, UnitResult]:
     results: dict[Unit, UnitResult] = {}
     counted = 0
     start = time.monotonic()
-    name = "count tokens" if group.size == 1 else f"count tokens (rank 0 of {group.size})"
     count = count_here if counter.options.workers == 1 else count_in_workers
-    with ProgressBar(name, sum(map(stored, mine)), "B") as bar:
+    with ProgressBar("count tokens", sum(map(stored, units)), "B") as bar:
 
         def progress(read: int, tokens: int) -> None:
             nonlocal counted
@@ -136,12 +126,12 @@ def _count(
             bar.update(read, note=f"{counted:,} tokens, {rate}")
 
         try:
-            for unit, result in count(counter, mine, partials, progress):
+            for unit, result in count(counter, units, partials, progress):
                 results[unit] = result
         except KeyboardInterrupt:
             if partials.kept():
                 say(
-                    f"{len(results):,} of {total:,} parts are kept in {partials.folder}: "
+                    f"{len(results):,} of {len(units):,} parts are kept in {partials.folder}: "
                     "run the same command again to go on"
                 )
             raise
@@ -149,29 +139,17 @@ def _count(
 
 
 def _add_up(
-    width: int, results: Mapping[Unit, UnitResult], group: Group, names: Sequence[str]
+    width: int, results: Mapping[Unit, UnitResult], names: Sequence[str]
 ) -> tuple[dict[str, Tally], dict[Shard, str], dict[str, int]]:
-    """All ranks' results: a tally for each domain, digests of the shards that were read, skipped lines."""
-    sums = np.zeros((len(names), width + 2), dtype=np.int64)  # counts, then documents and bytes
+    """A tally for each domain, digests of the shards that were read, skipped lines."""
+    tallies = {name: Tally(np.zeros(width, dtype=np.int64), 0, 0) for name in names}
     problems: Multiset[str] = Multiset()
     digests: dict[Shard, str] = {}
     for unit, result in results.items():
-        row = sums[names.index(unit[0].domain)]
-        row[:width] += result.tally.counts
-        row[width] += result.tally.documents
-        row[width + 1] += result.tally.bytes
+        tallies[unit[0].domain] += result.tally
         problems.update(dict(result.problems))
         digests |= dict(zip(unit, result.digests))
-    sums = group.sum(sums)
-    tallies = {
-        name: Tally(row[:width].copy(), int(row[width]), int(row[width + 1]))
-        for name, row in zip(names, sums)
-    }
-    everywhere: Multiset[str] = Multiset()
-    for found, skipped in group.gather((digests, dict(problems))):
-        digests = {**digests, **found}
-        everywhere.update(skipped)
-    return tallies, digests, dict(everywhere.most_common())
+    return tallies, digests, dict(problems.most_common())
 
 
 def _table(

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from ...core.errors import DataError, UsageError
 from ...corpus.tokenizer.files import added_tokens, usual_eos_ids
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ..overlap.token_bytes import byte_level_characters, is_byte_level
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,11 @@ def byte_ids(tokenizer: TextTokenizer) -> tuple[int, ...]:
     (Radford et al. 2019).
     """
     vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
+    from ..overlap.token_bytes import (  # reading a subset needs none of it
+        byte_level_characters,
+        is_byte_level,
+    )
+
     for names in ([f"<0x{byte:02X}>" for byte in range(256)], byte_level_characters()):
         ids = [vocab.get(name) for name in names]
         if all(token is not None for token in ids) and (names[0] == "<0x00>" or is_byte_level(tokenizer)):

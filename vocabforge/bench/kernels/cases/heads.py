@@ -238,7 +238,14 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
         floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
         floor_flops=2.0 * shape.rows * work,
         check=_check,
+        goal=_is_goal(shape, setting),
     )
+
+
+def _is_goal(shape: ModelShape, setting: BenchHead) -> bool:
+    """The static heads, and the dynamic ones that may take half of their time."""
+    small = setting.kind == "ranker" and setting.shortlist == min(shape.shortlists)
+    return small or setting.kind in ("static", "context")
 
 
 def requests_of(rows: int) -> int:

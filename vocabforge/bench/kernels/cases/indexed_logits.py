@@ -55,4 +55,5 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         floor_flops=2.0 * rows * k * d,
         baselines={"gather + matmul": gather},
         dtypes=(torch.bfloat16, torch.float16),
+        goal=k == 2048,
     )

@@ -103,6 +103,7 @@ class OpCase:
         mutates: names of the inputs that ``run`` writes to; the check works on copies.
         dtypes: of hidden states and weights; the first is measured, all are checked.
         measures: name -> (inputs after the run, outputs) -> a figure beside time, such as recall.
+        goal: a stated goal hangs on its time: it is measured before the others.
     """
 
     name: str
@@ -119,6 +120,7 @@ class OpCase:
     mutates: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)
     measures: Mapping[str, Callable[[Inputs, tuple[Tensor, ...]], float]] = field(default_factory=dict)
+    goal: bool = False
 
     def bytes_of(self, inputs: Inputs) -> float:
         """The floor in bytes for these inputs."""

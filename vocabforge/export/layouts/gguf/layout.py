@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ....core.errors import DataError, MismatchError
-from ....models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from ....models.drafters.eagle3 import Eagle3Config
 from ....models.drafters.interface import Drafter
 from ....models.drafters.io import TargetTensors
 from ....models.target.text_config import text_config
 from ..eagle3 import ARCHITECTURE, eagle3_only, parameters, read_serving_config
-from ..eagle3_folder import D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_eagle3
+from ..eagle3_folder import D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_folder
 from ..interface import Export, layout_folder
 from ..layer_ids import LAYER_IDS, as_inputs, check_expressible
 from .file import (
@@ -83,13 +83,13 @@ class Gguf:
                 write_target(made / TARGET, folder, name, export.dtype)
 
     @staticmethod
-    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Strictly, whoever wrote it; the factors of a llama3 RoPE come back as those of a longrope."""
         file = drafter_file(path)
         body, tensors = serving_form(file)
         config = read_serving_config(body | {"architectures": [ARCHITECTURE]}, num_layers, file)
         embedding, d2t = tensors.pop(EMBEDDING, None), tensors.pop(D2T, None)
-        return assemble_eagle3(config, FolderTensors(tensors, embedding, d2t), shared, file)
+        return assemble_folder(config, FolderTensors(tensors, embedding, d2t), shared, file)
 
 
 def check_form(config: Eagle3Config, target: Mapping[str, Any]) -> None:
@@ -104,6 +104,7 @@ def check_form(config: Eagle3Config, target: Mapping[str, Any]) -> None:
     other += [f"{count} auxiliary layer{'s' if count > 1 else ''}"] if count != AUX_LAYERS else []
     other += [f"RoPE of kind {config.rope.kind}"] if config.rope.kind not in ROPES else []
     other += [f"a {text.model_type} target"] if text.model_type not in TARGETS else []
+    other += [f"{config.num_layers} decoder layers"] if config.num_layers > 1 else []
     if other:
         raise MismatchError(
             "llama.cpp does not compute this drafter",

@@ -1,0 +1,42 @@
+"""``bench load`` end to end on a tiny target: every load and method, the arms that its control ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from typer.testing import CliRunner
+
+from tests.worlds import byte_tokenizer, tiny_target
+from vocabforge.cli.app import build_app
+from vocabforge.cli.bench import bench
+
+
+def test_every_load_and_method(tmp_path: Path) -> None:
+    tiny_target(tmp_path / "t", vocab_size=261)
+    byte_tokenizer(tmp_path / "t")
+    methods = ["methods.both.proposer=n-gram+early-exit", "methods.n-gram.proposer=n-gram"]
+    sizes = ["max_new_tokens=24", "questions=3", "rows=[1,3]"]
+    threads = torch.get_num_threads()
+    line = ["bench", "load", f"target={tmp_path / 't'}", *methods, "methods.n-gram.control=fixed", *sizes]
+    done = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), [*line, "--repeats", "2", "--json"])
+    assert done.exit_code == 0, done.output
+    assert torch.get_num_threads() == threads
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["requests"], row["method"]) for row in rows] == [
+        (count, name) for count in (1, 3) for name in ("plain", "both", "n-gram")
+    ]
+    for row in rows:
+        assert row["tokens_per_s"] > 0
+        assert row["equal"] == row["outputs"] == (3 if row["requests"] == 1 else 6)
+        drafting = {name.split(" ")[0] for name in row["cycles"]}
+        if row["method"] == "plain":
+            assert (drafting, row["over_plain"], row["accepted_length"]) == ({"plain"}, 1, 1)
+        elif row["method"] == "both":
+            assert drafting <= {"plain", "n-gram", "early-exit"}
+        else:
+            assert list(row["cycles"]) == ["4 drafts"]
+    shown = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), [*line, "--repeats", "1"])
+    assert "requests" in shown.output
+    assert "n-gram" in shown.output

@@ -1,0 +1,96 @@
+"""A drafter's layers in few kernels, as a GPU runs them, give what PyTorch's calls give; and their number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.decode.drafting import VARIANTS, make_drafter
+from vocabforge.models.drafters.eagle_layers import OneCall
+from vocabforge.models.kv_cache import KVCache, Sight, line_sight
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.ops.backend import Op
+
+FORMS = ["eagle1", *(one for one in VARIANTS if one.startswith("eagle3")), "eagle3"]
+# What makes no kernel: a view, or memory alone. Casts do not change a dtype here.
+VIEWS = {
+    *("view", "_unsafe_view", "expand", "slice", "select", "transpose", "unsqueeze", "t", "split", "unbind"),
+    *("split_with_sizes", "permute", "as_strided", "squeeze", "alias", "detach", "to", "flatten", "reshape"),
+    *("empty", "empty_like", "new_empty", "unflatten", "contiguous"),
+}
+
+
+class Kernels(TorchDispatchMode):
+    """Counts kernels; an op of ours is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+        self._inside = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if not self._inside and name not in VIEWS:
+            self.count[name] += 1
+        return function(*args, **(kwargs or {}))
+
+    def op(self, call: Any) -> Any:
+        """``Op.__call__`` that counts itself."""
+
+        def counted(op: Op, *args: Any) -> Any:
+            self.count["op"] += 1
+            self._inside = True
+            try:
+                return call(op, *args)
+            finally:
+                self._inside = False
+
+        return counted
+
+
+def passes(drafter: Any, fits: bool) -> list[Tensor]:
+    """Four committed positions in each of two rows, then two nodes of a tree behind each."""
+    c, random = drafter.config, torch.Generator().manual_seed(5)
+    cache = KVCache(drafter.cache_layers, 2, c.num_kv_heads, 12, c.head_dim)
+    found: list[Tensor] = []
+    with patch.object(OneCall, "fits", lambda self, x, mask: fits), torch.no_grad():
+        for count, start in ((4, 0), (2, 4)):
+            slots = torch.arange(start, start + count).expand(2, -1)
+            sight = line_sight(slots)
+            if start:  # siblings
+                words = torch.tensor([[[1], [2]]]).expand(2, -1, -1)
+                sight = Sight(slots[:, 0].contiguous(), words, torch.full((2, 2), 4))
+            ids = torch.randint(0, c.vocab_size, (2, count), generator=random)
+            g = torch.randn(2, count, c.hidden_size, generator=random)
+            found += drafter.extend(ids, g, sight.positions, cache=cache, slots=slots, mask=sight)
+    return [*found, cache.k, cache.v]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_computed(form: str, tiny_folder: Path) -> None:
+    drafter = make_drafter(form, tiny_folder, HFTarget.load(tiny_folder), seed=2)
+    for ours, theirs in zip(passes(drafter, True), passes(drafter, False)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("form", "most"), [("eagle1", 14), ("eagle3", 16)])
+def test_a_step_is_few_kernels(form: str, most: int, tiny_folder: Path) -> None:
+    drafter = make_drafter(form, tiny_folder, HFTarget.load(tiny_folder))
+    passes(drafter, True)  # merges the matrices
+    with Kernels() as kernels, patch.object(Op, "__call__", kernels.op(Op.__call__)):
+        cache = KVCache(1, 1, drafter.config.num_kv_heads, 4, drafter.config.head_dim)
+        slots = torch.zeros(1, 1, dtype=torch.int64)
+        sight = Sight(slots[:, 0], torch.ones(1, 1, 1, dtype=torch.int64), slots)
+        kernels.count.clear()
+        with torch.no_grad():
+            g = torch.zeros(1, 1, drafter.config.hidden_size)
+            kernels.count.clear()
+            drafter.extend(slots, g, slots, cache=cache, slots=slots, mask=sight)
+    assert kernels.count.total() <= most, kernels.count

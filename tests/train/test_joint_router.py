@@ -1,0 +1,222 @@
+"""A router trained with its drafter: its loss and gradients against a count row by row, whole runs, refusals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.train.run_support import add_clusters, make_place, settings, signalled
+from tests.worlds import byte_tokenizer, tiny_target
+from vocabforge.cli.train import train_drafter as command
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.config import parse_config
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.models.drafters.parallel import is_parallel
+from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
+from vocabforge.train.anchors import draw_anchors
+from vocabforge.train.config import TrainConfig
+from vocabforge.train.loop import train
+from vocabforge.train.plan import plan
+from vocabforge.train.setup import build_trainer, identity_of
+from vocabforge.train.trainer import Trainer
+from vocabforge.train.ttt import rows_by_step, unroll
+
+TOP, DECAY, STEPS = 3, 0.7, 3
+BLOCKS = "dflash", "dspark", "peagle"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = make_place(tmp_path_factory.mktemp("joint"))
+    add_clusters(place)
+    return place
+
+
+def config(place: Path, output: str, router: dict[str, Any] | None = None, **sections: Any) -> TrainConfig:
+    asked = {"clusters": str(place / "clusters"), "top_n": TOP, **(router or {})}
+    sections = {"heads": {"router": asked}, "ttt": {"steps": STEPS, "decay": DECAY}, **sections}
+    sections["run"] = {"trackers": [], "live": {"prompts": 0}, **sections.get("run", {})}
+    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
+
+
+def reference(
+    trainer: Trainer, batch: Any, counts: Tensor, *, detach: bool, anchors: Tensor | None = None
+) -> Tensor:
+    """The router's loss, one row after the other; all rows of a block are fed what its first one is."""
+    drafter, router = trainer.drafter, trainer.step_module.heads["router"]
+    block = is_parallel(drafter)
+    first, total = drafter.fuse(batch.states(drafter.reads)), torch.zeros(())
+    previous = first
+    for k, step in enumerate(unroll(drafter, batch, STEPS, anchors=anchors)):
+        for b, place in step.counted.nonzero().tolist():
+            t = place if step.anchor is None else int(step.anchor[b, place])
+            fed = first[b, t] if block else previous[b, place]
+            embedded = drafter.embedding[batch.input_ids[b, t + 1 + (0 if block else k)]]
+            scores = router(embedded[None], fed.detach()[None] if detach else fed[None])[0]
+            row = drafter.read(step.g[b, place])[: drafter.config.hidden_size]
+            logits = F.linear(row, drafter.head_weight).tolist()
+            best = sorted(range(len(logits)), key=lambda v: (-logits[v], v))[:TOP]
+            labels = torch.zeros(router.clusters)
+            labels[router.assignment[drafter.target_ids[best]]] = 1.0
+            loss = F.binary_cross_entropy_with_logits(scores, labels)
+            total = total + DECAY**k / counts[k] * loss
+        previous = step.g
+    return total
+
+
+def gradients(trainer: Trainer) -> dict[str, Tensor]:
+    named = trainer.step_module.named_parameters()
+    found = {name: p.grad.clone() for name, p in named if p.grad is not None}
+    trainer.step_module.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize(
+    "drafter", [{"head": "target"}, {"head": "own"}, *({"kind": kind, "block_size": 4} for kind in BLOCKS)]
+)
+def test_loss_and_gradients_are_those_of_a_count_row_by_row(
+    place: Path, detach: bool, drafter: dict[str, Any]
+) -> None:
+    asked = {"detach": detach, "weight": 0.5}
+    joint = build_trainer(config(place, "loss", asked, drafter=drafter))
+    plain = build_trainer(config(place, "loss", drafter=drafter, heads={}))
+    batch, anchors, everywhere = joint.capture("train", [0, 1]), None, False
+    if is_parallel(joint.drafter):
+        anchors = draw_anchors(batch.loss_mask, batch.document, [0, 1], 7, 0, 0)
+        everywhere = joint.drafter.first_everywhere
+    counts = rows_by_step(batch.loss_mask, batch.document, STEPS, anchors, first_everywhere=everywhere)
+    loss, _, scored = joint.step_module(batch, STEPS, counts, anchors=anchors)
+    loss.backward()
+    ours = gradients(joint)
+    alone = plain.step_module(batch, STEPS, counts, anchors=anchors)[0]
+    alone.backward()
+    expected = reference(joint, batch, counts, detach=detach, anchors=anchors)
+    (0.5 * expected).backward()
+    more, drafters = gradients(joint), gradients(plain)
+    torch.testing.assert_close(scored["router"].total, expected)
+    torch.testing.assert_close(loss, alone + 0.5 * expected)
+    assert ours.keys() == drafters.keys() | {name for name in ours if name.startswith("heads.router.")}
+    for name, gradient in ours.items():
+        zero = torch.zeros_like(gradient)
+        torch.testing.assert_close(
+            gradient, drafters.get(name, zero) + more.get(name, zero), rtol=1e-4, atol=1e-6, msg=name
+        )
+    reached = {name for name in more if name.startswith("drafter.")}
+    assert ("drafter.fc.weight" in reached) != detach
+    assert bool(reached) != detach
+
+
+def test_correct_rows_are_those_whose_best_cluster_is_positive(place: Path) -> None:
+    run = build_trainer(config(place, "correct", {"top_n": 1}))
+    batch = run.capture("train", [0])
+    counts = rows_by_step(batch.loss_mask, batch.document, STEPS)
+    found = run.step_module(batch, STEPS, counts)[2]["router"]
+    drafter, router = run.drafter, run.step_module.heads["router"]
+    expected, previous = [], drafter.fuse(batch.states(drafter.reads))
+    for k, step in enumerate(unroll(drafter, batch, STEPS)):
+        for b, t in step.counted.nonzero().tolist():
+            embedded = drafter.embedding[batch.input_ids[b, t + 1 + k]]
+            best = router(embedded[None], previous[b, t][None])[0].argmax()
+            expected.append(bool(best == router.assignment[drafter.logits(step.g[b, t]).argmax()]))
+        previous = step.g
+    assert found.correct.tolist() == expected
+    assert len(found.losses) == len(expected) == int(counts.sum())
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    train(build_trainer(config(place, "run", optim={"steps": 40, "lr": 1e-2})))
+    return place / "run"
+
+
+def test_it_learns_and_is_saved_and_reported(place: Path, trained: Path) -> None:
+    rows = read_jsonl_log(trained / "metrics.jsonl")
+    losses = [row["heads"]["router"]["loss"] for row in rows if row["kind"] == "train"]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    loaded = load_head(trained / "heads" / "router")
+    assert loaded.kind == "router"
+    assert owner_of(loaded.artifact).drafter == drafter_digest(trained / "drafter")
+    assert set(loaded.artifact.manifest["parents"]) == {"clusters", "drafter"}
+    meta = loaded.artifact.meta
+    assert (meta["top_n"], meta["detach"], meta["weight"]) == (TOP, True, 1.0)
+    assert meta["budgets"] == [4, 4, 2, 1, 1], "16 clusters: a quarter, falling to a sixteenth"
+    (final,) = (row["heads"]["heads"] for row in rows if row["kind"] == "heads")
+    assert final["router"]["overall"]["average_precision"] > 0.5
+    shortlists = [step["shortlist"] for step in final["router"]["steps"]]
+    assert shortlists[0] > shortlists[2], "the budget falls with the draft step"
+
+
+def test_a_block_drafter_opens_as_many_clusters_at_every_draft(place: Path) -> None:
+    drafter = {"kind": "dflash", "block_size": 4, "num_layers": 1}
+    train(build_trainer(config(place, "block", drafter=drafter)))
+    assert load_head(place / "block" / "heads" / "router").artifact.meta["budgets"] == [4]
+
+
+def test_the_drafter_beside_a_detached_router_is_the_drafter_without_one(place: Path) -> None:
+    free = {"optim": {"clip": 1e9}}  # clipping is by the norm of all gradients together
+    train(build_trainer(config(place, "beside", **free)))
+    train(build_trainer(config(place, "without", heads={}, **free)))
+    assert drafter_digest(place / "beside" / "drafter") == drafter_digest(place / "without" / "drafter")
+
+
+def test_an_interrupted_run_goes_on_with_the_same_bits(place: Path) -> None:
+    train(build_trainer(config(place, "whole")))
+    with pytest.raises(KeyboardInterrupt), signalled(5):
+        train(build_trainer(config(place, "halves")))
+    train(build_trainer(config(place, "halves")))
+    ours, theirs = (load_head(place / name / "heads" / "router").module for name in ("halves", "whole"))
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters()))
+    again = build_trainer(config(place, "halves"))
+    assert train(again) == place / "halves" / "drafter"
+
+
+def test_it_trains_alone_on_a_frozen_drafter(place: Path, trained: Path) -> None:
+    frozen = {"init": str(trained / "drafter"), "freeze": True}
+    train(build_trainer(config(place, "frozen", drafter=frozen)))
+    assert drafter_digest(place / "frozen" / "drafter") == drafter_digest(trained / "drafter")
+    assert load_head(place / "frozen" / "heads" / "router").kind == "router"
+
+
+def test_the_decoder_drafts_with_it(place: Path) -> None:
+    live = {"prompts": 1, "max_new_tokens": 4, "topk": 3, "depth": 2, "total": 8}
+    run = build_trainer(config(place, "live", run={"live": live}), make_live=command._make_live)
+    assert run.live is not None
+    figures = run.live(run.drafter, run.step_module.heads)
+    assert figures["heads"]["router"]["identical"] == 1
+
+
+def test_the_plan_counts_it(place: Path) -> None:
+    found = plan(config(place, "planned"))
+    assert found["heads"] == {"router": 64 * 8 + 8 + 8 * 16 + 16}
+    assert str(place / "planned" / "heads" / "router") in found["writes"]
+
+
+def test_without_one_a_run_is_what_it_was_and_with_other_clusters_another(
+    place: Path, tmp_path: Path
+) -> None:
+    assert "heads.router" not in identity_of(config(place, "identity", heads={}), "data", "target")
+    moved = tmp_path / "clusters"
+    shutil.copytree(place / "clusters", moved)
+    here, there = (
+        identity_of(config(place, "identity", asked), "data", "target")["heads.router"]
+        for asked in (None, {"clusters": str(moved)})
+    )
+    assert here == there, "the content counts, not the place"
+    assert here["clusters"] == open_artifact(moved).content_hash
+
+
+def test_what_has_no_states_or_other_clusters_is_refused(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is fed nothing"):
+        plan(config(place, "refused", drafter={"kind": "medusa"}))
+    tiny_target(tmp_path / "target", vocab_size=261, initializer_range=0.2, seed=5)
+    byte_tokenizer(tmp_path / "target")
+    with pytest.raises(MismatchError, match="another LM head"):
+        build_trainer(config(place, "refused").model_copy(update={"target": tmp_path / "target"}))

@@ -1,0 +1,140 @@
+"""A training step under every loss: fused as naive, what keeps its own loss; whole runs and their resumption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tests.decode.drafting import levels_of, make_drafter
+from tests.train.run_support import settings, signalled
+from tests.train.test_loss_kinds import IDS, MIXTURES
+from tests.train.ttt_reference import capture, documents, pack
+from vocabforge.capture.online import CapturedBatch
+from vocabforge.core.config import parse_config
+from vocabforge.core.journal import read_jsonl_log
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.checkpoint import list_checkpoints
+from vocabforge.train.config import HeadsConfig, TrainConfig
+from vocabforge.train.heads.draft_heads import make_heads
+from vocabforge.train.loop import train
+from vocabforge.train.loss.vocab import LossOptions
+from vocabforge.train.setup import build_trainer
+from vocabforge.train.step import StepSettings, TrainStep
+from vocabforge.train.ttt import unroll
+
+STEPS, DECAY = 4, 0.7
+EVERYTHING = MIXTURES[-1]
+
+
+@pytest.fixture(scope="module")
+def batch(target: HFTarget) -> CapturedBatch:
+    first, second, third = documents(2, [14, 6, 20])
+    return capture(target, pack([[first, second], [third]], 22))
+
+
+def counts_of(drafter: Any, batch: CapturedBatch) -> tuple[int, Tensor]:
+    steps = levels_of(drafter, STEPS)
+    sizes = [step.counted.sum() for step in unroll(drafter, batch, steps)]
+    return steps, torch.stack(sizes).float()
+
+
+def step_of(drafter: Any, target: HFTarget, **changes: Any) -> TrainStep:
+    settings = StepSettings(DECAY, confidence_weight=0.0, **changes)
+    return TrainStep(drafter, nn.ModuleDict(), target.head_weight, settings).train()
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids=IDS)
+@pytest.mark.parametrize("case", ["eagle3", "medusa", "dspark"])
+def test_fused_and_naive_train_alike_and_the_figures_stay(
+    case: str, mixture: Any, folder: Path, target: HFTarget, batch: CapturedBatch
+) -> None:
+    drafter = make_drafter(case, folder, target, "reduced")
+    steps, counts = counts_of(drafter, batch)
+    found = []
+    for impl, loss in (("naive", mixture), ("fused", mixture), ("fused", MIXTURES[0])):
+        drafter.zero_grad()
+        module = step_of(drafter, target, token_loss=loss, loss=LossOptions(impl))  # type: ignore[arg-type]
+        total, figures, _ = module(batch, steps, counts)
+        total.backward()
+        grads = {n: p.grad.clone() for n, p in drafter.named_parameters() if p.grad is not None}
+        found.append((total.detach(), grads, figures))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=1e-5)
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+    for ours, default in zip(found[1][2], found[2][2]):
+        for name in ("loss_sum", "correct", "overlap_sum", "ceiling_sum", "outside"):
+            torch.testing.assert_close(getattr(ours, name), getattr(default, name), rtol=1e-4, atol=1e-4)
+
+
+def test_draft_heads_and_the_confidence_keep_their_losses(
+    folder: Path, target: HFTarget, batch: CapturedBatch
+) -> None:
+    drafter = make_drafter("dspark", folder, target)
+    steps, counts = counts_of(drafter, batch)
+    heads = make_heads(HeadsConfig.model_validate({"ranker": {"rank": 6}}), target.head_weight, seed=0)
+
+    def losses(**changes: Any) -> tuple[float, Tensor]:
+        made = StepSettings(DECAY, head_weights=(("ranker", 1.0),), **changes)
+        module = TrainStep(drafter, heads, target.head_weight, made).train()
+        total, _, scored = module(batch, steps, counts)
+        return float(total.detach()), scored["ranker"].total.detach()
+
+    for changes in ({"token_loss": EVERYTHING}, {"weighting": "d-pace"}):
+        torch.testing.assert_close(losses(**changes)[1], losses()[1])
+        confidence = [
+            losses(**changes)[0] - losses(**changes, confidence_weight=0.0)[0],
+            losses()[0] - losses(confidence_weight=0.0)[0],
+        ]
+        assert confidence[0] == pytest.approx(confidence[1], rel=1e-3)
+
+
+def test_blocks_with_anchors_find_their_rows(folder: Path, target: HFTarget, batch: CapturedBatch) -> None:
+    """Every block in a random order: the same loss as all blocks in order."""
+    drafter = make_drafter("dflash", folder, target)
+    steps, counts = counts_of(drafter, batch)
+    length = batch.input_ids.shape[1]
+    draw = torch.Generator().manual_seed(1)
+    anchors = torch.stack([torch.randperm(length, generator=draw) for _ in range(2)])
+    module = step_of(drafter, target, token_loss=(("ce", 1.0),), weighting="d-pace")
+    shuffled = module(batch, steps, counts, None, None, anchors)[0]
+    torch.testing.assert_close(shuffled, module(batch, steps, counts)[0], rtol=1e-5, atol=1e-5)
+
+
+def config_of(place: Path, output: str, **sections: dict[str, Any]) -> TrainConfig:
+    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
+
+
+RUNS = {
+    "tv": {"ttt": {"loss": {"kl": 0.3, "tv": 1.0}}},
+    "lk": {"ttt": {"loss": "lk", "weighting": "d-pace"}},
+    "dspark": {
+        "drafter": {"kind": "dspark", "block_size": 4},
+        "heads": {"ranker": {"shortlist": 16}, "low_rank": {}},
+        "ttt": {"loss": {"ce": 0.1, "tv": 1.8}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_learns_and_resumes_with_the_same_bits(place: Path, name: str) -> None:
+    config = config_of(place, f"loss-{name}", **RUNS[name])
+    with pytest.raises(KeyboardInterrupt), signalled(5):
+        train(build_trainer(config))
+    train(build_trainer(config))
+    whole = config_of(place, f"loss-whole-{name}", **RUNS[name])
+    train(build_trainer(whole))
+    ends = [
+        load_file(list_checkpoints(each.output / "checkpoints")[-1] / "weights.safetensors")
+        for each in (config, whole)
+    ]
+    assert [key for key in ends[0] if not torch.equal(ends[0][key], ends[1][key])] == []
+    rows = [
+        row["ttt_loss"] for row in read_jsonl_log(whole.output / "metrics.jsonl") if row["kind"] == "train"
+    ]
+    assert sum(rows[-3:]) < sum(rows[:3])

@@ -1,0 +1,128 @@
+"""What an early exit's drafting leaves to verification: the target's first layers, run for the nodes that it expanded.
+
+Verification runs them for the other nodes only (leaves, mostly), and the layers above for all: LayerSkip's
+self-speculation, Elhoushi et al. 2024.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..models.kv_cache import KVCache
+from ..models.target.interface import TargetOutput
+
+if TYPE_CHECKING:
+    from ..models.lean.model import LeanModel
+    from .tree import DraftTree
+
+
+class NodeInputs(NamedTuple):
+    """Nodes of a pass: ``ids``, ``positions`` and ``slots`` (B, N), and masks as of ``LeanModel.forward``."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    mask: Tensor | int
+    window_mask: Tensor | None
+
+    def behind(self, count: int) -> NodeInputs:
+        """Without the first ``count`` nodes."""
+        mask, near = self.mask, self.window_mask
+        return NodeInputs(
+            self.ids[:, count:],
+            self.positions[:, count:],
+            self.slots[:, count:],
+            mask if isinstance(mask, int) else mask[:, count:],
+            None if near is None else near[:, count:],
+        )
+
+    def at(self, nodes: Tensor) -> NodeInputs:
+        """The nodes (B, M) of these indexes; the masks are tensors."""
+
+        def rows(mask: Tensor) -> Tensor:
+            return mask.gather(1, nodes[:, :, None].expand(-1, -1, mask.shape[-1]))
+
+        assert isinstance(self.mask, Tensor)
+        near = None if self.window_mask is None else rows(self.window_mask)
+        ids, positions, slots = (one.gather(1, nodes) for one in (self.ids, self.positions, self.slots))
+        return NodeInputs(ids, positions, slots, rows(self.mask), near)
+
+
+class ExitStates(NamedTuple):
+    """The first ``layers`` layers of the target at the M nodes that drafting expanded, the root first.
+
+    ``states`` (B, M, H) are the residual stream behind them; keys and values of node m lie in the slot ``m`` places
+    behind the committed ones. ``places`` (B, N): where each node of the tree is among them, -1 if it is not. None: they
+    are the tree's first M nodes, as in a chain.
+    """
+
+    layers: int
+    states: Tensor
+    places: Tensor | None
+
+    def forward(
+        self,
+        target: LeanModel,
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | int,
+        window_mask: Tensor | None = None,
+        aux_layers: tuple[int, ...] = (),
+    ) -> TargetOutput:
+        """``target.forward`` over all N nodes of each row, in the slots behind the committed ones.
+
+        The first layers run for the nodes without states only, unless outputs of these layers are wanted, too.
+        """
+        nodes = NodeInputs(ids, positions, slots, mask, window_mask)
+        if min(aux_layers, default=self.layers) < self.layers:
+            return target.forward(**nodes._asdict(), cache=cache, aux_layers=aux_layers)
+        above = range(self.layers, target.config.num_layers)
+        x = self._completed(target, nodes, cache)
+        return target.forward(**nodes._asdict(), cache=cache, layers=above, x=x, aux_layers=aux_layers)
+
+    def _completed(self, target: LeanModel, nodes: NodeInputs, cache: KVCache) -> Tensor:
+        """The states (B, N, H) of all nodes; those that drafting did not expand are computed."""
+
+        def first(some: NodeInputs) -> Tensor:
+            last = (self.layers - 1,)
+            output = target.forward(**some._asdict(), cache=cache, layers=range(self.layers), aux_layers=last)
+            assert output.aux is not None
+            return output.aux
+
+        if self.places is None:
+            rest = nodes.behind(self.states.shape[1])
+            return torch.cat([self.states, first(rest)], 1) if rest.ids.shape[1] else self.states
+        places, root = self.places, nodes.slots[:, :1]
+        # Nodes have other places in the tree than in drafting; what is not there stays, to be written over.
+        cache.move(torch.where(places < 0, nodes.slots, root + places), nodes.slots, self.layers)
+        x = self.states.gather(1, places.clamp(min=0)[:, :, None].expand(-1, -1, self.states.shape[-1]))
+        most = int((places < 0).sum(1).amax())
+        if not most:
+            return x
+        # A row with fewer runs some of its other nodes again.
+        missing = (places >= 0).int().argsort(dim=1, stable=True)[:, :most]
+        return x.scatter(1, missing[:, :, None].expand(-1, -1, x.shape[-1]), first(nodes.at(missing)))
+
+
+def places_of(tree: DraftTree, tokens: Tensor, parents: Tensor, levels: int) -> Tensor:
+    """(B, N): where each node of a tree is among the root and the nodes expanded below it; -1 if it is not.
+
+    Args:
+        tokens: (B, S) of the expanded nodes; node s is at place s + 1, the root at 0.
+        parents: (B, S) the places of their parents.
+        levels: that were expanded, the root's not counted.
+    """
+    places = torch.full_like(tree.tokens, -1)
+    places[:, 0] = 0
+    same = tree.tokens[:, :, None] == tokens[:, None]  # (B, N, S)
+    for _ in range(levels):  # the children of a node differ, so a node is known by its path
+        found = same & (places.gather(1, tree.parents)[:, :, None] == parents[:, None])
+        places = torch.where(found.any(-1), found.int().argmax(-1) + 1, -1)
+        places[:, 0] = 0
+    return places

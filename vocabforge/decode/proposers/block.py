@@ -1,0 +1,302 @@
+"""Block proposers: all drafts of a cycle in one pass (DFlash, DSpark, P-EAGLE).
+
+The drafter's cache holds what it keeps of the committed positions, slot s for position s. A block's rows take the slots
+behind them, and what the next cycle commits overwrites them: nothing that was computed from a mask token is kept.
+
+The rows of a level are the same whatever the path, so chains and trees are drafted alike. DSpark adds to a row's
+scores a bias by the token before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...core.errors import UsageError
+from ...models.drafters.parallel import ParallelDrafter, is_parallel
+from ...models.heads.exact import FullHead, answer
+from ...models.heads.registry import DraftHead, DraftState, exact_head
+from ...models.kv_cache import KVCache, Sight, line_sight
+from ...ops.decoder_layers import runs_layers
+from ...ops.few_rows import linear
+from ...ops.trees import bits_of
+from ..accelerate.graphs import GraphCapture
+from ..target_side import block_mask, view_length
+from ..trees.policies import choose_policy
+from .interface import Commit, DraftStep, Frontier, Wrap
+from .levels import Answer, LevelHead
+from .model import ModelProposer
+from .registry import ProposerParts
+
+
+class BlockBackend:
+    """Draft states of a parallel drafter: one pass makes those of all ``levels``, ``states`` (B, levels, .)."""
+
+    aux_layers: tuple[int, ...]
+    states: Tensor
+
+    def __init__(self, drafter: ParallelDrafter, levels: int) -> None:
+        self.drafter, self.kind, self.label = drafter, drafter.kind, drafter.label
+        self.reads: Literal["aux", "hidden", "none"] = drafter.reads
+        self.aux_layers = tuple(drafter.config.aux_layers)
+        self.most_levels: int | None = drafter.max_steps
+        self.levels = levels
+        self._weight = next(iter(drafter.parameters()))
+        self._bits = False  # what a pass sees is told by lengths and bits, not by masks
+
+    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+        c, weight, block = self.drafter.config, self._weight, self.drafter.block_rows
+        # Behind the committed positions: a padded path while committing, or a block while drafting.
+        capacity = positions + block + 2 * (scratch + 2)
+        self.cache = KVCache(
+            c.num_layers, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device
+        )
+        self.drafter.ensure_positions(capacity)
+        self._slots = torch.arange(capacity, device=weight.device)
+        own = torch.ones(block, block, dtype=torch.bool, device=weight.device)
+        self._own = own.tril() if self.drafter.config.causal else own
+        self._own_bits = bits_of(self._own).repeat(rows, 1, 1)  # (B, b, words)
+        self.rows = torch.zeros(rows, dtype=torch.int64, device=weight.device)  # committed positions
+        self.lengths = [0] * rows  # the same on the host
+        self._context = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=weight.device)
+        # (B, H) what drafting needs of the last one.
+        self._last = torch.zeros_like(self._context) if self.drafter.first_everywhere else None
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        self.rows[row] = 0
+        self.lengths[row] = 0
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        assert states is not None
+        start, count = self.lengths[row], len(following)
+        steps = self._slots[start : start + count]
+        view = self._slots[: view_length(start + count, self.cache.capacity)]
+        made = self.drafter.absorb(
+            following[None],
+            states[None],
+            steps[None],
+            cache=self.cache.row(row),
+            slots=steps,
+            mask=view[None] <= steps[:, None],
+        )
+        self._context[row] = self.drafter.fuse(states[-1:])[0]
+        if made is not None and self._last is not None:
+            self._last[row] = made[0, -1]
+        self.rows[row] += count
+        self.lengths[row] += count
+
+    def commit(self, commit: Commit) -> None:
+        self.advance(commit.following, commit.states, commit.counts)
+        self.note([len(tokens) for tokens in commit.tokens])
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        assert states is not None
+        steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
+        mask = line_sight(steps) if self._bits else self._view(steps.shape[1]) <= steps[:, :, None]
+        made = self.drafter.absorb(following, states, steps, cache=self.cache, slots=steps, mask=mask)
+        last = (counts - 1).clamp(min=0)[:, None, None]
+        idle = (counts == 0)[:, None]
+        newest = self.drafter.fuse(states.gather(1, last.expand(-1, 1, states.shape[-1])))[:, 0]
+        self._context.copy_(torch.where(idle, self._context, newest))
+        if made is not None and self._last is not None:
+            found = made.gather(1, last.expand(-1, 1, made.shape[-1]))[:, 0]
+            self._last.copy_(torch.where(idle, self._last, found))
+        self.rows.add_(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        self.lengths = [old + new for old, new in zip(self.lengths, counts)]
+
+    def device_state(self) -> Sequence[Tensor]:
+        return self.rows, self._context, *(() if self._last is None else (self._last,))
+
+    def wrap(self, wrap: Wrap) -> None:
+        self._bits = isinstance(wrap, GraphCapture)
+
+    def view(self) -> Tensor:
+        return self._view(self.drafter.block_rows)
+
+    def _view(self, ahead: int) -> Tensor:
+        """Slots that a pass of ``ahead`` new ones looks at."""
+        if self._bits:
+            return self._slots
+        return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
+
+    def chains(self, head: DraftHead) -> bool:
+        """Whether :meth:`chain` drafts with this head: few calls, for one row on a CPU."""
+        level = head.head if isinstance(head, BiasedHead) else head
+        inner = level.head if isinstance(level, LevelHead) else None
+        self._head = inner.table() if isinstance(inner, FullHead) else None
+        if self._head is None or len(self.lengths) > 1 or not runs_layers(self._weight):
+            return False
+        return {self._head[0].dtype, self._weight.dtype} == {torch.float32}
+
+    def chain(self, commit: Commit, count: int) -> Tensor:
+        """Commit a row's positions, then draft a chain: (1, 1 + count) tokens, the root first."""
+        assert commit.states is not None
+        assert self._head is not None
+        drafter, size, start = self.drafter, self.drafter.block_rows, self.lengths[0]
+        kept = commit.following.shape[1]
+        end = start + kept
+        steps, ahead = self._slots[start:end], self._slots[end : end + size]
+        view = self._slots[:end]
+        made = drafter.absorb(
+            commit.following,
+            commit.states,
+            steps[None],
+            cache=self.cache,
+            slots=steps,
+            mask=end if kept == 1 else view <= steps[:, None],
+        )
+        if made is not None and self._last is not None:
+            self._last.copy_(made[:, -1])
+        self.rows.add_(kept)
+        self.lengths = [end]
+        root = commit.following[:, -1]
+        mask = F.pad(self._own, (end, 0), value=True)
+        drafts = drafter.draft(root, self._last, ahead[None], cache=self.cache, slots=ahead, mask=mask)
+        rows, ids = self._head
+        logits = linear(drafter.read_rows(drafts[0, :count]), rows)
+        bias = drafter.bias_weight
+        if bias is None:
+            best = logits.argmax(-1)
+            return torch.cat([root, best if ids is None else ids[best]])[None]
+        tokens = [root]
+        for row in logits:
+            best = (row + linear(drafter.token_state(tokens[-1]), bias)).argmax(-1)
+            tokens.append(best if ids is None else ids[best])
+        return torch.cat(tokens)[None]
+
+    def start(self, roots: Tensor) -> DraftStep:
+        return self.start_in(roots, self.view())
+
+    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        slots = self.rows[:, None] + self._slots[: self.drafter.block_rows]  # (B, b)
+        mask: Tensor | Sight
+        if self._bits:
+            mask = Sight(self.rows, self._own_bits, slots)
+        else:
+            mask = block_mask(self._own.expand(len(roots), -1, -1), self.rows, len(view))
+        drafts = self.drafter.draft(roots, self._last, slots, cache=self.cache, slots=slots, mask=mask)
+        self.fed = roots[:, None]
+        self.states = self.drafter.read_rows(drafts[:, : self.levels])  # (B, levels, H)
+        return DraftStep(self.states[:, :1], roots[:, None], self._context[:, None], None)
+
+    def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
+        """Level ``level``'s state for every node; ``fed`` are their tokens."""
+        width = frontier.tokens.shape[1]
+        self.fed = frontier.tokens
+        return DraftStep(
+            self.states[:, level : level + 1].expand(-1, width, -1),
+            step.tokens[:, :1].expand(-1, width),
+            step.previous[:, :1].expand(-1, width, -1),
+            None,
+        )
+
+
+class ConfidentBackend(BlockBackend):
+    """Ends a chain where the chance that it is accepted so far falls below ``least`` in every row (DSpark).
+
+    The chance of a draft is estimated from the drafts before it, never from itself, so that what is verified does not
+    depend on what it is: the output's law stays the target's.
+    """
+
+    def __init__(self, drafter: ParallelDrafter, levels: int, least: float) -> None:
+        super().__init__(drafter, levels)
+        self._least = least
+
+    def chains(self, head: DraftHead) -> bool:
+        """Never: where a chain ends is decided level by level."""
+        return False
+
+    def start(self, roots: Tensor) -> DraftStep:
+        step = super().start(roots)
+        self._chance = self._confidence(0, roots)
+        return step
+
+    def worth(self, frontier: Frontier, level: int) -> bool:
+        self._chance = self._chance * self._confidence(level, frontier.tokens[:, 0])
+        return bool((self._chance >= self._least).any())
+
+    def _confidence(self, level: int, before: Tensor) -> Tensor:
+        """(B,) the chance that draft ``level`` is accepted if those before it are."""
+        state = self.states[:, level]
+        logits = self.drafter.confidence(
+            torch.cat([state, self.drafter.token_state(before).to(state.dtype)], -1)
+        )
+        assert logits is not None
+        return logits.float().sigmoid()
+
+
+class BiasedHead:
+    """A draft head with a bias by the token before (DSpark), on the tokens of its shortlist."""
+
+    def __init__(self, head: LevelHead, backend: BlockBackend, weight: Tensor) -> None:
+        self.head, self._backend, self._weight = head, backend, weight
+        self.size, self.context_size, self.by_step = head.size, head.context_size, head.by_step
+        self.static_shapes, self.on_ops = head.static_shapes, head.on_ops
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self.head.target_ids
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
+        return answer(*self.scores(hidden, k, state), k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
+        logits, ids = self.head.scores(hidden, k, state)  # (N, C), (C,) or (N, C)
+        drafter, weight, rows = self._backend.drafter, self._weight, ids
+        before = drafter.token_state(self._backend.fed.flatten())  # (N, r)
+        if len(weight) != drafter.config.vocab_size:
+            known = drafter.target_ids
+            rows = torch.searchsorted(known, ids).clamp(max=len(known) - 1)
+        if ids.dim() == 1:
+            bias = F.linear(before, weight if len(ids) == len(weight) else weight[rows])
+        else:
+            bias = (weight[rows] @ before[:, :, None])[..., 0]
+        return logits + bias.float(), ids
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        """See ``DraftHead``.
+
+        Raises:
+            UsageError: rows with shortlists of their own.
+        """
+        logits, ids = self.scores(hidden, 1, state)
+        if ids.dim() != 1:
+            raise UsageError("a biased head has dense probabilities over one shortlist only")
+        dense = logits.new_full((len(logits), self.size), float("-inf"))
+        return dense.index_copy_(1, torch.searchsorted(self.target_ids, ids), logits).log_softmax(-1)
+
+
+def build(parts: ProposerParts) -> ModelProposer:
+    """A block drafter; a chain, or a dynamic tree if it is given a width.
+
+    Raises:
+        UsageError: another drafter, or a tree deeper than its block.
+    """
+    drafter: Any = parts.drafter
+    if not is_parallel(drafter):
+        raise UsageError(
+            "this proposer drafts a block in one pass",
+            got="no drafter" if drafter is None else getattr(drafter, "kind", type(drafter).__name__),
+            expected="--drafter with a DFlash, DSpark or P-EAGLE drafter",
+        )
+    wide = parts.options.topk or parts.options.total_nodes
+    policy = choose_policy(parts.options, "dynamic" if wide else "chain", drafter.max_steps)
+    backend, least = BlockBackend(drafter, policy.plan.levels), parts.options.confidence
+    if least is not None:
+        if not getattr(drafter.config, "confidence", False) or policy.plan.nodes != policy.plan.levels + 1:
+            raise UsageError(
+                "only a chain of a drafter with a confidence head ends early",
+                got=f"--confidence {least} with {policy.plan.nodes} nodes on {policy.plan.levels} levels",
+                expected="--tree chain, and a DSpark drafter that was trained with its confidence head",
+            )
+        backend = ConfidentBackend(drafter, policy.plan.levels, least)
+    levels = LevelHead(parts.head or exact_head(drafter), backend, policy.width)
+    bias = drafter.bias_weight
+    head: DraftHead = levels if bias is None else BiasedHead(levels, backend, bias)
+    return ModelProposer(backend, head, policy)

@@ -1,0 +1,139 @@
+"""Several proposers in one decoder: each cycle's plan names the one that drafts, and all are told what is committed.
+
+Which arm pays (a trained drafter, n-grams, an early exit, and how long) is a control's choice, see
+``control/bandit.py``. It is made from past cycles, so the output's law stays the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from torch import Tensor
+
+from ...core.errors import UsageError
+from ...models.heads.registry import DraftHead
+from ...models.kv_cache import KVCache
+from ..tree import DraftTree
+from .interface import Commit, Draw, Plan, Wrap, WrapsPasses
+from .registry import (
+    FOREIGN,
+    JOIN,
+    Lap,
+    Proposer,
+    ProposerParts,
+    make_proposer,
+    part_names,
+    with_drafter,
+)
+
+
+class HybridProposer:
+    """Drafts with one of its ``parts``, which ``Plan.by`` names by its kind; a fixed control takes the first.
+
+    Raises:
+        UsageError: fewer than two parts, two of one kind, or two that read different states of the target.
+    """
+
+    def __init__(self, parts: Sequence[Proposer]) -> None:
+        kinds = [part.kind for part in parts]
+        reading = {(part.reads, part.aux_layers) for part in parts if part.reads != "none"}
+        if len(parts) < 2 or len(set(kinds)) < len(kinds) or len(reading) > 1:
+            raise UsageError(
+                "these proposers make no hybrid",
+                got=", ".join(kinds) + (" that read different states" if len(reading) > 1 else ""),
+                expected="two or more of different kinds, of which those that read the target's states read the same",
+            )
+        self.parts = list(parts)
+        self.kind, self.label = JOIN.join(kinds), " + ".join(part.label for part in parts)
+        self.reads: Literal["aux", "hidden", "none"]
+        self.aux_layers: tuple[int, ...]
+        self.reads, self.aux_layers = next(iter(reading), ("none", ()))
+        # By the arm's plan: its part and that one's own plan; the first part's last.
+        self._arms = {
+            replace(plan, by=part.kind): (part, plan) for part in parts[::-1] for plan in part.plans()
+        }
+        self.plan = Plan(max(part.plan.levels for part in parts), max(part.plan.nodes for part in parts))
+        self.samples = any(part.samples for part in parts)
+        self.scratch = max(part.scratch for part in parts)
+        self._drafted: Proposer | None = None  # in this cycle
+
+    @property
+    def head(self) -> DraftHead | None:
+        return next((part.head for part in self.parts if part.head is not None), None)
+
+    def plans(self) -> list[Plan]:
+        return list(self._arms)
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        self._drafted = None
+        # Of another's padded paths, which may reach beyond those that a part drafts itself.
+        room = 2 * (self.plan.levels + 1)
+        for part in self.parts:
+            part.allocate(rows, positions + room, cache)
+
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        for part in self.parts:
+            part.begin(row, prompt_ids)
+
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        for part in self.parts:
+            part.prefill(row, following, None if part.reads == "none" else states)
+
+    def commit(self, commit: Commit) -> None:
+        """Tell all parts; to those that did not draft it is as if nobody had."""
+        for part in self.parts:
+            path = commit.path if part is self._drafted else None
+            states = None if part.reads == "none" else commit.states
+            part.commit(replace(commit, path=path, states=states))
+        self._drafted = None
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        part, own = self._arms[plan]
+        self._drafted = part
+        return part.propose(roots, own, draws if part.samples else None, lap)
+
+    def wrap(self, wrap: Wrap) -> None:
+        """Make the passes of all parts faster."""
+        for part in self.parts:
+            if isinstance(part, WrapsPasses):
+                part.wrap(wrap)
+
+
+def build_hybrid(names: Sequence[str], parts: ProposerParts) -> HybridProposer:
+    """A hybrid of these proposers; each takes the options that it has a use for, one of them drafter and head."""
+    from ..build.grid import usable
+
+    owner = with_drafter(JOIN.join(names)) or "early-exit"
+
+    def made(name: str) -> Proposer:
+        options, _ = usable(parts.options, name)
+        whole = replace(parts, options=options)
+        return make_proposer(name, whole if name == owner else replace(whole, drafter=None, head=None))
+
+    return HybridProposer(list(map(made, names)))
+
+
+def check_hybrid(name: str, control: str | None) -> None:
+    """Refuse names joined by + that make no hybrid, and a control that chooses no proposer.
+
+    Raises:
+        UsageError: one of these.
+    """
+    parts = part_names(name)
+    drafting = [part for part in parts if with_drafter(part)]
+    if set(parts) & set(FOREIGN) or len(drafting) > 1 or len(set(parts)) < len(parts):
+        raise UsageError(
+            "these proposers make no hybrid",
+            got=name,
+            expected="at most one proposer that needs a drafter, of the target's vocabulary, and n-gram or early-exit",
+            source="--proposer",
+        )
+    if control in ("fixed", "adaptive"):
+        raise UsageError(
+            "a hybrid's cycles need a choice of the proposer",
+            got=f"--control {control} with --proposer {name}",
+            expected="--control bandit",
+            remedy="leave --control out",
+        )

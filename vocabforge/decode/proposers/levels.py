@@ -1,0 +1,88 @@
+"""A draft head over a drafter whose nodes of a level have one state, known from the drafting's start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from ...models.heads.registry import DraftHead, DraftState
+
+Answer = tuple[Tensor, Tensor]
+
+
+class DraftsLevels(Protocol):
+    """A backend that has the states (B, levels, H) of all ``levels`` when a drafting starts."""
+
+    levels: int
+    states: Tensor
+
+
+class LevelHead:
+    """A draft head asked once for all levels, or once a level if its answer depends on the step, for ``width`` tokens
+    at most; ``backend`` has all levels' states from the drafting's start."""
+
+    def __init__(self, head: DraftHead, backend: DraftsLevels, width: int) -> None:
+        self.head, self._backend, self._width = head, backend, width
+        self.size, self.context_size, self.by_step = head.size, head.context_size, head.by_step
+        self.static_shapes = getattr(head, "static_shapes", False)
+        self.on_ops = getattr(head, "on_ops", False)
+        self._kept: list[Answer] = []  # of each level, one row a request
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self.head.target_ids
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
+        """As the head's own: the nodes of a level are of one mind."""
+        logprobs, ids = self._ask(self.head.topk, hidden, k, state)
+        return logprobs[:, :k], ids[:, :k]
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
+        return self._ask(self.head.scores, hidden, k, state)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self.head.log_probs(hidden, state)
+
+    def _ask(
+        self,
+        ask: Callable[[Tensor, int, DraftState | None], Answer],
+        hidden: Tensor,
+        k: int,
+        state: DraftState | None,
+    ) -> Answer:
+        assert state is not None
+        rows, width = state.requests, len(hidden) // state.requests
+        # One node a request: all of them are alike.
+        first = DraftState(state.step, state.tokens[::width], state.previous[::width], rows, state.context)
+        if self.head.by_step:
+            return _repeat(ask(hidden[::width], k, first), width)
+        if state.step == 0:
+            self._kept = self._all_levels(ask, first)
+        return _repeat(self._kept[state.step], width)
+
+    def _all_levels(
+        self, ask: Callable[[Tensor, int, DraftState | None], Answer], state: DraftState
+    ) -> list[Answer]:
+        """Every level's answers, (B, .) each, from one call over B * levels rows."""
+        levels, states = self._backend.levels, self._backend.states
+        fed = DraftState(
+            0,
+            state.tokens.repeat_interleave(levels),
+            state.previous.repeat_interleave(levels, 0),
+            state.requests,
+            state.context,
+        )
+        values, ids = ask(states.flatten(0, 1), self._width, fed)
+        return [
+            (values[level::levels], ids if ids.dim() == 1 else ids[level::levels]) for level in range(levels)
+        ]
+
+
+def _repeat(answer: Answer, width: int) -> Answer:
+    """The same for every one of ``width`` nodes a request; ids (C,) that all rows share stay so."""
+    values, ids = answer
+    if width == 1:
+        return values, ids
+    return values.repeat_interleave(width, 0), ids if ids.dim() == 1 else ids.repeat_interleave(width, 0)

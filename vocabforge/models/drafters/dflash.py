@@ -1,0 +1,280 @@
+"""The DFlash drafter: a block of drafts in one pass, over features of the target (block diffusion with one step).
+
+arXiv 2602.06036. The context is ``c_s = RMSNorm(fc [F^1_s; ..; F^m_s])``, one vector a position for all layers. A block
+has b rows behind the context: the last known token and b - 1 mask tokens, embedded by the target's embedding. Every
+layer makes keys and values of the context and of its own rows with the same matrices; a row sees all of the context
+and all rows of its block. Row j predicts the token at its own place (*fill-in*), so that b - 1 drafts come of b rows.
+
+Nothing that is computed from a mask token outlives its cycle: what is kept are keys and values of the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ...ops.few_rows import linear
+from ..kv_cache import KVCache, Sight
+from ..lean.layers import rms_norm
+from ..rope import RopeSettings, apply_rope
+from ..ttt.blocks import block_attention, block_positions, tokens_behind
+from ..ttt.merged import Documents
+from . import parts
+from .eagle_layers import PreNormLayer, RMSNorm, run_layers, weight_state
+from .parts import OverTarget, RotaryPositions, register_tables, share_target
+
+BLOCK_SIZE, LAYERS = 8, 5
+_Sizes = TypeVar("_Sizes", bound="DFlashConfig")
+
+
+@dataclass(frozen=True)
+class DFlashConfig(parts.DictSizes):
+    """Sizes of a DFlash drafter.
+
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the own head; None shares the target's head.
+        aux_layers: target layers (0-based outputs) that ``fc`` reads, ascending.
+        num_layers: L.
+        block_size: b, rows of a block, the last known token among them.
+        mask_token_id: the row of the target's embedding that stands for a draft; None: a trained row of its own.
+        causal: a row sees the rows of its block up to itself only.
+    """
+
+    kind: ClassVar[str] = "dflash"
+    qk_norm: ClassVar[bool] = True
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    aux_layers: tuple[int, ...]
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-6
+    rope: RopeSettings = field(default_factory=RopeSettings)
+    num_layers: int = LAYERS
+    block_size: int = BLOCK_SIZE
+    mask_token_id: int | None = None
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        names = "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers"
+        problem = (
+            parts.size_problem(self, *names) or parts.attention_problem(self) or parts.block_problem(self)
+        )
+        parts.refuse(problem)
+
+    @property
+    def drafts(self) -> int:
+        """Drafts of a block."""
+        return self.block_size - 1
+
+    @classmethod
+    def from_target(cls: type[_Sizes], target: parts.TargetSizes, wishes: parts.SizeWishes) -> _Sizes:
+        """The target's sizes where ``wishes`` leaves them out.
+
+        Raises:
+            MismatchError: the target has no such auxiliary layers.
+        """
+        layers = wishes.num_layers or LAYERS
+        named = wishes.aux_layers or spread_layers(target.num_layers, layers)
+        given = {
+            name: value
+            for name in ("block_size", "mask_token_id", "markov_rank")
+            if (value := getattr(wishes, name)) is not None
+        }
+        return cls(
+            aux_layers=parts.known_layers(named, target),
+            num_layers=layers,
+            **wishes.attention(target),
+            **given,
+        )
+
+
+def spread_layers(layers: int, count: int) -> tuple[int, ...]:
+    """``count`` of a target's layers (0-based outputs), evenly from the second to the fourth from the end."""
+    count = min(count, layers)
+    if count == 1:
+        return (layers // 2,)
+    first, last = min(1, layers - count), max(layers - 3, count - 1)
+    return tuple(round(first + i * (last - first) / (count - 1)) for i in range(count))
+
+
+class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
+    """A DFlash drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+
+    kind: str = "dflash"
+    label = "DFlash"
+    sizes_type: type[Any] = DFlashConfig
+    reads: Literal["aux", "hidden"] = "aux"
+    parallel: Literal[True] = True
+    first_everywhere = False
+    first_row = 1  # of a block that predicts something
+    _merged_keys: tuple[tuple[int, int], Tensor, Tensor] | None = None
+
+    def __init__(
+        self, config: Any, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        share_target(self, config, embedding, target_head, target_ids)
+        self.config = config
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.fc = nn.Linear(len(config.aux_layers) * size, size, bias=False)
+        self.hidden_norm = RMSNorm(size, eps)
+        self.layers = nn.ModuleList(PreNormLayer(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(size, eps)
+        if config.mask_token_id is None:
+            self.mask_embedding = nn.Parameter(torch.empty(size).normal_(0.0, 0.02))
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
+        register_tables(self, config)
+
+    @property
+    def max_steps(self) -> int | None:
+        """The drafts of a block."""
+        return int(self.config.drafts)
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block's pass, each with a slot behind the context."""
+        return int(self.config.block_size)
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start at the target's scale, from features (N, m * H) and hidden states (N, H) of real tokens.
+
+        The final norm takes the root mean square of the hidden states, a dimension at a time; a mask row of its own
+        the mean of the embedding's rows.
+        """
+        self.init_own_head()
+        self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())
+        if self.config.mask_token_id is None:
+            self.mask_embedding.copy_(self.embedding.float().mean(0))
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The context c: (..., m * H) -> (..., H)."""
+        return self.hidden_norm(linear(features.to(self.fc.weight.dtype), self.fc.weight))
+
+    def read(self, g: Tensor) -> Tensor:
+        """What the LM head reads: the final norm of g (..., H)."""
+        return self.norm(g)
+
+    def read_rows(self, drafts: Tensor) -> Tensor:
+        """See ``ParallelDrafter``."""
+        return self.norm(drafts)
+
+    def draft_blocks(
+        self,
+        context: Tensor,
+        ids: Tensor,
+        position: Tensor,
+        document: Tensor,
+        anchors: Tensor,
+        attention: str,
+    ) -> list[Tensor]:
+        """All drafts of some blocks, for training: g (B, A, .) of each draft.
+
+        Args:
+            context: (B, T, H) of :meth:`fuse`.
+            ids, position, document: (B, T) of the packed rows.
+            anchors: int64 (B, A), -1 for none.
+            attention: see :func:`.blocks.block_attention`.
+        """
+        size = self.block_rows
+        places = block_positions(anchors, position, size, self.positions)  # (B, A * b)
+        own, far = self.rotary(places), self.rotary(position.clamp(max=self.positions - 1))
+        first = Documents.find(document).first
+        x = self._block(tokens_behind(ids, anchors, 1)).flatten(1, 2)  # (B, A * b, H)
+        for layer in self._layers:
+            q, k, v = layer.qkv(x, *own)
+            seen = layer.self_attn.keys(context, *far)
+            attended = block_attention(
+                q, seen, (k, v), anchors, first, causal=self.config.causal, attention=attention
+            )
+            x = layer.finish(x, attended)
+        drafts = x.unflatten(1, (anchors.shape[1], size))[:, :, self.first_row :]
+        return self.marked(list(drafts.unbind(2)), ids, anchors)
+
+    def marked(self, drafts: list[Tensor], ids: Tensor, anchors: Tensor) -> list[Tensor]:
+        """What is known of each draft beside its row's state: here nothing."""
+        return drafts
+
+    def _block(self, known: Tensor) -> Tensor:
+        """Embedded rows of blocks behind known tokens (...): (..., b, H)."""
+        first = self.embed(known)[..., None, :]
+        number = self.config.mask_token_id
+        mask: Tensor = self.mask_embedding if number is None else self.embedding[number]
+        return torch.cat([first, mask.to(first.dtype).expand(*known.shape, self.block_rows - 1, -1)], -2)
+
+    def absorb(
+        self,
+        following: Tensor,
+        states: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight | int,
+    ) -> None:
+        """Keep what the target made of committed positions: their keys and values (decoding).
+
+        Args:
+            following: (B, L) the token after each; not read.
+            states: (B, L, m * H) features; ``position`` (B, L).
+            cache: of L layers; the keys go to ``slots`` (L,) or (B, L).
+            mask: not read.
+        """
+        matrix, norm = self._key_rows()
+        kept = linear(self.fuse(states), matrix).unflatten(-1, (len(norm), 2, -1, self.config.head_dim))
+        keys, values = kept.unbind(3)  # (B, L, layers, kv, D)
+        near = self.cos[position][:, :, None, None], self.sin[position][:, :, None, None]
+        keys = apply_rope(rms_norm(keys, norm, self.norm.small), *near)
+        cache.write_all(keys, values, slots)
+
+    def draft(
+        self,
+        roots: Tensor,
+        last: None,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight | int,
+    ) -> Tensor:
+        """The drafts behind the last committed tokens (B,), in one pass: g (B, K, H) (decoding).
+
+        Args:
+            last: what :meth:`absorb` gave for the last position; nothing.
+            position: (B, b) of the block's rows, whose keys go to ``slots`` (B, b).
+            mask: bool (b, S') or (B, b, S') over the first S' slots, True = visible; or S' for one row.
+        """
+        x, layers = self._block(roots), self._layers
+        if layers[0].fits(x, mask):
+            near = self.cos[position], self.sin[position]
+            return run_layers(layers, x, None, None, near, cache, slots, mask)[0][:, self.first_row :]
+        angles = self.rotary(position)
+        for index, layer in enumerate(layers):
+            q, k, v = layer.qkv(x, *angles)
+            x = layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask, index))
+        return x[:, self.first_row :]
+
+    def _key_rows(self) -> tuple[Tensor, Tensor]:
+        """Rows of all layers' keys and values (L * 2 * kv * D, H), and the norms of keys (L, 1, D)."""
+        first = self._layers[0].self_attn.k_proj.weight
+        if self._merged_keys is None or self._merged_keys[0] != weight_state(first):
+            attentions = [layer.self_attn for layer in self._layers]
+            matrix = torch.cat([part.weight for one in attentions for part in (one.k_proj, one.v_proj)])
+            norm = torch.stack([one.k_norm.weight for one in attentions])[:, None]
+            self._merged_keys = weight_state(first), matrix.detach(), norm.detach()
+        return self._merged_keys[1:]
+
+    @property
+    def _layers(self) -> list[PreNormLayer]:
+        return cast("list[PreNormLayer]", list(self.layers))

@@ -1,0 +1,234 @@
+"""The MTP drafter: a target's own multi-token-prediction module, drafting several tokens one after the other.
+
+DeepSeek-V3 (arXiv 2412.19437, equations 21 to 23), with one module for all steps as in FastMTP (arXiv 2509.18362)::
+
+    h^{k+1}_t = layer(W [norm_e(e(x_{t+1+k})) ; norm_h(h^k_t)]),    draft = head(norm(h^{k+1}_t))
+
+h^0_t is the target's hidden state behind its final norm. Later steps are fed norm(h), or h itself in some families. The
+layer is the family's own (:mod:`.mtp_families`); a fresh module for a target that has none has Llama's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ConfigError
+from ...ops.few_rows import linear
+from ..kv_cache import KVCache, Sight
+from ..rope import RopeSettings
+from ..target.text_config import text_config
+from ..ttt.attention import TTTState, ttt_attention
+from . import parts
+from .eagle_layers import PreNormLayer, RMSNorm
+from .mtp_families import FAMILIES, Attend, layer_config, make_layer, rotary_tables, run_layer
+from .parts import OverTarget, RotaryPositions, register_tables, share_target
+
+
+@dataclass(frozen=True)
+class MtpConfig(parts.DictSizes):
+    """Sizes of an MTP module.
+
+    Attributes:
+        num_kv_heads, head_dim: of the keys that are cached; latent attention caches them expanded.
+        rope, qk_norm: of Llama's layer; a family's has its own.
+        family: row of ``FAMILIES``; None is Llama's layer.
+        layer: the target's text configuration, which the family's layer is made from.
+        post_norm: the state that the next step is fed is behind the final norm.
+    """
+
+    kind: ClassVar[str] = "mtp"
+    num_layers: ClassVar[int] = 1
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-5
+    rope: RopeSettings = field(default_factory=RopeSettings)
+    qk_norm: bool = False
+    family: str | None = None
+    layer: dict[str, Any] | None = None
+    post_norm: bool = True
+
+    def __post_init__(self) -> None:
+        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        parts.refuse(problem or parts.attention_problem(self))
+        if self.family is None:
+            return
+        if self.family not in FAMILIES or not isinstance(self.layer, Mapping):
+            raise ConfigError(
+                "the drafter's configuration names no family whose layer is computed",
+                got=f"family {self.family!r}, layer {type(self.layer).__name__}",
+                expected=f"a configuration of {', '.join(FAMILIES)}",
+            )
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """None: this kind reads the final hidden states."""
+        return ()
+
+    @classmethod
+    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MtpConfig:
+        """A fresh module with Llama's layer: the target's sizes where ``wishes`` leaves them out."""
+        return cls(qk_norm=bool(wishes.qk_norm), **wishes.attention(target))
+
+    @classmethod
+    def of_family(cls, layer: Mapping[str, Any], draft_vocab_size: int | None = None) -> MtpConfig:
+        """The module of a target with this text configuration.
+
+        Raises:
+            ConfigError: its family is not known, or its layer is not computed.
+        """
+        text = text_config(layer)
+        family = text.model_type
+        latent = getattr(text, "kv_lora_rank", None)
+        heads = int(text.num_attention_heads)
+        head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+        if latent:
+            head_dim = max(text.qk_nope_head_dim + text.qk_rope_head_dim, text.v_head_dim)
+        return cls(
+            hidden_size=int(text.hidden_size),
+            intermediate_size=int(text.intermediate_size),
+            num_heads=heads,
+            num_kv_heads=heads if latent else int(text.num_key_value_heads),
+            head_dim=int(head_dim),
+            vocab_size=int(text.vocab_size),
+            draft_vocab_size=draft_vocab_size,
+            max_position_embeddings=int(text.max_position_embeddings),
+            rms_norm_eps=float(text.rms_norm_eps),
+            family=family,
+            layer=dict(layer),
+            post_norm=family not in FAMILIES or FAMILIES[family].post_norm,
+        )
+
+    @property
+    def elements(self) -> int:
+        """Numbers in the family's layer, known without making it."""
+        if self.family is None or self.layer is None:
+            return 0
+        with torch.device("meta"):
+            made = make_layer(self.family, layer_config(self.family, self.layer))
+        return sum(parameter.numel() for parameter in made.parameters())
+
+
+class MtpDrafter(OverTarget, RotaryPositions, nn.Module):
+    """An MTP module over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+
+    kind: str = "mtp"
+    label = "MTP"
+    sizes_type = MtpConfig
+    reads: Literal["aux", "hidden"] = "hidden"
+    max_steps: int | None = None
+    config: MtpConfig
+
+    def __init__(
+        self, config: MtpConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        share_target(self, config, embedding, target_head, target_ids)
+        self.config = config
+        size, norm = config.hidden_size, RMSNorm
+        self._family = None if config.family is None else FAMILIES[config.family]
+        if config.family is None or self._family is None:
+            self.layer: nn.Module = PreNormLayer(config)
+        else:
+            assert config.layer is not None
+            self._layer_config = layer_config(config.family, config.layer)
+            self.layer = make_layer(config.family, self._layer_config)
+            norm = self._family.class_of(self._family.norm)
+        self.token_norm = norm(size, config.rms_norm_eps)
+        self.state_norm = norm(size, config.rms_norm_eps)
+        self.fc = nn.Linear(2 * size, size, bias=False)
+        self.norm = norm(size, config.rms_norm_eps)
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
+        register_tables(self, config)
+
+    def tables(self, count: int) -> tuple[Tensor, Tensor]:
+        """The family's rotary tables; see :class:`.parts.RotaryPositions`."""
+        if self.config.family is None:
+            return super().tables(count)
+        return rotary_tables(self.config.family, self._layer_config, count)
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start a fresh module at the target's scale, from states (N, H) of real tokens.
+
+        The final norm takes the root mean square of the hidden states, a dimension at a time.
+        """
+        self.init_own_head()
+        if self.config.family is not None:  # its class does not initialise itself
+            for parameter in self.layer.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(0.0, self._layer_config.initializer_range)
+        scale = hidden.float().pow(2).mean(0).sqrt()  # (H,)
+        self.norm.weight.copy_(scale)
+        unit = self.norm(torch.ones_like(scale).to(hidden)).float()
+        self.norm.weight.sub_(unit - scale)  # some families' weights are centred on zero
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """See :class:`.interface.Drafter`; which keys a row sees is EAGLE-3's rule."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            state.k.append(k)
+            state.v.append(v)
+            return ttt_attention(q, state)
+
+        return self._next(ids, g, position, attend)
+
+    def extend(
+        self,
+        ids: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight | int,
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`.interface.CachedDrafter`."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return parts.cached_attention(q, k, v, cache, slots, mask)
+
+        g = self._next(ids, g, position, attend)
+        return g, self.read(g)
+
+    def read(self, g: Tensor) -> Tensor:
+        """What the LM head reads: the final norm of g, where the state fed back is not behind it already."""
+        return g if self.config.post_norm else self.norm(g)
+
+    def _next(self, ids: Tensor, g: Tensor, position: Tensor, attend: Attend) -> Tensor:
+        """(B, T) tokens, (B, T, H) states -> (B, T, H)."""
+        dtype = self.fc.weight.dtype
+        embedded = self.embed(ids).to(dtype)
+        if self._family is not None and self._family.zero_first:
+            embedded = embedded.masked_fill((position == 0)[..., None], 0.0)
+        joined = torch.cat([self.token_norm(embedded), self.state_norm(g.to(dtype))], dim=-1)  # (B, T, 2H)
+        x = linear(joined, self.fc.weight)
+        if isinstance(self.layer, PreNormLayer):
+            q, k, v = self.layer.qkv(x, *self.rotary(position))
+            x = self.layer.finish(x, attend(q, k, v))
+        else:
+            x = run_layer(self.layer, x, position, (self.cos[position], self.sin[position]), attend)
+        return self.norm(x) if self.config.post_norm else x
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MtpDrafter:
+        """Experts' routing biases keep their precision: bf16 would choose other experts."""
+        stored = self.layer.state_dict()
+        kept = {name: buffer for name, buffer in self.layer.named_buffers() if name in stored}
+        super()._apply(fn, recurse)
+        for name, buffer in kept.items():
+            owner, _, own = name.rpartition(".")
+            module = self.layer.get_submodule(owner)
+            setattr(module, own, buffer.to(getattr(module, own).device))
+        return self

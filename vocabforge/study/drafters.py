@@ -1,0 +1,192 @@
+"""``vocabforge bench drafters``: variants of one recipe (kinds of drafter, forms, losses) over several seeds.
+
+A variant is a few keys of the recipe. All of them train on the same rows and draft chains on the same held-out prompts:
+greedily, and drawn from the drafter's distribution at temperature 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ..core.artifact import open_artifact
+from ..core.config import StrictModel, apply_overrides, load_config, parse_config, read_yaml
+from ..core.files import atomic_write_json
+from ..decode.build.spec import MethodSpec
+from ..decode.proposers.registry import FITTING, ProposerParts, make_proposer
+from ..decode.tree import TreeSettings
+from ..evaluate.acceptance.meter import pooled
+from ..export.registry import load_drafter
+from ..models.drafters.io import TargetTensors
+from ..train.config import TrainConfig
+from .stage_set import StageSet, over_seeds, set_stage, spread
+from .steps import drafter_run, run_step, variant
+
+RESULTS = "results.json"
+COLUMNS = (
+    "variant",
+    "drafts",
+    "accepted length",
+    "over the first",
+    "at temperature 1",
+    "over the first",
+    "simulated",
+    "simulated at 1",
+)
+FIGURES = ("accepted_length", "sampled_accepted_length", "simulated", "simulated_sampled")
+
+
+@dataclass(frozen=True)
+class DrafterBenchOptions:
+    """How much is compared: see the options of ``bench``."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    prompts: int = 24
+    max_new_tokens: int = 64
+
+
+class DrafterVariants(StrictModel):
+    """What ``bench drafters`` reads.
+
+    Attributes:
+        recipe: of ``train-drafter``, beside this file.
+        keys: of that recipe for all variants: ``section.key: value``.
+        variants: further keys by the variant's name; the first is what the others are compared with.
+        drafts: draft tokens of a chain, or fewer where a drafter makes fewer.
+    """
+
+    recipe: Path
+    keys: dict[str, Any] = Field(default_factory=dict)
+    variants: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    drafts: Annotated[int, Field(ge=1)] = 4
+
+
+def read_variants(path: Path, overrides: Sequence[str]) -> tuple[dict[str, TrainConfig], int]:
+    """The recipe of every variant, and the drafts of a chain; ``overrides`` are keys of ``train-drafter``.
+
+    Raises:
+        ConfigError: what cannot be read, with the variant's name.
+    """
+    asked = load_config(DrafterVariants, path)
+    found = {}
+    for name, keys in asked.variants.items():
+        values = read_yaml(path.parent / asked.recipe)
+        given = [f"{key}={json.dumps(value)}" for key, value in (asked.keys | keys).items()]
+        apply_overrides(values, [*given, *overrides])
+        found[name] = parse_config(TrainConfig, values, source=f"{path}, variant {name}")
+    return found, asked.drafts
+
+
+def bench_drafters(
+    recipe: Path, overrides: Sequence[str], options: DrafterBenchOptions, output: Path
+) -> dict[str, Any]:
+    """Train every variant with every seed, and decode with each; finished parts of an earlier call are taken over.
+
+    Args:
+        recipe: see :class:`DrafterVariants`.
+        output: gets ``results.json`` and a folder a seed.
+
+    Returns:
+        ``table`` (rows of :func:`summarise`), ``settings``, ``seeds`` (the results by seed and variant).
+
+    Raises:
+        UsageError, ConfigError: what cannot be compared.
+    """
+    configs, drafts = read_variants(recipe, overrides)
+    tree = TreeSettings(1, drafts - 1, drafts + 1)
+    first = next(iter(configs.values()))
+    stage = set_stage(
+        first, output, prompts=options.prompts, max_new_tokens=options.max_new_tokens, tree=tree
+    )
+    by_seed: dict[int, dict[str, dict[str, Any]]] = {}
+    for seed in options.seeds:
+        place, made = output / f"seed-{seed}", {}
+        for name, config in configs.items():
+            own = config.model_copy(update={"data": stage.config.data})
+            trained = drafter_run(variant(own, place / name, seed), stage.rows.digest(), stage.fingerprint)
+            path = Path(trained["drafter"])
+            made[name] = run_step(
+                f"seed {seed}: decoding with {name}",
+                place / f"decode-{name}.json",
+                stage.asked | {"drafter": trained["digest"]},
+                partial(_decode, stage, path, drafts),
+            )
+        by_seed[seed] = made
+    result = {
+        "settings": {
+            "seeds": options.seeds,
+            "prompts": len(stage.meter.prompts.prompts),
+            "max_new_tokens": options.max_new_tokens,
+            "target_fingerprint": stage.fingerprint,
+            "recipes": {name: config.model_dump(mode="json") for name, config in configs.items()},
+        },
+        "table": summarise(by_seed),
+        "seeds": by_seed,
+    }
+    result = json.loads(json.dumps(result))
+    atomic_write_json(output / RESULTS, result)
+    return dict(result)
+
+
+def _decode(stage: StageSet, path: Path, drafts: int) -> dict[str, Any]:
+    """Chains of one drafter, greedy and drawn, and what its own evaluation simulated."""
+    model = stage.model
+    shared = TargetTensors(model.embedding, model.lm_head_weight, model.transform)
+    drafter, _ = load_drafter(path, shared, stage.config.target)
+    drafter.to(model.device)
+    levels = min(drafts, drafter.max_steps or drafts)
+
+    def proposer(*, drawn: bool) -> Any:
+        options = MethodSpec(tree="chain", depth=levels - 1, draft_sampling=drawn)
+        return make_proposer(FITTING[drafter.kind][0], ProposerParts(model, drafter, options=options))
+
+    greedy = stage.meter.measure(proposer(drawn=False))
+    sampled = pooled(stage.meter.decode(proposer(drawn=True), temperature=1.0))
+    heldout = open_artifact(path, verify=False).meta["heldout"]
+    return {
+        "drafts": levels,
+        "accepted_length": greedy.length.value,
+        "sampled_accepted_length": sampled["accepted_length"],
+        "simulated": heldout["chain_accepted_length"],
+        "simulated_sampled": heldout["sampled_accepted_length"],
+        "conditional_by_position": pooled(greedy.made)["conditional_by_position"],
+        "identical": greedy.identical,
+        "prompts": greedy.prompts,
+    }
+
+
+def summarise(by_seed: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """One row a variant: means and sample deviations over seeds, and shares of the first variant's, seed by seed."""
+    rows = []
+    runs = list(by_seed.values())
+    first = next(iter(runs[0]))
+    for name in runs[0]:
+        row: dict[str, Any] = {"variant": name, "drafts": runs[0][name]["drafts"]}
+        for figure in FIGURES:
+            row[figure] = over_seeds([made[name][figure] for made in runs])
+        for figure in FIGURES[:2]:
+            shares = [made[name][figure] / made[first][figure] for made in runs]
+            row[f"{figure}_share"] = over_seeds(shares)
+        row["identical"] = sum(made[name]["identical"] for made in runs)
+        row["outputs"] = sum(made[name]["prompts"] for made in runs)
+        rows.append(row)
+    return rows
+
+
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of :func:`summarise` for people, in the order of :data:`COLUMNS`."""
+    figures = []
+    for figure in FIGURES[:2]:
+        figures += [spread(row[figure], ".3f"), spread(row[f"{figure}_share"], ".1%")]
+    return (
+        row["variant"],
+        str(row["drafts"]),
+        *figures,
+        *(spread(row[figure], ".3f") for figure in FIGURES[2:]),
+    )
