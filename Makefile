@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format docs docs-serve targets clean
+.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test-servers  real servers load what export writes, each in an environment that this makes (optional)"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
+	@echo "make wheel   a wheel in dist/, with recipes and the sources of the kernels in it"
 	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
 
 setup: $(STAMP)
@@ -234,6 +235,9 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 $(DOCS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
+
+wheel: $(STAMP)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 docs: $(DOCS)
 	$(MKDOCS) build --strict --config-file .ci/mkdocs.yml

@@ -1,8 +1,8 @@
 """What the site needs beyond the Markdown files of docs/: mkdocs calls the functions named ``on_*``.
 
 - Equations become MathML when the site is built, so that no script is needed to read them.
-- CONTRIBUTING.md and CHANGELOG.md are pages, and so is every file of the repository that a page links to.
-- The tables of docs/commands.md are made from the command line itself.
+- README.md, CONTRIBUTING.md and CHANGELOG.md are pages, and so is every file of the repository that a page links to.
+- The tables of docs/commands.md and docs/settings.md are made from the command line and the configurations themselves.
 
 A warning fails the build, which is strict.
 """
@@ -22,9 +22,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-COMMANDS_PAGE = "commands.md"
-COMMANDS_PLACE = "<!-- commands -->"
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _NO_TEXT = re.compile(r"<(pre|code|div|span)\b[^>]*>.*?</\1>|<[^>]*>", re.DOTALL)
@@ -49,10 +47,11 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links that leave docs/ go to the pages made from those files; the commands' tables get their place."""
     source = page.file.src_uri
-    if source == COMMANDS_PAGE:
-        if COMMANDS_PLACE not in markdown:
-            log.warning(f"{source}: the line {COMMANDS_PLACE} is missing")
-        markdown = markdown.replace(COMMANDS_PLACE, commands_markdown())
+    if source in MADE:
+        place, make = MADE[source]
+        if place not in markdown:
+            log.warning(f"{source}: the line {place} is missing")
+        markdown = markdown.replace(place, make())
     return _with_links_moved(markdown, f"docs/{source}", source)
 
 
@@ -154,3 +153,36 @@ def _row(parameter: Any) -> str:
 
 def _prose(text: str) -> str:
     return "\n".join(line.strip() for line in text.replace("\b", "").splitlines()).strip()
+
+
+def settings_markdown() -> str:
+    """A table for each command that reads a recipe, a part for each section."""
+    from vocabforge.cli.recipes import READERS
+    from vocabforge.core.registry import load_attribute
+    from vocabforge.core.settings import settings_of
+
+    lines: list[str] = []
+    for command, at in READERS.items():
+        lines += ["", f"## {command}"]
+        section = None
+        for one in settings_of(load_attribute(at)):
+            above = one.path.partition(".")[0] if "." in one.path else ""
+            if above != section:
+                section = above
+                lines += [
+                    "",
+                    f"### {command}: {above or 'top level'}",
+                    "",
+                    "| key | takes | default | meaning |",
+                ]
+                lines.append("|---|---|---|---|")
+            cells = (f"`{one.path}`", one.kind, f"`{one.default}`" if one.default else "required", one.text)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+# page -> the line that gives its place to what is made, and what makes it
+MADE = {
+    "commands.md": ("<!-- commands -->", commands_markdown),
+    "settings.md": ("<!-- settings -->", settings_markdown),
+}

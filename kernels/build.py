@@ -33,7 +33,9 @@ from toolchain import BuildError, find_compiler, find_nvcc, nvcc_version, torch_
 
 ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
-NATIVE = ROOT.parent / "vocabforge" / "ops" / "lib" / "libvocabforge_ops.so"
+# Beside the package in the repository, inside it in a wheel.
+PACKAGE = ROOT.parent if (ROOT.parent / "ops").is_dir() else ROOT.parent / "vocabforge"
+NATIVE = PACKAGE / "ops" / "lib" / "libvocabforge_ops.so"
 ARCHITECTURES = ("80", "90a")
 _FLAGS = {"native": ("-O3",), "cpu": ("-O3", "-DVF_NO_CUDA"), "emulated": ("-O1", "-DVF_EMULATE")}
 # Chosen when an op is called, so that one library serves several machines.

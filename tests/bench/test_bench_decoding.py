@@ -18,9 +18,10 @@ from vocabforge.bench.decoding.sides import Done, OurRun, TheirRun
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
+from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.identity.rounding import next_logits
-from vocabforge.evaluate.run.prompts import PromptBuilder, resolve_format
+from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint

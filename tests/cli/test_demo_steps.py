@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.worlds import ROOT
 from vocabforge.cli.demo import Size, Step, demo_steps, perform
 from vocabforge.core.errors import VocabForgeError
 
@@ -85,10 +84,7 @@ def test_a_command_is_told_to_replace_what_the_demo_made_before(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("size", list(Size))
-def test_each_step_makes_something_and_can_be_made_again(
-    size: Size, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vocabforge.cli.demo.recipe", lambda name: ROOT / "recipes" / name)
+def test_each_step_makes_something_and_can_be_made_again(size: Size, tmp_path: Path) -> None:
     steps = demo_steps(tmp_path / "run", size)
     assert all(step.outputs and bool(step.command) != (step.run is not None) for step in steps)
     assert steps[-1].name == "eval"

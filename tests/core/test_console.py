@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vocabforge.cli.app import echo, print_json
-from vocabforge.cli.decode.generate import _Shown
+from vocabforge.cli.decode.generate import show
 from vocabforge.core.console import (
     DataCell,
     DataTable,
@@ -85,7 +85,7 @@ def test_generated_text_is_whole_where_it_is_no_terminal(
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stdout", stream)
     text = "".join(ATTACKS)
-    _Shown(quiet=False).show(text)
+    show(text)
     assert stream.getvalue() == (spelled_out(text) if terminal else text)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.worlds import ROOT
+from vocabforge.core.recipes import recipe_path
 
 SHELL = ("bash", "sh", "shell", "console")
 # First words of a line that make it a command in a block without a language, and in an indented one.
@@ -16,6 +17,7 @@ STARTS = ("vocabforge", "accelerate", "torchrun", "make", "python")
 _FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*(\S*)")
 _ASSIGNMENT = re.compile(r"^[A-Z_][A-Z0-9_]*=")
 _INLINE = re.compile(r"(?<!`)`((?:vocabforge|make) [^`]+)`(?!`)")
+_RECIPE = re.compile(r"\$\(vocabforge recipes path ([\w./-]+)\)")
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _ALTERNATIVES = re.compile(r"[\w-]+(\|[\w-]+)+")
 
@@ -119,7 +121,8 @@ def _block_commands(file: str, block: Block) -> Iterator[Command]:
         if block.language == "" and not _looks_like_command(whole_line):
             continue
         try:
-            words = shlex.split(_filled(whole_line, known), comments=True)
+            named = _RECIPE.sub(lambda found: _recipe_file(found[1]), whole_line)
+            words = shlex.split(_filled(named, known), comments=True)
         except ValueError as error:
             raise ValueError(f"{file}:{block.line + start}: {error}: {whole_line}") from error
         for part in _parts(words, known):
@@ -135,6 +138,11 @@ def _inline_commands(file: str, text: str) -> Iterator[Command]:
             for match in _INLINE.finditer(line):
                 words = shlex.split(match[1].replace("'", "'\\''") if match[1].count("'") % 2 else match[1])
                 yield Command(file, number, tuple(words), whole=False)
+
+
+def _recipe_file(name: str) -> str:
+    """What the command prints, from the project's folder."""
+    return recipe_path(Path(name)).relative_to(ROOT).as_posix()
 
 
 def _looks_like_command(line: str) -> bool:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 HUB_NAMES = (
     *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B-Instruct"),
+    "meta-llama/Llama-3.1-8B-Instruct",
     *("meta-llama/Llama-3.2-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
 )
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
@@ -129,6 +130,13 @@ KEPT: tuple[Kept, ...] = (
             (*more, "--plan"),
         )
         for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
+    ),
+    Kept("docs/guides/eight-billion.md", "accelerate launch", _ELSEWHERE),
+    Kept(
+        "docs/guides/eight-billion.md",
+        "vocabforge train-drafter --config qwen3-8b",
+        _ELSEWHERE,
+        (_SHORTLIST, "--plan"),
     ),
     Kept("docs/guides/adaptive.md", "vocabforge bench load", "minutes; tests/bench/test_bench_load.py"),
     Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),

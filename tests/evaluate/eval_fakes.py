@@ -12,13 +12,13 @@ from typing import NamedTuple
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vocabforge.core.errors import DataError
+from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.results.schema import FailureRow
 from vocabforge.evaluate.run.journal import EvaluationJournal
-from vocabforge.evaluate.run.prompts import resolve_format
 from vocabforge.evaluate.run.request import Asking
 from vocabforge.evaluate.run.runner import run_identity, run_methods
 from vocabforge.evaluate.run.settings import RunSettings

@@ -24,13 +24,13 @@ from tests.evaluate.eval_fakes import (
 )
 from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import UsageError
+from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.run.prompts import (
     PromptBuilder,
     check_system,
     longest_conversation,
-    resolve_format,
 )
 
 PLAIN = Question(1, "qa", ("w1", "w2"))

@@ -45,7 +45,9 @@ def bench_few_rows(settings: Sequence[str], *, repeats: int = 3) -> dict[str, An
     config = parse_config(FewRowsBenchConfig, apply_overrides({}, settings), source="the command line")
     if not runs_products():
         raise UsageError(
-            "the CPU's ops are not built here", got="no library", remedy="`make kernels-cpu` builds it"
+            "the CPU's ops are not built here",
+            got="no library",
+            remedy="`vocabforge kernels build --cpu` builds it",
         )
     found = []
     before = torch.get_num_threads()

@@ -16,9 +16,9 @@ class ServerConfig(StrictModel):
     Attributes:
         url: its address, ``http://host:8000``.
         folder: where it writes them (``shared_storage_path``), as this machine sees it.
-        buffer_gb: states that may lie there unread, in GB; what is read is deleted.
-        concurrency: documents under way. With 1 each goes through the server alone, and its states are the same bits
-            every time; together, rounding depends on which documents share a batch.
+        buffer_gb: most unread states in that folder, in GB; read states are deleted.
+        concurrency: requests at a time. With 1 the states are the same bits every time; with more, rounding depends on
+            which documents share a batch.
         timeout_s: seconds without an answer.
         retries: further attempts at a busy or absent server.
         api_key_env: environment variable that holds the server's API key.
@@ -39,7 +39,7 @@ class CaptureConfig(StrictModel):
     Attributes:
         cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a cache
             only the target's embedding and LM head are loaded.
-        server: a server that gives them while training goes on, likewise; a cache goes before it.
+        server: a server that computes them during training; a cache takes precedence.
         dtype: the target computes in it, whatever run.mixed_precision says; ``auto`` is the checkpoint's own on
             CUDA and fp32 on a CPU, and with a cache the dtype that it was made in.
         device_map: Hugging Face placement of a target that does not fit on one device (``auto``, or modules to

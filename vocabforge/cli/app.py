@@ -80,7 +80,7 @@ def build_app(
     for name in all_names:
         heading = (headings or {}).get(name, heading)
         if name in commands:
-            silent = name not in ("doctor", "demo")
+            silent = name not in ("doctor", "demo", "recipes")
             app.command(name, cls=Command, rich_help_panel=heading, no_args_is_help=silent)(
                 guarded(commands[name])
             )

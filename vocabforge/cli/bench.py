@@ -328,8 +328,8 @@ def bench(
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
     `vocabforge bench decoding target=model/ methods.eagle3.drafter=runs/eagle3/drafter`, and
-    `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/` or
-    `vocabforge bench drafters --config recipes/tiny/losses.yaml --output losses/`
+    `vocabforge bench draft-heads --config heads --output heads/` or
+    `vocabforge bench drafters --config losses --output losses/`
     """
     from ..core.files import atomic_write_json
 

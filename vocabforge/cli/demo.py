@@ -24,6 +24,7 @@ from .. import __version__
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
 from ..core.progress import ProgressBar, hushed
+from ..core.recipes import recipe_path
 from .app import JsonOption, print_json
 
 _STDERR = 2
@@ -178,7 +179,7 @@ def demo(
         Path | None,
         typer.Option(
             "--target-recipe",
-            help="Recipe of the target [default: recipes/tiny/target.yaml]; recipes/tiny/layerskip.yaml makes one that "
+            help="Recipe of the target [default: target]; layerskip makes one that "
             "drafts with its first layers.",
         ),
     ] = None,
@@ -220,10 +221,10 @@ def demo_steps(output: Path, size: Size, target_recipe: Path | None = None) -> l
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
     counts, subset, drafter = output / "counts", output / "subset", run / "drafter"
     full, restricted = output / "exports" / "native", output / "exports" / "sglang-eagle3"
-    config, evaluation = recipe("tiny/demo.yaml"), output / "eval"
+    config, evaluation = Path("tiny/demo"), output / "eval"
     return [
         _sample_step(texts, (train, heldout, questions), scale),
-        _target_step(target, train, heldout, scale, target_recipe or recipe("tiny/target.yaml")),
+        _target_step(target, train, heldout, scale, target_recipe or Path("tiny/target")),
         _command(
             "counts", counts,
             "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant", "--output", counts,
@@ -235,7 +236,8 @@ def demo_steps(output: Path, size: Size, target_recipe: Path | None = None) -> l
         _command(
             "drafter", drafter,
             "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{train}]",
-            f"data.heldout=[{heldout}]", *scale.drafter.split(), again="--fresh", facts=config.read_text("utf-8"),
+            f"data.heldout=[{heldout}]", *scale.drafter.split(), again="--fresh",
+            facts=recipe_path(config).read_text("utf-8"),
         ),
         _command(
             "export native", full,
@@ -303,16 +305,3 @@ def _steps_until(steps: list[Step], last: str | None) -> list[Step]:
     if last not in names:
         raise UsageError("the demo has no such step", got=f"--until {last}", expected=", ".join(names))
     return steps[: names.index(last) + 1]
-
-
-def recipe(name: str) -> Path:
-    """A recipe of the ``recipes`` folder, from the source tree or the current folder."""
-    places = [Path("recipes") / name, Path(__file__).resolve().parents[2] / "recipes" / name]
-    for place in places:
-        if place.is_file():
-            return place
-    raise DataError(
-        "the demo's recipe is missing",
-        expected=" or ".join(str(place) for place in places),
-        remedy="run the demo from VocabForge's source folder",
-    )

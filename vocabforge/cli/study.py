@@ -9,7 +9,7 @@ from .app import JsonOption, PlanOption, print_json
 from .options.groups import option
 from .train.plan_tables import print_plan
 
-RECIPE = "study/study.yaml"
+RECIPE = Path("study")
 
 
 class StudyRequest(StrictModel):
@@ -23,7 +23,7 @@ class StudyRequest(StrictModel):
         positional=True,
     )
     size: str = option("cpu", "Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`.")
-    config: Path | None = option(None, "The study [default: recipes/study/study.yaml].", short="-c")
+    config: Path | None = option(None, "The study [default: the recipe study].", short="-c")
     output: Path | None = option(None, "Folder of everything [default: runs/study-SIZE].", "DIR")
 
 
@@ -38,11 +38,10 @@ def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOptio
     from ..core.files import read_json
     from ..study.config import load_study
     from ..study.stages import ALL, STAGES, check_names, perform
-    from .demo import recipe
 
     names = [word for word in asked.stages if "=" not in word]
     overrides = [word for word in asked.stages if "=" in word]
-    settings = load_study(asked.config or recipe(RECIPE), asked.size, overrides)
+    settings = load_study(asked.config or RECIPE, asked.size, overrides)
     if asked.output is not None:
         settings = settings.model_copy(update={"output": asked.output})
     wanted = list(STAGES) if ALL in names else names

@@ -73,11 +73,14 @@ def _refuse_repeated_keys(node: Any, visited: set[int]) -> None:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping.
+    """Read a YAML mapping: a file, or a recipe that comes with VocabForge by its name.
 
     Raises:
         ConfigError: the file is missing, not YAML, or not a mapping.
     """
+    from .recipes import recipe_path
+
+    path = recipe_path(path)
     try:
         value = _parse_yaml(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:

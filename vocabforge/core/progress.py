@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # rich is only needed where something is shown
 _LINE_EVERY_S = 8.0  # in a log; with the thread's pause nothing is silent for 10
 _SHOWN_AFTER_S = 1.0  # on a terminal, of work that counts nothing: most of it is over by then
 _PAUSE_S = 0.5
+_NOTEBOOK_COLUMNS = 100  # what a shorter line must cover
 
 
 def human_rate(value: float, unit: str) -> str:
@@ -167,10 +168,13 @@ class ProgressBar:
             found.append(f"{left:.0f} s left")
         return [*found, self._note] if self._note else found
 
-    def line(self) -> None:
-        """Print the state to stderr."""
+    def line(self, end: str = "\n") -> None:
+        """Print the state to stderr; in a notebook over the line before."""
         self._told = True
-        print(spelled_out(" | ".join([self.description, *self.words()])), file=sys.stderr, flush=True)  # noqa: T201
+        text = spelled_out(" | ".join([self.description, *self.words()]))
+        if _in_notebook():
+            text = f"\r{text:<{_NOTEBOOK_COLUMNS}}"
+        print(text, end=end, file=sys.stderr, flush=True)  # noqa: T201
 
     def row(self) -> RenderableType:
         """The state as a terminal shows it."""
@@ -231,9 +235,9 @@ class _Voice:
             if _on_terminal():
                 if time.monotonic() - self._last >= _SHOWN_AFTER_S and not self._hidden:
                     self._show()
-            elif time.monotonic() - self._last >= _LINE_EVERY_S:
+            elif time.monotonic() - self._last >= (_SHOWN_AFTER_S if _in_notebook() else _LINE_EVERY_S):
                 self._last = time.monotonic()
-                self.bars[-1].line()
+                self.bars[-1].line("" if _in_notebook() else "\n")
 
     def hide(self) -> None:
         with self._lock:
@@ -277,6 +281,11 @@ class _Voice:
 def _on_terminal() -> bool:
     # FORCE_COLOR makes rich take a log file for a terminal: ask the stream itself.
     return sys.stderr.isatty() and not console().is_dumb_terminal
+
+
+def _in_notebook() -> bool:
+    # Its output obeys a carriage return, as a log file does not.
+    return "ipykernel" in sys.modules
 
 
 _voice = _Voice()

@@ -257,7 +257,7 @@ def _words(path: Path) -> list[str]:
     return _text(path).split()
 
 
-_BUILD = "build them with `make kernels` on this machine"
+_BUILD = "build them with `vocabforge kernels build` on this machine"
 
 
 def check_kernels(torch: Any) -> Finding[None]:

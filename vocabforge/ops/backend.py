@@ -98,7 +98,7 @@ class Op:
                 raise UsageError(
                     f"the compiled {self.name} cannot run here",
                     got=problem,
-                    expected="the library of `make kernels`, and a dtype that it takes",
+                    expected="the library of `vocabforge kernels build`, and a dtype that it takes",
                     remedy="build it, or use backend auto or reference",
                 )
             return self._native()
@@ -120,13 +120,13 @@ class Op:
         """Why the compiled op cannot run for this tensor."""
         facts = library_facts()
         if facts is None:
-            return f"no library at {LIBRARY} (`make kernels`, without nvcc `make kernels-cpu`)"
+            return f"no library at {LIBRARY} (`vocabforge kernels build`, without nvcc with --cpu)"
         if not hasattr(torch.ops.vocabforge, self.name):
             return f"a library without {self.name}: it was built from older sources"
         if tensor.is_cuda and self.host:
             return "it is made for CPUs"
         if tensor.is_cuda and facts["variant"] != "native":
-            return "a library without CUDA kernels (built by `make kernels-cpu`)"
+            return "a library without CUDA kernels (built with --cpu)"
         if tensor.is_cuda != self.host and tensor.dtype not in self.dtypes:
             return f"{tensor.dtype}; its kernel takes {', '.join(sorted(str(one) for one in self.dtypes))}"
         return None
@@ -153,7 +153,7 @@ def library_facts() -> dict[str, Any] | None:
             "the compiled kernels cannot be loaded",
             got=error if error.__cause__ is None else error.__cause__,
             source=LIBRARY,
-            remedy="build them again for this machine and torch with `make kernels`",
+            remedy="build them again for this machine and torch with `vocabforge kernels build`",
         ) from error
     return facts
 

@@ -18,6 +18,7 @@ from pydantic import Field
 from ..core.artifact import open_artifact
 from ..core.config import StrictModel, apply_overrides, load_config, parse_config, read_yaml
 from ..core.files import atomic_write_json
+from ..core.recipes import recipe_path
 from ..decode.build.spec import MethodSpec
 from ..decode.proposers.registry import FITTING, ProposerParts, make_proposer
 from ..decode.tree import TreeSettings
@@ -73,6 +74,7 @@ def read_variants(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Train
     Raises:
         ConfigError: what cannot be read, with the variant's name.
     """
+    path = recipe_path(path)
     asked = load_config(DrafterVariants, path)
     found = {}
     for name, keys in asked.variants.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,12 +26,12 @@ class DataConfig(StrictModel):
     Attributes:
         train: files, folders, globs or hub:NAME data sets (.txt, .jsonl, .json, .parquet; .gz, .xz and .zst
             too): texts or conversations.
-        heldout: the same for evaluation; empty: the last ``heldout_documents`` of ``train`` are set aside.
-        prepared: folder made by ``vocabforge prepare-data``; then ``train`` and ``heldout`` are empty, and
-            all keys that decide the rows are those of that folder.
-        cache: where prepared data are kept and found again by their content; None is OUTPUT/data.
+        heldout: the same for evaluation; if empty, the last ``heldout_documents`` of ``train`` are set aside.
+        prepared: folder made by ``vocabforge prepare-data``, in place of ``train`` and ``heldout``; the other keys of
+            data are that folder's.
+        cache: folder of prepared data, found again by content; None is OUTPUT/data.
         sequence_length: T, tokens of a packed row.
-        thinking_tags: what opens and closes a thinking block within a content.
+        thinking_tags: opening and closing tag of a thinking block.
         template: further variables of the chat template, such as ``date_string``.
     """
 
@@ -104,7 +105,7 @@ class DrafterConfig(StrictModel):
     """The drafter's architecture; what is left out is taken from the target.
 
     Attributes:
-        kind: row of the drafter table (``models/drafters/registry.py``).
+        kind: ``eagle3``, ``eagle1``, ``medusa``, ``peagle``, ``dflash``, ``dspark`` or ``mtp``.
         init: drafter to start from: a native artefact (the command converts other layouts to one); its sizes hold, and
             the keys below must not contradict it.
         freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
@@ -112,21 +113,24 @@ class DrafterConfig(StrictModel):
         vocab: subset artefact: an own head over these tokens only (EAGLE-3's reduced vocabulary).
         aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``, any number of them; default 1,
             n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
-        intermediate_size, num_heads, num_kv_heads: of the decoder layer; default: the target's.
+        intermediate_size: width of the decoder layer's MLP; default: the target's.
+        num_heads: attention heads of the decoder layer; default: the target's.
+        num_kv_heads: its key and value heads; default: the target's.
         rope: ``target`` takes the target's RoPE over whole heads (that of the sliding layers, if types of layers
             differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
         num_layers: decoder layers; default 1 (EAGLE-3), 5 (DFlash, DSpark) or 4 (P-EAGLE).
-        fc_norm, norm_output: EAGLE-3.1: an RMSNorm over each layer's features before ``fc``, and the final norm within
-            the state that is fed back. Default false, as of all switches here, which EAGLE-3 and P-EAGLE have.
+        fc_norm: EAGLE-3.1: an RMSNorm over each layer's features before ``fc``. Default false, as of all switches
+            here, which EAGLE-3 and P-EAGLE have.
+        norm_output: EAGLE-3.1: the state that is fed back has passed the final norm.
         norm_before_fc: one RMSNorm over all features before ``fc``; excludes ``fc_norm``.
-        norm_before_residual: the first layer's residual is normed.
+        norm_before_residual: norm the first layer's residual.
         qk_norm: RMSNorm of q and k, as in Qwen3 (EAGLE-3, P-EAGLE, MTP).
         block_size: rows of a block (DFlash, DSpark, P-EAGLE), the last known token among them; default 8.
         mask_token_id: the row of the target's embedding that stands for a draft in a block; default: a trained row.
-        markov_rank: of DSpark's bias by the token before; default 256.
+        markov_rank: rank of DSpark's bias by the token before; default 256.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
-        medusa_layers: blocks a Medusa head, as the original's num_layers; default 1. Other kinds refuse the key.
+        medusa_layers: residual blocks of each Medusa head; default 1. Other kinds refuse the key.
         medusa_own_heads: an own LM head for each Medusa head, as published; needs ``head: own``. Default false.
         fc_bias: give EAGLE-1's ``fc`` a bias, as its authors do; vLLM does not compute it. Default false. Other kinds
             refuse the key.
@@ -212,7 +216,7 @@ class RouterSizes(StrictModel):
     """A router over vocabulary clusters (DynaSpec; docs/methods.md); what the paper leaves open is our choice.
 
     Attributes:
-        width: of the MLP's hidden layers; None is a quarter of the hidden size.
+        width: width of the MLP's hidden layers; None is a quarter of the hidden size.
         depth: hidden layers, with SiLU behind each.
         top_n: a cluster is positive iff it holds one of the drafter's top-n tokens.
     """
@@ -240,9 +244,9 @@ class HeadsConfig(StrictModel):
     """Draft heads trained with the drafter, or alone on a frozen one (``drafter.freeze``).
 
     Attributes:
-        router: DynaSpec's router, of an EAGLE drafter; ``train-router`` trains one afterwards.
-        ranker: SpecVocab's ranker (docs/methods.md, Draft heads).
-        small_ranker: a second one beside it, of another rank.
+        router: DynaSpec's router for an EAGLE drafter; ``train-router`` trains one afterwards.
+        ranker: SpecVocab's ranker.
+        small_ranker: a second ranker of another rank.
         low_rank: SlimSpec's low-rank head: the scores themselves are the distribution.
     """
 
@@ -258,8 +262,8 @@ class JointConfig(StrictModel):
     The loss is the target's own and, ``ttt.token_weight`` times (the paper's lambda_0), the heads'.
 
     Attributes:
-        loss: the target's own: ``kl``, soft cross-entropy with the original target (self-distillation), or ``ce``,
-            cross-entropy with the text.
+        loss: the target's own loss: ``kl``, soft cross-entropy with the original target (self-distillation), or
+            ``ce``, cross-entropy with the text.
         lr_fraction: the target's learning rate as a share of ``optim.lr``, which the heads have.
     """
 
@@ -272,12 +276,13 @@ class TTTConfig(StrictModel):
 
     Attributes:
         steps: K, draft steps of the unroll. Medusa and block drafters train all the drafts that they have.
-        loss: what the drafter's vocabulary loss lowers, a kind or a mapping from kinds to weights: ``kl``, soft
-            cross-entropy with the target; ``ce``, cross-entropy with the text; ``reverse-kl``; ``tv``, 1 - acceptance;
-            ``nla``, -log acceptance; ``lk``, from ``kl`` to ``tv`` as acceptance grows (docs/methods.md). DSpark's own
-            is ``{ce: 0.1, tv: 1.8}``. Draft heads always learn ``kl``.
+        loss: the drafter's vocabulary loss, a kind or a mapping from kinds to weights: ``kl``, soft cross-entropy
+            with the target; ``ce``, cross-entropy with the text; ``reverse-kl``; ``tv``, 1 - acceptance; ``nla``,
+            -log acceptance; ``lk``, from ``kl`` to ``tv`` as acceptance grows. DSpark's own is
+            ``{ce: 0.1, tv: 1.8}``. Draft heads always learn ``kl``.
         decay: the loss of step k has the weight decay^k.
-        weighting: ``d-pace`` weights a draft by what it adds to the expected length, in place of the decay.
+        weighting: weight of each draft step: ``decay``, or ``d-pace`` for what the draft adds to the expected
+            accepted length.
         warmup_fraction: share of training that uses one step only, before K steps.
         feature_weight: weight of the SmoothL1 loss to the target's hidden states; None is the kind's own
             (EAGLE-1: 1.0, others 0). With K > 1 an EAGLE-1 drafter is trained the HASS way.
@@ -322,9 +327,9 @@ class MemoryConfig(StrictModel):
 
     Attributes:
         loss: ``fused`` never holds (rows, V) logits; ``naive`` is the plain formula; ``auto`` chooses by size.
-        attention: of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` (CPU) and ``flex`` (CUDA) work in
-            blocks; ``auto`` chooses.
-        checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
+        attention: attention of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` (CPU) and ``flex`` (CUDA)
+            work in blocks; ``auto`` chooses.
+        checkpointing: store only each TTT step's input and recompute the step in the backward pass.
         weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
         chunk_mb: workspace of the fused loss, MiB.
     """
@@ -348,16 +353,24 @@ class OptimConfig(StrictModel):
     Attributes:
         name: ``adamw``, or ``muon``: Muon for the matrices between hidden states, AdamW for embeddings, heads and
             vectors. In one process, with DDP or FSDP2, and with fp32 weights.
-        steps: optimiser steps.
+        steps: optimiser steps; required without ``epochs``.
+        epochs: passes over the training rows, in place of ``steps``.
         batch_size: packed rows a step, over all processes.
         micro_batch_size: packed rows a forward pass of one process; None takes its whole share at once.
+        lr: learning rate after the warm-up.
+        betas: AdamW's decay rates of the first and second moment.
+        eps: AdamW's epsilon.
+        weight_decay: decoupled weight decay.
+        clip: largest norm of the gradient.
+        warmup_fraction: share of the steps in which the learning rate grows to ``lr``.
         min_lr_fraction: where the cosine ends, as a share of ``lr``.
-        fused: update each tensor in one pass over it, on a CPU or on CUDA, instead of one pass an operation: quicker
-            where heads have many rows. The last bits differ. In one process or with DDP, and with fp32 weights.
+        fused: update each tensor in one pass, on a CPU or on CUDA: faster if heads have many rows. The last bits
+            differ. In one process or with DDP, and with fp32 weights.
     """
 
     name: Literal["adamw", "muon"] = "adamw"
-    steps: Positive
+    steps: Annotated[int, Field(ge=0)] = 0
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
     batch_size: Positive = 8
     micro_batch_size: Positive | None = None
     lr: Annotated[float, Field(gt=0.0)] = 1e-4
@@ -369,10 +382,24 @@ class OptimConfig(StrictModel):
     min_lr_fraction: Fraction = 0.0
     fused: bool = False
 
+    @model_validator(mode="after")
+    def _has_an_end(self) -> OptimConfig:
+        if not self.steps and self.epochs is None:
+            raise ValueError("steps is missing: give optim.steps, or optim.epochs")
+        return self
+
     @model_serializer(mode="wrap")
-    def _without_adamw(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Identities are dumps; those of earlier versions have no name.
-        return {key: value for key, value in dump(self).items() if (key, value) != ("name", "adamw")}
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Identities are dumps; those of earlier versions have no name and no epochs.
+        later = (("name", "adamw"), ("epochs", None))
+        return {key: value for key, value in dump(self).items() if (key, value) not in later}
+
+    def over(self, rows: int) -> OptimConfig:
+        """With the number of steps that ``epochs`` over so many packed rows take."""
+        if self.epochs is None:
+            return self
+        steps = max(1, math.ceil(self.epochs * rows / self.batch_size))
+        return self.model_copy(update={"steps": steps, "epochs": None})
 
 
 class LiveConfig(StrictModel):
@@ -384,9 +411,12 @@ class LiveConfig(StrictModel):
         max_prompt_tokens: longer prompts are left out.
         prompt_format: ``chat`` renders a prompt with the chat template, ``raw`` does not; ``auto`` is ``chat``
             where there is a template.
-        depth, topk, total: shape of the draft tree.
-        chain: also decode with a chain of as many drafts as TTT steps, to be held against the simulated length.
-        load_target: beside a capture cache or server, load the whole target for this; otherwise it is off there.
+        depth: levels of the draft tree.
+        topk: draft tokens of each expanded node.
+        total: draft tokens of the tree.
+        chain: also decode with a chain of as many drafts as TTT steps, to compare with the simulated length.
+        load_target: with a capture cache or server, load the whole target for live decoding; without it live decoding
+            is off there.
     """
 
     prompts: Annotated[int, Field(ge=0)] = 8
@@ -401,14 +431,21 @@ class LiveConfig(StrictModel):
 
 
 class RunConfig(StrictModel):
-    """Bookkeeping of a run: how often it looks, writes and keeps.
+    """Bookkeeping of a run: how often it evaluates, logs and saves checkpoints.
 
     Attributes:
+        seed: of initial weights, the order of the data and draws.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         mixed_precision: ``auto`` is bf16 passes on CUDA and with bf16 weights, else fp32.
         strategy: how several processes share the work; ``auto`` is what the launcher asks for.
         sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over the others.
-        keep: newest checkpoints kept; the best one is kept beside them.
-        trackers: where figures go beside metrics.jsonl: names of accelerate's trackers.
+        threads: CPU threads of torch; default: as many as the machine has to spare.
+        log_every: steps between lines of metrics.jsonl.
+        eval_every: steps between evaluations on held-out data.
+        eval_rows: held-out rows of an evaluation, at most.
+        checkpoint_every: steps between checkpoints.
+        keep: number of newest checkpoints that stay; the best drafter is stored apart.
+        trackers: trackers of accelerate that get the figures of metrics.jsonl, too.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

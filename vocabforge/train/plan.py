@@ -55,6 +55,8 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         artifact = open_artifact(config.drafter.init, "drafter", verify=False)
         check_target(artifact, target_fingerprint(config.target), target=config.target)
     data = planned_data(config, tokenizer)
+    if "rows" in data:
+        config = config.model_copy(update={"optim": config.optim.over(data["rows"])})
     meta = torch.empty(sizes.vocab_size, sizes.hidden_size, device="meta")
     rows = sizes.draft_vocab_size
     with torch.device("meta"):
@@ -162,13 +164,14 @@ def _costs(
     if layers:
         flop |= {"joint target": 6 * layers, "total": flop["total"] + 6 * layers}
     tokens = config.optim.batch_size * row
+    most = config.optim.steps * tokens if config.optim.epochs is None else None  # unknown until the rows are
     return {
         "tokens_a_step": tokens,
-        "tokens_at_most": config.optim.steps * tokens,
+        "tokens_at_most": most,
         "trained_state_bytes": state,
         "memory_bytes_a_process": memory | {"total": sum(size or 0 for size in memory.values())},
         "flop_a_token": flop,
-        "flop_at_most": config.optim.steps * tokens * flop["total"],
+        "flop_at_most": None if most is None else most * flop["total"],
     }
 
 
@@ -289,5 +292,5 @@ def planned_data(config: TrainConfig, tokenizer: TextTokenizer) -> dict[str, Any
         "heldout_rows": len(prepared.heldout),
         "tokens": figures["tokens"],
         "counted_tokens": figures["counted"],
-        "epochs": round(config.optim.steps * config.optim.batch_size / rows, 3),
+        "epochs": round(config.optim.over(rows).steps * config.optim.batch_size / rows, 3),
     }

@@ -247,6 +247,7 @@ def build_trainer(
     torch.manual_seed(config.run.seed)
     read_headers(checkpoint_files(config.target))  # before the data: a damaged target is known at once
     data = prepare_together(config.data, config.output, tokenizer, group)
+    config = config.model_copy(update={"optim": config.optim.over(len(data.train))})
     fingerprint = target_fingerprint(config.target)
     target = load_capture_target(
         config.target, config.capture, aux_layers=basis.sizes.aux_layers or None, device=device

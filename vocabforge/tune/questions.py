@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import UsageError
+from ..corpus.tokenizer.prompt_format import PromptFormat, resolve_format
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..evaluate.acceptance.prompts import LivePrompts
 from ..evaluate.benchmarks import Benchmark, asked_sha256, load_benchmark, spread
-from ..evaluate.run.prompts import PromptBuilder, PromptFormat, resolve_format, system_of
+from ..evaluate.run.prompts import PromptBuilder, system_of
 
 
 @dataclass(frozen=True)

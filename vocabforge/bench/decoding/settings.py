@@ -10,11 +10,12 @@ from pydantic import Field, model_validator
 
 from ...core.config import Positive, without_removed
 from ...core.errors import UsageError
+from ...corpus.tokenizer.prompt_format import resolve_format
 from ...decode.build.models import Models
 from ...decode.build.recipe import DecodingRecipe
 from ...decode.build.spec import MethodSpec
 from ...evaluate.benchmarks import load_benchmark
-from ...evaluate.run.prompts import PromptBuilder, resolve_format
+from ...evaluate.run.prompts import PromptBuilder
 
 # Openings in the manner of TinyStories, for small models trained on it; others continue them too.
 PROMPTS = (

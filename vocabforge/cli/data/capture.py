@@ -43,7 +43,7 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
     with the target in the process. Disk use is estimated first and asked for. The same command again goes on after an
     interruption; several processes share the work with --part, or under a launcher.
 
-    Example: `vocabforge capture --config recipes/models/qwen3-8b.yaml --output states/ --store-dtype bfloat16`
+    Example: `vocabforge capture --config qwen3-8b --output states/ --store-dtype bfloat16`
     """
     from ...core.config import load_config
     from ...core.errors import UsageError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ...decode.build.models import Models
     from ...decode.build.recipe import DecodingRecipe
+    from ...decode.proposers.interface import Wrap
     from ...evaluate.benchmarks import Benchmark
+    from ...evaluate.run.evaluation import Evaluation
     from ...evaluate.run.settings import RunSettings
 
 
@@ -100,7 +103,8 @@ class RunOptions(StrictModel):
         self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
     ) -> RunSettings:
         """The same as the runner takes it."""
-        from ...evaluate.run.prompts import check_system, resolve_format
+        from ...corpus.tokenizer.prompt_format import resolve_format
+        from ...evaluate.run.prompts import check_system
         from ...evaluate.run.settings import RunSettings
 
         seeds = self.seed or (0,)
@@ -203,9 +207,8 @@ def evaluate(
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer
-    from ...decode.build.methods import recipe_methods
-    from ...decode.control.threads import choose_threads
-    from ...evaluate.run.evaluation import Evaluation, OutputOptions, evaluate_methods
+    from ...decode.build.methods import recipe_models
+    from ...evaluate.run.evaluation import OutputOptions, evaluate_methods
     from ...models.device import choose_device, synchroniser
 
     servers.check(context)
@@ -236,17 +239,6 @@ def evaluate(
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
         recipe, models = _recipe_of(grid, target, tokenizer, passes, device=device, sampled=sampled)
-    made = recipe_methods(
-        recipe,
-        methods.method,
-        device=device,
-        wrap=wrap,
-        sampled=sampled,
-        models=models,
-        device_map=passes.device_map,
-    )
-    chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
-    provenance = provenance_of(recipe, made, text_tokenizer, wrap, device, chosen=chosen)
     handling = OutputOptions(
         overwrite=ending.overwrite,
         fresh=outcome.fresh,
@@ -254,12 +246,35 @@ def evaluate(
         dialect=outcome.dialect,
         synchronise=synchroniser(device),
     )
-    evaluation = Evaluation(benchmark, made, text_tokenizer, settings, provenance)
+    models = models or recipe_models(recipe, device=device, device_map=passes.device_map)
+    evaluation = evaluation_of(recipe, models, benchmark, settings, only=methods.method, wrap=wrap)
     results = evaluate_methods(outcome.output, evaluation, handling)
     if ending.as_json:
         print_json(results.model_dump(mode="json"))
     else:
         print_tables(results, outcome.output)
+
+
+def evaluation_of(
+    recipe: DecodingRecipe,
+    models: Models,
+    benchmark: Benchmark,
+    settings: RunSettings,
+    *,
+    only: Sequence[str] = (),
+    wrap: Wrap | None = None,
+) -> Evaluation:
+    """Plain decoding and the methods of a recipe, over a benchmark."""
+    from ...decode.build.methods import recipe_methods
+    from ...decode.control.threads import choose_threads
+    from ...evaluate.run.evaluation import Evaluation
+
+    sampled = settings.temperature > 0
+    made = recipe_methods(recipe, only, wrap=wrap, sampled=sampled, models=models)
+    chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
+    device = str(models.model.device)
+    provenance = provenance_of(recipe, made, models.tokenizer, wrap, device, chosen=chosen)
+    return Evaluation(benchmark, made, models.tokenizer, settings, provenance)
 
 
 def _recipe_of(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,9 +15,8 @@ from ..options.decoding import OneMethod, PassOptions, SamplingOptions, wrap_for
 from ..options.groups import option
 
 if TYPE_CHECKING:
-    from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ...decode.build.methods import Method
-    from ...decode.request import Generation, SamplingParams
+    from ...decode.text import Answer
 
 
 class GenerateRequest(StrictModel):
@@ -44,17 +41,17 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s."""
-    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...core.progress import hide
     from ...decode.build.grid import check_spec
-    from ...decode.build.methods import build_method, kind_of
+    from ...decode.build.methods import kind_of
     from ...decode.build.models import Models
-    from ...decode.control.threads import choose_threads
+    from ...decode.text import Answer, TextDecoder
     from ...models.device import choose_device
     from ...models.target.load import decoding_dtype
 
     sampled = sampling.temperature > 0
+    # Before anything is loaded.
     check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
-    limits = (request.max_new_tokens, sampling.with_seed(request.seed), request.stop)
     wrap = wrap_for(passes.compile, passes.graphs, passes.device)
     models = Models(
         request.target,
@@ -64,111 +61,47 @@ def generate(
         backend=passes.target_backend,
         device_map=passes.device_map,
     )
-    method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
-    choose_threads([method.generator], wrap, sampled=sampled)
-    asked = _Asked(load_tokenizer(request.tokenizer or request.target), request.prompt, request.prompt_format)
-    result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
+    decoder, answer = TextDecoder(models, spec, sampled=sampled, wrap=wrap), Answer()
+    pieces = decoder.stream(
+        request.prompt,
+        max_new_tokens=request.max_new_tokens,
+        sampling=sampling.with_seed(request.seed),
+        stop=request.stop,
+        prompt_format=request.prompt_format,
+        answer=answer,
+    )
+    for number, piece in enumerate(pieces):
+        if as_json:
+            continue
+        if number == 0:
+            hide()
+            show(answer.prompt)
+        show(piece)
     if as_json:
-        print_json(_facts(method, result, text))
+        print_json(_facts(decoder.method, answer))
     else:
         typer.echo("")
-        _say_figures(method, result)
+        _say_figures(decoder.method, answer)
 
 
-class _Asked:
-    """A prompt as the target reads it, and the text of what follows it.
-
-    Args:
-        prompt_format: auto, chat or raw.
-    """
-
-    def __init__(self, tokenizer: TextTokenizer, prompt: str, prompt_format: str) -> None:
-        from ...corpus.tokenizer.tokenizer import encode_prompt
-        from ...evaluate.run.prompts import resolve_format
-
-        self.tokenizer, self.prompt = tokenizer, prompt
-        self.chat = resolve_format(tokenizer, prompt_format) == "chat"
-        self.ids = encode_prompt(tokenizer, [{"role": "user", "content": prompt}] if self.chat else prompt)
-        # Text that goes on: decoders strip the first space of a text.
-        self.before = () if self.chat else tuple(self.ids[-8:])
-        self._base = len(tokenizer.decode(self.before)) if self.before else 0
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What new tokens say."""
-        return self.tokenizer.decode([*self.before, *ids])[self._base :]
+def show(text: str) -> None:
+    """Print generated text: it may hold what a terminal obeys; a file or a pipe gets it as it is."""
+    sys.stdout.write(spelled_out(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
 
 
-class _Shown:
-    """Text on the terminal; what is shown never changes."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._written = quiet, ""
-
-    def show(self, text: str) -> None:
-        """Print what ``text`` adds."""
-        if self._quiet or not text.startswith(self._written):
-            return
-        new = text[len(self._written) :]
-        # A model's text may hold what a terminal obeys; a file or a pipe gets it as it is.
-        sys.stdout.write(spelled_out(new) if sys.stdout.isatty() else new)
-        sys.stdout.flush()
-        self._written = text
-
-
-def _stream(
-    method: Method,
-    asked: _Asked,
-    limits: tuple[int, SamplingParams, Sequence[str]],
-    *,
-    warm: bool,
-    quiet: bool,
-) -> tuple[Generation, str]:
-    """Decode and print as it comes; what was decoded and its text.
-
-    Args:
-        limits: most new tokens, how they are chosen, texts that end the output.
-        warm: passes are compiled or captured first, not while the text is being shown and not in its time.
-    """
-    from ...core.progress import hide
-    from ...decode.engine import Decoder
-    from ...decode.request import Generation, Request
-    from ...decode.stops import StopStrings
-    from ...decode.work import check_request
-
-    decoder = method.generator
-    assert isinstance(decoder, Decoder)
-    most, sampling, stop = limits
-    stops = StopStrings(asked.tokenizer, stop, asked.before) if stop else None
-    request = Request(asked.ids, most, set(asked.tokenizer.eos_ids), sampling, stops)
-    check_request(request, decoder.context, decoder.target.config.vocab_size)
-    if warm:
-        # The same size of cache and the same kind of choice; three cycles meet every pass.
-        for _ in islice(decoder.stream(Request(asked.ids, most, (), sampling), Generation()), 4):
-            pass
-    if not quiet:
-        hide()
-    if not quiet and not asked.chat:
-        typer.echo(asked.prompt, nl=False)
-    result, shown = Generation(), _Shown(quiet)
-    for _ in decoder.stream(request, result):
-        text = asked.text(result.token_ids) if stops is None else stops.settled
-        shown.show(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the rest of a character may still come
-    text = asked.text(result.token_ids) if stops is None else stops.text
-    shown.show(text)
-    return result, text
-
-
-def _facts(method: Method, result: Generation, text: str) -> dict[str, Any]:
+def _facts(method: Method, answer: Answer) -> dict[str, Any]:
     """What ``--json`` prints."""
     from ...decode.counts import figures_of
 
+    result = answer.generation
     return {
         "method": method.name,
         "description": method.description,
         "head": method.head,
         "verifier": method.verifier,
         "lossless": method.lossless,
-        "text": text,
+        "text": answer.text,
         "token_ids": result.token_ids,
         "finish": result.finish,
         "mean_accepted_length": result.mean_accepted_length,
@@ -180,19 +113,20 @@ def _facts(method: Method, result: Generation, text: str) -> dict[str, Any]:
         "timings": result.timings,
         "target_forwards": result.target_forwards,
         "counts": figures_of(result.counts),
-        "tokens_per_s": len(result.token_ids) / (result.prefill_s + result.decode_s),
+        "tokens_per_s": answer.tokens_per_s,
         "prefill_s": result.prefill_s,
         "decode_s": result.decode_s,
     }
 
 
-def _say_figures(method: Method, result: Generation) -> None:
+def _say_figures(method: Method, answer: Answer) -> None:
     from ...core.console import say
     from ...decode.counts import phrase_of
 
+    result = answer.generation
     tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s
     say(
-        f"[{method.name}] {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s | "
+        f"[{method.name}] {tokens} tokens in {seconds:.2f} s, {answer.tokens_per_s:.1f} tokens/s | "
         f"accepted length {result.mean_accepted_length:.2f} | {result.target_forwards} target forwards | "
         f"ended by {'a full context' if result.finish == 'cache' else result.finish}"
     )

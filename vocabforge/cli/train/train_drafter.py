@@ -59,10 +59,15 @@ _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
 def train_drafter(
-    config: Annotated[Path, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")],
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="Recipe: a YAML file, or a name of `vocabforge recipes`.")
+    ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.lr=1e-4."),
+        typer.Argument(
+            metavar="KEY.SUB=VALUE",
+            help="Override a key of the recipe, e.g. optim.lr=1e-4 or optim.epochs=2.",
+        ),
     ] = None,
     plan_only: PlanOption = False,
     fresh: FreshOption = False,
@@ -80,7 +85,12 @@ def train_drafter(
     elsewhere.
 
     Launch it plainly, or on several GPUs under
-    `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter ...`.
+    `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
+
+    Sections of a recipe: data (texts), capture (the target's hidden states), drafter (architecture), heads (draft
+    heads), joint (Medusa-2), ttt (loss), optim, memory, run. `vocabforge recipes keys` explains every key.
+
+    Example: `vocabforge train-drafter --config qwen3-0.6b target=Qwen/Qwen3-0.6B 'data.train=[chats.jsonl]' output=run`
     """
     from ...core.artifact import open_artifact
     from ...core.config import load_config
@@ -91,7 +101,7 @@ def train_drafter(
     if plan_only:
         print_plan("train-drafter", _planned(settings), as_json=as_json)
         return
-    path = _trained(settings, fresh=fresh)
+    path = run_training(settings, fresh=fresh)
     if path is None:
         return
     report = _report(settings)
@@ -102,7 +112,7 @@ def train_drafter(
         say(f"The drafter is in {path}, its figures in {report}")
 
 
-def _trained(settings: TrainConfig, *, fresh: bool) -> Path | None:
+def run_training(settings: TrainConfig, *, fresh: bool) -> Path | None:
     """Run the training in this process; the finished drafter, or None where another process leads.
 
     Args:

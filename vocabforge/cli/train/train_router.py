@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 class RouterRequest(StrictModel):
     """The recipe, and the options that win over it."""
 
-    config: Path | None = option(None, "Recipe (YAML); the options below win over it.", short="-c")
+    config: Path | None = option(
+        None,
+        "Recipe: a YAML file, or a name of `vocabforge recipes`; the options below win over it.",
+        short="-c",
+    )
     target: Path | None = option(None, "Target model folder.", "DIR")
     drafter: Path | None = option(None, "Trained EAGLE drafter; it is not changed.", "DIR")
     clusters: Path | None = option(None, "Clusters made by `cluster-vocab`.", "DIR")
@@ -53,7 +57,7 @@ def train_router(
     `heads.router` in a recipe of `train-drafter` trains a router with the drafter.
 
     Launch it plainly, or on several GPUs under
-    `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-router ...`.
+    `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-router ...`.
 
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
     --input chats.jsonl --output router-run/`

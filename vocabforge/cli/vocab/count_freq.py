@@ -93,6 +93,11 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`
     """
+    _report(run_count(asked, overwrite=ending.overwrite), asked.output, as_json=ending.as_json)
+
+
+def run_count(asked: CountRequest, *, overwrite: bool) -> CountRun:
+    """Count, and save the table."""
     from ...core.artifact import check_output
     from ...core.errors import UsageError
     from ...corpus.tokenizer.tokenizer import load_tokenizer
@@ -104,16 +109,15 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
     options = asked.options()
-    check_output(output, overwrite=ending.overwrite)
-    run = count_corpus(
+    check_output(output, overwrite=overwrite)
+    return count_corpus(
         load_tokenizer(asked.tokenizer),
         paths,
         options,
         partial_folder(output),
         domains=domains,
-        keep=lambda done: save_counts(done.table, output, overwrite=ending.overwrite),
+        keep=lambda done: save_counts(done.table, output, overwrite=overwrite),
     )
-    _report(run, output, as_json=ending.as_json)
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:

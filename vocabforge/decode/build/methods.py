@@ -78,16 +78,22 @@ def recipe_methods(
     for name, spec in wanted.items():  # before anything is loaded
         with _named(name):
             check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
-    if models is None:
-        models = Models(
-            recipe.target,
-            recipe.tokenizer,
-            device=device,
-            dtype=recipe.dtype,
-            backend=recipe.target_backend,
-            device_map=device_map,
-        )
+    models = models or recipe_models(recipe, device=device, device_map=device_map)
     return build_methods(models, wanted, wrap=wrap, sampled=sampled)
+
+
+def recipe_models(
+    recipe: DecodingRecipe, *, device: str | None = None, device_map: str | None = None
+) -> Models:
+    """The target of a recipe."""
+    return Models(
+        recipe.target,
+        recipe.tokenizer,
+        device=device,
+        dtype=recipe.dtype,
+        backend=recipe.target_backend,
+        device_map=device_map,
+    )
 
 
 def build_methods(

@@ -318,6 +318,7 @@ def _fit(
     """Train the model and measure it; returns figures for the manifest."""
     data = prepared_rows(work.rows, tokenizer, config)
     rows, heldout = (TextRows(packed, config.loss_on) for packed in (data.train, data.heldout))
+    config = config.model_copy(update={"optim": config.optim.over(len(rows))})
     parameters = sum(p.numel() for p in model.parameters())
     tokens = int((rows.packed.document > 0).sum())
     seen = config.optim.steps * config.optim.batch_size / len(rows)

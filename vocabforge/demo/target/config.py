@@ -21,6 +21,12 @@ class TargetTrainingConfig(StrictModel):
 
     Attributes:
         rows: V, rows of the embedding; None: as many as the tokenizer has entries.
+        hidden_size: d, width of the hidden states.
+        intermediate_size: width of the MLPs.
+        num_layers: decoder layers.
+        num_heads: attention heads.
+        num_kv_heads: key and value heads.
+        max_position_embeddings: longest sequence.
         rope_theta: base of the rotary embedding.
         sequence_length: T, tokens of a packed training row.
         init_std: standard deviation of the initial weights; narrow models learn sooner with more than the usual 0.02.
@@ -68,6 +74,8 @@ class TinyTargetConfig(TargetTrainingConfig):
             (LayerSkip's p_max). 0 drops none.
         early_exit_loss: what the losses at earlier layers count (LayerSkip's e_scale). 0: the last layer alone.
         early_exit_every: of these losses a step takes every so many-th, in turn.
+        seed: of initial weights, the order of the rows and dropped layers.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
         threads: CPU threads; None leaves torch's choice.
     """
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import UsageError
+from ...corpus.tokenizer.prompt_format import resolve_format
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...train.config import LiveConfig
 from ..benchmarks import read_questions, spread
-from ..run.prompts import PromptBuilder, resolve_format
+from ..run.prompts import PromptBuilder
 
 
 @dataclass(frozen=True)

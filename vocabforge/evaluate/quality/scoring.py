@@ -7,10 +7,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from ...corpus.tokenizer.prompt_format import PromptFormat
 from ..benchmarks import Benchmark
 from ..results.answers import Row, write_rows
 from ..results.schema import Quality
-from ..run.prompts import PromptFormat
 from ..run.settings import run_files
 from . import gsm8k, human_eval
 from .sandbox import PASSED, Sandbox

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ...core.errors import DataError, UsageError
-from ...core.registry import check_known
+from ...corpus.tokenizer.prompt_format import PromptFormat
 from ...corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt
 
 if TYPE_CHECKING:
     from ..benchmarks import Question
-
-PromptFormat = Literal["chat", "raw"]
-PROMPT_FORMATS = ("auto", "chat", "raw")
-
-
-def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
-    """``auto`` becomes ``chat`` where the tokenizer has a chat template, else ``raw``.
-
-    Raises:
-        UsageError: an unknown format, or ``chat`` without a template.
-    """
-    check_known(wanted, PROMPT_FORMATS, "prompt format", source="--prompt-format")
-    if wanted == "chat" and tokenizer.chat_template is None:
-        raise UsageError(
-            "the tokenizer has no chat template",
-            got=tokenizer.source,
-            expected="chat_template.jinja or a chat_template in tokenizer_config.json",
-            source="--prompt-format chat",
-            remedy="add the template of the model, or use --prompt-format raw",
-        )
-    if wanted == "raw" or tokenizer.chat_template is None:
-        return "raw"
-    return "chat"
 
 
 def system_of(question: Question, given: str | None) -> str | None:

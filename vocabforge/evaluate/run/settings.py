@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from ...core.errors import UsageError
+from ...corpus.tokenizer.prompt_format import PromptFormat
 from ...decode.request import SamplingParams
-from .prompts import PromptFormat
 
 WARMUP_RUNS = 3
 

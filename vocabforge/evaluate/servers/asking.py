@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from ...core.errors import UsageError
 from ...core.registry import check_known
+from ...corpus.tokenizer.prompt_format import PROMPT_FORMATS, PromptFormat
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.request import Generation
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, ServedTurn
-from ..run.prompts import PROMPT_FORMATS, PromptFormat
 from ..run.request import Asking
 from ..run.settings import RunSettings
 from .generator import ServedGeneration

@@ -28,8 +28,13 @@ class RouterRunConfig(StrictModel):
     """Bookkeeping of a run.
 
     Attributes:
-        eval_rows: held-out rows of a report.
-        keep: newest checkpoints kept.
+        seed: of initial weights and the order of the data.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        log_every: steps between lines of metrics.jsonl.
+        eval_every: steps between evaluations on held-out data.
+        eval_rows: held-out rows of an evaluation, at most.
+        checkpoint_every: steps between checkpoints.
+        keep: number of newest checkpoints that stay.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

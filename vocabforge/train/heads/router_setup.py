@@ -117,6 +117,7 @@ def build_router_trainer(
     steps = min(config.router.steps, drafter.max_steps or config.router.steps)
     config = config.model_copy(update={"router": config.router.model_copy(update={"steps": steps})})
     data = prepare_together(config.data, config.output, tokenizer, group)
+    config = config.model_copy(update={"optim": config.optim.over(len(data.train))})
     router = new_router(config.router, clusters, target.hidden_size)
     router.init(config.run.seed, config.router.top_n)
     owner = HeadOwner(

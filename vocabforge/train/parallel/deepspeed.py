@@ -19,6 +19,7 @@ from torch import Tensor
 from ...core.distributed import Group
 from ...core.errors import ConfigError, UsageError
 from ...core.files import read_json
+from ...core.recipes import shipped
 from ..checkpoint import trained
 from ..config import TrainConfig
 from ..data import divide
@@ -47,7 +48,9 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
     file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     body: Any = {"zero_optimization": {"stage": 2}}
     if file:
-        body = read_json(Path(file), "DeepSpeed configuration")
+        path = Path(file)  # those of the launch recipes, from any folder
+        path = shipped("recipes").parent / path if not path.exists() and path.parts[0] == "recipes" else path
+        body = read_json(path, "DeepSpeed configuration")
         if not isinstance(body, dict) or not isinstance(body.get("zero_optimization", {}), dict):
             raise ConfigError(
                 "the DeepSpeed configuration, or its zero_optimization, is not a JSON object", source=file

@@ -1,0 +1,70 @@
+"""The wheel in an environment of its own, outside the repository: commands find recipes and kernels in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.worlds import ROOT
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment's folder of programs; third-party packages are this environment's."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, "wheel", *options, str(ROOT)], check=True)
+    venv.create(folder / "env", with_pip=False)
+    programs = folder / "env" / "bin"
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run(
+        [*pip, "--python", str(programs / "python"), "install", "--no-deps", str(wheel)], check=True
+    )
+    (site,) = (folder / "env").glob("lib/python*/site-packages")
+    # Links in that folder, such as the editable installation of this repository, are not followed.
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return programs
+
+
+def run(program: Path, *words: str, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [program, *words], cwd=cwd, env=environment, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_package_is_the_wheels(installed: Path, tmp_path: Path) -> None:
+    where = run(installed / "python", "-c", "import vocabforge; print(vocabforge.__file__)", cwd=tmp_path)
+    assert not Path(where.strip()).is_relative_to(ROOT)
+
+
+def test_recipes_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
+    names = json.loads(run(installed / "vocabforge", "recipes", "--json", cwd=tmp_path))
+    assert {"models/qwen3-8b", "accelerate/fsdp2", "study/study"} <= set(names)
+    plan = run(installed / "vocabforge", "study", "all", "--size", "ci", "--plan", "--json", cwd=tmp_path)
+    assert json.loads(plan)["config"]["size"] == "ci"
+
+
+def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    result = run(installed / "vocabforge", "demo", "--size", "ci", "--json", cwd=tmp_path)
+    assert Path(tmp_path, json.loads(result)["report"]).is_file()
+
+
+def test_kernels_build_from_the_wheels_sources(installed: Path, tmp_path: Path) -> None:
+    code = "from vocabforge.core.recipes import shipped; print(shipped('kernels'))"
+    sources = Path(run(installed / "python", "-c", code, cwd=tmp_path).strip())
+    assert not sources.is_relative_to(ROOT)
+    run(installed / "python", str(sources / "build.py"), "--emulator", "--only", "silu_mul", cwd=tmp_path)
+    assert (sources / "build" / "emulated" / "libsilu_mul.so").is_file()

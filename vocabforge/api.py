@@ -1,0 +1,279 @@
+"""The Python API: what ``import vocabforge`` gives, each name imported when it is first used.
+
+Functions that make an artefact take the options of the command of the same name, under the same names, and return what
+was made. They print progress to stderr; errors are ``VocabForgeError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .core.config import StrictModel, load_config, parse_config
+from .core.values import Backend
+from .decode.build.models import Models
+from .decode.build.spec import MethodSpec
+from .decode.request import SamplingParams
+from .decode.text import Answer, Prompt, TextDecoder
+
+if TYPE_CHECKING:
+    from .evaluate.results.schema import Results
+    from .models.drafters.interface import Drafter
+    from .train.config import TrainConfig
+    from .vocab.counts.table import FrequencyTable
+    from .vocab.subset.subset import VocabSubset
+
+PathLike = str | Path
+
+
+def load_target(
+    target: PathLike,
+    *,
+    tokenizer: PathLike | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+    backend: Backend = "auto",
+    device_map: str | None = None,
+) -> Models:
+    """Load a target and its tokenizer; drafters and draft heads are loaded into it when they are first used.
+
+    Args:
+        target: folder of a Hugging Face checkpoint (safetensors), or a name of the Hub.
+        tokenizer: folder of another tokenizer.
+        device: ``cpu``, ``cuda`` or ``cuda:N``; None is CUDA if there is a device.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's own if the device computes in it,
+            else float32.
+        backend: ``lean`` (ours), ``transformers``, or ``auto``: lean if it knows the architecture.
+        device_map: placement of a target larger than one device: ``auto``, or JSON of modules and devices.
+
+    Raises:
+        VocabForgeError: no such model, an architecture that cannot be computed, or another tokenizer's model.
+    """
+    from .core.hub import model_folder
+    from .models.device import choose_device
+    from .models.target.load import decoding_dtype
+
+    folder = model_folder(Path(target))
+    words = None if tokenizer is None else model_folder(Path(tokenizer), weights=False)
+    dtype = decoding_dtype(folder, dtype, choose_device(device))
+    return Models(folder, words, device=device, dtype=dtype, backend=backend, device_map=device_map)
+
+
+def load_drafter(drafter: PathLike, target: Models) -> Drafter:
+    """A trained drafter in any layout that ``export`` writes: a ``torch.nn.Module`` over the target's tensors.
+
+    Raises:
+        VocabForgeError: no drafter, or one of another target.
+    """
+    from .core.hub import model_folder
+
+    return target.drafter(model_folder(Path(drafter)))[0]
+
+
+def generate(
+    target: Models,
+    prompt: Prompt,
+    *,
+    drafter: PathLike | None = None,
+    spec: MethodSpec | None = None,
+    max_new_tokens: int = 256,
+    sampling: SamplingParams | None = None,
+    stop: Sequence[str] = (),
+    prompt_format: str = "auto",
+) -> Answer:
+    """Answer one prompt; greedy unless ``sampling`` says otherwise. For several, or streaming: ``TextDecoder``.
+
+    Args:
+        target: of ``load_target``.
+        prompt: a text, or a conversation of ``{"role": ..., "content": ...}``.
+        drafter: folder of a trained drafter, or of a smaller model.
+        spec: how to draft, in place of ``drafter``. Neither: plain decoding.
+        stop: end the output before one of these texts.
+        prompt_format: ``chat`` renders a text with the chat template, ``raw`` continues it, ``auto`` is ``chat`` if
+            there is a template.
+
+    Returns:
+        the text, and token ids, accepted lengths and times under ``generation``.
+
+    Raises:
+        VocabForgeError: settings that do not go together, a prompt that fills the context.
+    """
+    spec = spec or MethodSpec(drafter=None if drafter is None else Path(drafter))
+    decoder = TextDecoder(target, spec)
+    return decoder.generate(
+        prompt, max_new_tokens=max_new_tokens, sampling=sampling, stop=stop, prompt_format=prompt_format
+    )
+
+
+def count_freq(
+    tokenizer: PathLike,
+    input: PathLike | Iterable[PathLike],
+    output: PathLike,
+    *,
+    overwrite: bool = False,
+    **options: Any,
+) -> FrequencyTable:
+    """Count how often each token occurs, as ``vocabforge count-freq`` does.
+
+    Args:
+        tokenizer: ``tokenizer.json``, its folder, or a name of the Hub.
+        input: files, folders, globs or ``hub:NAME`` data sets.
+        output: folder of the frequency table.
+        options: further options of the command, such as ``mode="assistant"`` and ``workers=4``.
+
+    Returns:
+        the table: ``counts`` is (V,) int64.
+
+    Raises:
+        VocabForgeError: unreadable input, or nothing to count.
+    """
+    from .cli.vocab.count_freq import CountRequest, run_count
+
+    asked = _asked(CountRequest, options, tokenizer=tokenizer, input=_texts(input), output=output)
+    return run_count(asked, overwrite=overwrite).table
+
+
+def select_vocab(
+    counts: PathLike, size: int, output: PathLike, *, overwrite: bool = False, **options: Any
+) -> VocabSubset:
+    """Choose the most frequent tokens as a draft vocabulary, as ``vocabforge select-vocab`` does.
+
+    Args:
+        counts: folder of a frequency table.
+        size: ids of the draft vocabulary.
+        output: folder of the subset.
+        options: further options of the command, such as ``target``.
+
+    Returns:
+        the subset: ``ids`` is (size,) int64, ascending.
+
+    Raises:
+        VocabForgeError: no such table, or too few ids with a count.
+    """
+    from .cli.vocab.select_run import run
+    from .cli.vocab.select_vocab import SelectRequest
+    from .vocab.subset.subset import load_subset
+
+    asked = _asked(SelectRequest, options, counts=(counts,), size=(str(size),), output=output)
+    run(asked, overwrite=overwrite)
+    return load_subset(asked.output)
+
+
+def train_drafter(
+    config: TrainConfig | Mapping[str, Any] | PathLike, *overrides: str, fresh: bool = False
+) -> Path | None:
+    """Train a drafter, as ``vocabforge train-drafter`` does; an interrupted run resumes.
+
+    Args:
+        config: a configuration, its keys as a mapping, a YAML file, or the name of a recipe.
+        overrides: ``key.sub=value``, for a file or a recipe.
+        fresh: discard a run in the output folder and start over.
+
+    Returns:
+        folder of the finished drafter; None in the other processes of a launch.
+
+    Raises:
+        VocabForgeError: a key that is wrong, inputs that are missing, damaged, or do not belong together.
+    """
+    from .cli.train.train_drafter import run_training
+    from .train.config import TrainConfig
+
+    if isinstance(config, Mapping):
+        config = parse_config(TrainConfig, config, source="train_drafter")
+    elif not isinstance(config, TrainConfig):
+        config = load_config(TrainConfig, Path(config), overrides)
+    return run_training(config, fresh=fresh)
+
+
+def run_benchmark(
+    target: Models,
+    methods: Mapping[str, MethodSpec | PathLike],
+    benchmark: str,
+    output: PathLike,
+    *,
+    max_new_tokens: int | None = None,
+    limit: int | None = None,
+    sampling: SamplingParams | None = None,
+    warmup: int = 3,
+    overwrite: bool = False,
+) -> Results:
+    """Measure accepted length and speed-up over plain decoding, as ``vocabforge eval`` does.
+
+    Args:
+        target: of ``load_target``.
+        methods: by name: a spec, or the folder of a drafter. Plain decoding is always measured.
+        benchmark: ``spec-bench``, ``human-eval``, ``gsm8k``, ``sample``, or a file of questions.
+        output: folder of answers, ``results.json`` and ``report.html``.
+        max_new_tokens: limit of one turn; None is the benchmark's own.
+        limit: only so many questions, spread evenly over the benchmark.
+        sampling: how tokens are chosen; None is greedy.
+        warmup: unmeasured runs of the first question, per method.
+
+    Returns:
+        the content of ``results.json``; ``methods[0]`` is plain decoding.
+
+    Raises:
+        VocabForgeError: no such benchmark, settings that do not go together.
+    """
+    from .cli.decode.eval import evaluation_of
+    from .corpus.tokenizer.prompt_format import resolve_format
+    from .decode.build.recipe import DecodingRecipe
+    from .evaluate.benchmarks import load_benchmark
+    from .evaluate.run.evaluation import OutputOptions, evaluate_methods
+    from .evaluate.run.settings import RunSettings
+    from .models.target.load import dtype_name
+
+    specs = {
+        name: one if isinstance(one, MethodSpec) else MethodSpec(drafter=Path(one))
+        for name, one in methods.items()
+    }
+    values = {"target": target.target, "dtype": dtype_name(target.model.dtype), "methods": specs}
+    recipe = DecodingRecipe.model_validate(values)
+    questions = load_benchmark(benchmark, limit)
+    settings = RunSettings(
+        max_new_tokens=max_new_tokens or questions.max_new_tokens,
+        sampling=sampling or SamplingParams(),
+        warmup=warmup,
+        prompt_format=resolve_format(target.tokenizer, "auto"),
+    )
+    evaluation = evaluation_of(recipe, target, questions, settings)
+    return evaluate_methods(Path(output), evaluation, OutputOptions(overwrite=overwrite))
+
+
+def export_drafter(
+    drafter: PathLike, format: str, output: PathLike, *, overwrite: bool = False, **options: Any
+) -> Path:
+    """Write a drafter as a decoder or server reads it, as ``vocabforge export`` does.
+
+    Args:
+        drafter: in any of the formats.
+        format: such as ``sglang-eagle3``, ``gguf`` or ``native``; ``vocabforge export --help`` names all.
+        output: folder to make.
+        options: further options of the command, such as ``vocab``, ``target`` and ``dtype``.
+
+    Returns:
+        the folder.
+
+    Raises:
+        VocabForgeError: a drafter that the format does not hold, or one of another target.
+    """
+    from .cli.ship.export import ExportRequest
+    from .cli.ship.export_run import run_export
+
+    drafting = {
+        name: options.pop(name)
+        for name in ("dynamic", "shortlist", "budget", "ranker_fp8")
+        if name in options
+    }
+    asked = _asked(ExportRequest, options, drafter=drafter, format=format, output=output)
+    run_export(asked, MethodSpec(**drafting), quiet=False, overwrite=overwrite)
+    return asked.output
+
+
+def _asked(request: type[StrictModel], options: Mapping[str, Any], **given: Any) -> Any:
+    return parse_config(request, {**given, **options}, source=request.__name__)
+
+
+def _texts(paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+    return (str(paths),) if isinstance(paths, (str, Path)) else tuple(map(str, paths))

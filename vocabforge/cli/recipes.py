@@ -1,0 +1,167 @@
+"""``vocabforge recipes``: the recipes that come with VocabForge, and every key that they may set."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..core.config import StrictModel, read_yaml
+from ..core.console import DataTable
+from ..core.errors import UsageError, did_you_mean
+from ..core.recipes import recipe_names, recipe_path
+from ..core.registry import load_attribute
+from .app import JsonOption, echo, print_json, stdout_console
+
+if TYPE_CHECKING:
+    from ..core.settings import Setting
+
+# What reads a recipe -> its configuration.
+READERS = {
+    "train-drafter": "vocabforge.train.config:TrainConfig",
+    "train-router": "vocabforge.train.heads.router_config:RouterTrainConfig",
+    "bench drafters": "vocabforge.study.drafters:DrafterVariants",
+    "demo --target-recipe": "vocabforge.demo.target.config:TinyTargetConfig",
+}
+_WIDTH = 96
+
+
+def recipes(
+    action: Annotated[
+        Literal["list", "show", "path", "keys"],
+        typer.Argument(
+            help="**list** the recipes; **show** NAME prints one with a comment for every key; **path** NAME prints "
+            "its file; **keys** lists every key of train-drafter, or those that begin with NAME.",
+        ),
+    ] = "list",
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A recipe, such as qwen3-0.6b; or a section of the **keys**, such as optim."
+        ),
+    ] = None,
+    command: Annotated[
+        str, typer.Option("--for", help=f"Command whose **keys** are listed: {', '.join(READERS)}.")
+    ] = "train-drafter",
+    as_json: JsonOption = False,
+) -> None:
+    """List, show and explain the recipes that come with VocabForge.
+
+    Every command with `--config` takes a recipe by its name. Examples: `vocabforge recipes show qwen3-0.6b`,
+    `vocabforge recipes keys optim`, and
+    `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
+    """
+    if action == "list":
+        _list(as_json)
+    elif action == "keys":
+        _keys(command, name, as_json)
+    else:
+        if name is None:
+            raise UsageError(
+                f"recipes {action} needs a name", remedy="run `vocabforge recipes` for the names"
+            )
+        path = recipe_path(Path(name))
+        if action == "path":
+            print_json({"path": str(path)}) if as_json else echo(str(path))
+        elif as_json:
+            print_json(read_yaml(path))
+        else:
+            _show(path)
+
+
+def _list(as_json: bool) -> None:
+    found = {name: _about(path) for name, path in recipe_names().items()}
+    if as_json:
+        print_json(found)
+        return
+    stdout_console().print(
+        DataTable("Recipes", ("name<", "for<"), [[name, text] for name, text in found.items()])
+    )
+    echo("vocabforge recipes show NAME prints one, with a comment for every key")
+
+
+def _about(path: Path) -> str:
+    """The first sentence of a recipe's head."""
+    lines = []
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#") or not line[1:].strip():
+            break
+        lines.append(line[1:].strip())
+    text = " ".join(lines)
+    return text.partition(". ")[0].rstrip(".")
+
+
+def _keys(command: str, section: str | None, as_json: bool) -> None:
+    from ..core.settings import settings_of
+
+    if command not in READERS:
+        raise UsageError(
+            "no such reader of recipes", got=command, expected=", ".join(READERS), source="--for"
+        )
+    every = list(settings_of(load_attribute(READERS[command])))
+    found = [
+        one for one in every if section is None or one.path == section or one.path.startswith(f"{section}.")
+    ]
+    if not found:
+        raise UsageError(
+            f"{command} has no such key",
+            got=section,
+            expected=", ".join(dict.fromkeys(one.path.partition(".")[0] for one in every)),
+            remedy=did_you_mean(str(section), [one.path for one in every]),
+        )
+    if as_json:
+        print_json(
+            {one.path: {"takes": one.kind, "default": one.default, "meaning": one.text} for one in found}
+        )
+        return
+    rows = [[one.path, one.default or "required", f"{one.text} {_choices(one)}".strip()] for one in found]
+    stdout_console().print(DataTable(f"Keys of {command}", ("key<", "default<", "meaning<"), rows))
+
+
+def _choices(setting: Setting) -> str:
+    """The words that a key takes, where its text does not name them all."""
+    words = setting.kind.split(", ") if setting.kind.startswith("`") else []
+    missing = any(word not in setting.text and word.replace("`", "**") not in setting.text for word in words)
+    return f"One of {', '.join(words)}." if missing and len(words) > 1 else ""
+
+
+def _show(path: Path) -> None:
+    from rich.syntax import Syntax
+
+    out = stdout_console()
+    text = "\n".join(_annotated(path)) + "\n"
+    if out.is_terminal:
+        out.print(Syntax(text, "yaml", background_color="default"))
+    else:
+        echo(text.rstrip())
+
+
+def _annotated(path: Path) -> Iterator[str]:
+    """The lines of a recipe, each key under what it means; files of other programs as they are."""
+    text = path.read_text("utf-8")
+    known = _reader(read_yaml(path))
+    if known is None:
+        yield from text.splitlines()
+        return
+    from ..core.settings import settings_of
+
+    meaning = {one.path: one.text for one in settings_of(known)}
+    above: list[str] = []  # the sections that a line stands in
+    for line in text.splitlines():
+        body = line.lstrip()
+        depth, key = (len(line) - len(body)) // 2, body.partition(":")[0]
+        if body and body[0] not in "#-{[" and ":" in body:
+            above = [*above[:depth], key]
+            if told := meaning.get(".".join(above)):
+                pad = " " * (2 * depth) + "# "
+                yield from textwrap.wrap(told, _WIDTH, initial_indent=pad, subsequent_indent=pad)
+        yield line
+
+
+def _reader(values: Mapping[str, Any]) -> type[StrictModel] | None:
+    """The configuration that has all of a recipe's keys."""
+    models = [load_attribute(at) for at in READERS.values()]
+    return next((one for one in models if values.keys() <= one.model_fields.keys()), None)

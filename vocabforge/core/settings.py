@@ -1,0 +1,105 @@
+"""What each key of a configuration means: from the fields' descriptions and the models' docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*)")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of a recipe.
+
+    Attributes:
+        path: with its sections, as in ``optim.lr``.
+        kind: what it takes, in words.
+        default: as YAML writes it; None if the key is required.
+        text: what it does.
+    """
+
+    path: str
+    kind: str
+    default: str | None
+    text: str
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[Setting]:
+    """Every key of a configuration in the order of its model; the keys of a section follow it."""
+    described = _described(model)
+    for name, field in model.model_fields.items():
+        text = re.sub(r" \[default:[^]]*\]", "", field.description or described.get(name, ""))
+        section = _section(field.annotation)
+        if section is None or field.default is None:
+            default = None if field.is_required() else _written(field.get_default(call_default_factory=True))
+            yield Setting(
+                prefix + name, "section" if section else _kind(field.annotation), default, _plain(text)
+            )
+        if section is not None:
+            yield from settings_of(section, f"{prefix}{name}.")
+
+
+def _described(model: type[BaseModel]) -> dict[str, str]:
+    """The entries under ``Attributes:`` of the docstrings of a model and its bases."""
+    found: dict[str, str] = {}
+    for one in reversed(model.__mro__):
+        body = inspect.cleandoc(one.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+        names: list[str] = []
+        for line in inspect.cleandoc(body).splitlines():
+            if entry := _ENTRY.match(line):
+                names = entry[1].split(", ")
+                found |= dict.fromkeys(names, entry[2])
+            elif names:
+                found |= dict.fromkeys(names, f"{found[names[0]]} {line.strip()}")
+    return found
+
+
+def _plain(text: str) -> str:
+    text = " ".join(text.replace("``", "`").split())
+    return re.sub(r"^[a-z]{2}", lambda found: found[0].capitalize(), text)  # not a symbol, such as d'
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The model of a section, also of one that may be left out."""
+    parts = (
+        typing.get_args(annotation)
+        if typing.get_origin(annotation) in (Union, types.UnionType)
+        else (annotation,)
+    )
+    return next((one for one in parts if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _kind(annotation: Any) -> str:
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _kind(parts[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_kind(one) for one in parts if one is not type(None)))
+    if origin is Literal:
+        return ", ".join(f"`{one}`" for one in parts)
+    if origin in (list, tuple):
+        return "list"
+    if origin in (dict, Mapping) or annotation is dict:
+        return "mapping"
+    names = {int: "integer", float: "number", bool: "true or false", str: "text", Path: "path"}
+    return names.get(annotation, "value")
+
+
+def _written(value: Any) -> str:
+    if value is None or value is PydanticUndefined:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_written, value))}]"
+    return "{}" if value == {} else str(value)

@@ -1,0 +1,151 @@
+"""From a prompt's text to the text of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from ..corpus.tokenizer.prompt_format import resolve_format
+from ..corpus.tokenizer.tokenizer import encode_prompt
+from .build.methods import Method, build_method
+from .build.models import Models
+from .build.spec import MethodSpec
+from .control.threads import choose_threads
+from .engine import Decoder
+from .proposers.interface import Wrap
+from .request import Generation, Request, SamplingParams
+from .stops import INCOMPLETE, StopStrings
+from .work import check_request
+
+Prompt = str | Sequence[Mapping[str, Any]]
+_CONTEXT = (
+    8  # last tokens of a text that its continuation is decoded with: decoders strip the first space of a text
+)
+
+
+@dataclass
+class Answer:
+    """What ``stream`` fills.
+
+    Attributes:
+        text: of the new tokens, without a stop string.
+        generation: token ids, accepted lengths and times.
+        prompt: what was continued, as text; empty for a conversation.
+    """
+
+    text: str = ""
+    generation: Generation = field(default_factory=Generation)
+    prompt: str = ""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens a second, the prompt's pass included."""
+        return len(self.generation.token_ids) / (self.generation.prefill_s + self.generation.decode_s)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class TextDecoder:
+    """A target and one way of drafting for it, from text to text.
+
+    Args:
+        models: the target, its tokenizer, and the drafters that were loaded.
+        spec: how to draft; without a drafter and a proposer it is plain decoding.
+        sampled: build for a temperature above 0 first; what the spec leaves open depends on it.
+        wrap: makes passes faster, see ``accelerate/``.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+
+    def __init__(
+        self, models: Models, spec: MethodSpec, *, sampled: bool = False, wrap: Wrap | None = None
+    ) -> None:
+        self._models, self._spec, self._wrap = models, spec, wrap
+        self.tokenizer = models.tokenizer
+        self._built: dict[bool, Method] = {}
+        self._warm: list[Decoder] = []  # whose passes are compiled or captured
+        self.method = self._method(sampled)
+
+    def _method(self, sampled: bool) -> Method:
+        if sampled not in self._built:
+            method = build_method(
+                self._models, self._spec, self._spec.label, wrap=self._wrap, sampled=sampled
+            )
+            choose_threads([method.generator], self._wrap, sampled=sampled)
+            self._built[sampled] = method
+        return self._built[sampled]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 256,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
+        prompt_format: str = "auto",
+        answer: Answer | None = None,
+    ) -> Iterator[str]:
+        """Yield the answer's text as it is decoded, a few tokens at a time; together the pieces are the whole text.
+
+        Args:
+            prompt: a text, or a conversation of ``{"role": ..., "content": ...}``.
+            sampling: how tokens are chosen; None is greedy.
+            stop: end the output before one of these texts.
+            prompt_format: ``chat`` renders a text as a question with the chat template, ``raw`` continues it, ``auto``
+                is ``chat`` if there is a template.
+            answer: filled along the way.
+
+        Raises:
+            UsageError: an empty prompt, one that fills the context, or a format that the tokenizer does not have.
+        """
+        sampling, answer = sampling or SamplingParams(), answer or Answer()
+        self.method = self._method(not sampling.greedy)
+        decoder = self.method.generator
+        assert isinstance(decoder, Decoder)
+        ids, before = self._read(prompt, prompt_format, answer)
+        stops = StopStrings(self.tokenizer, stop, before) if stop else None
+        request = Request(ids, max_new_tokens, set(self.tokenizer.eos_ids), sampling, stops)
+        check_request(request, decoder.context, decoder.target.config.vocab_size)
+        if self._wrap is not None and decoder not in self._warm:
+            # Passes are compiled or captured before the clock starts: the same size of cache and the same kind of
+            # choice; three cycles meet every pass.
+            for _ in islice(decoder.stream(Request(ids, max_new_tokens, (), sampling), Generation()), 4):
+                pass
+            self._warm.append(decoder)
+        base = len(self.tokenizer.decode(before)) if before else 0
+        result, written = answer.generation, ""
+
+        def text() -> str:
+            return self.tokenizer.decode([*before, *result.token_ids])[base:]
+
+        for _ in decoder.stream(request, result):
+            now = (text() if stops is None else stops.settled).rstrip(
+                INCOMPLETE
+            )  # more of a character may come
+            if now.startswith(written) and now != written:
+                yield now[len(written) :]
+                written = now
+        answer.text = text() if stops is None else stops.text
+        if answer.text.startswith(written) and answer.text != written:
+            yield answer.text[len(written) :]
+
+    def generate(self, prompt: Prompt, **settings: Any) -> Answer:
+        """The whole answer at once; ``settings`` are those of ``stream``."""
+        answer = Answer()
+        for _ in self.stream(prompt, answer=answer, **settings):
+            pass
+        return answer
+
+    def _read(self, prompt: Prompt, prompt_format: str, answer: Answer) -> tuple[list[int], tuple[int, ...]]:
+        """The prompt's ids, and the last of them if the output continues its text."""
+        if not isinstance(prompt, str):
+            return encode_prompt(self.tokenizer, prompt), ()
+        if resolve_format(self.tokenizer, prompt_format) == "chat":
+            return encode_prompt(self.tokenizer, [{"role": "user", "content": prompt}]), ()
+        answer.prompt = prompt
+        ids = encode_prompt(self.tokenizer, prompt)
+        return ids, tuple(ids[-_CONTEXT:])
