@@ -235,8 +235,8 @@ _SETTINGS = (
     "side), device. contention: target, commands (generate, eval, train-drafter), busy, max_new_tokens, "
     "questions, steps, batch, length. draft-heads, drafters: keys of the recipe. "
     "memory: vocab (V), hidden (d), length, chats. "
-    "kernels: device, parts (heads, cycle, ops, drafting), shapes (llama3-8b, qwen3-8b, small), rows, ops, only, "
-    "backend, measure and budget (seconds of one measurement, of everything)."
+    "kernels: device, parts (heads, cycle, ops, drafting, libraries), shapes (llama3-8b, qwen3-8b, small), rows, "
+    "ops, only, backend, measure and budget (seconds of one measurement, of everything)."
 )
 
 

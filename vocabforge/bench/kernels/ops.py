@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from ...models.target.load import dtype_name
 from .cases import OP_BENCHES, op_cases
-from .cases.types import SHAPES, Inputs, ModelShape, OpCase, close, outputs_of
-from .parts import Figure, KernelOptions
+from .cases.types import SHAPES, Inputs, ModelShape, OpCase, outputs_of
+from .parts import Figure, KernelOptions, device_lost
 from .timing import Protocol, Replay, Timing, time_calls
 
 
@@ -71,7 +72,7 @@ def check_case(
     leave_poison(expected)
     with poisoned_memory():
         got = outputs_of(case.run(ours, backend))
-    problem = case.check(ours, got, expected) if case.check else close(got, expected, case.tolerance)
+    problem = case.problem(ours, got, expected)
     kept = tuple(one.clone() for one in got)
     if problem is None:
         second = outputs_of(case.run(_own(case, inputs), backend))
@@ -132,8 +133,20 @@ def head_figures(options: KernelOptions) -> list[Figure]:
     return named_figures({"heads": cases}, options, plain=False)
 
 
+def library_figures(options: KernelOptions) -> list[Figure]:
+    """Every case that other libraries compute, too, beside ours."""
+    names = options.ops or tuple(OP_BENCHES)
+    return named_figures(
+        {name: partial(op_cases, name) for name in names}, options, plain=False, libraries=True
+    )
+
+
 def named_figures(
-    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
+    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]],
+    options: KernelOptions,
+    *,
+    plain: bool,
+    libraries: bool = False,
 ) -> list[Figure]:
     """Each case once, under a name with its sizes; a text instead if a maker's cannot be made.
 
@@ -152,10 +165,16 @@ def named_figures(
                     continue
                 for case in made:
                     sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
-                    measure = partial(measure_case, case, options, plain=plain)
-                    name = f"{case.op}: {case.name} [{sizes}]"
-                    found.setdefault(name, measure)
-                    goals |= {name} if case.goal else set()
+                    label = f"{case.op}: {case.name} [{sizes}]"
+                    figures: dict[str, Any] = {label: partial(measure_case, case, options, plain=plain)}
+                    if libraries:
+                        figures = {
+                            f"{library}, {label}": partial(measure_library, case, library, options)
+                            for library in case.libraries
+                        }
+                    for figure, measure in figures.items():
+                        found.setdefault(figure, measure)
+                    goals |= set(figures) if case.goal else set()
     return sorted(found.items(), key=lambda figure: figure[0] not in goals)
 
 
@@ -194,6 +213,44 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
         row |= _figures(case, options, protocol, plain=plain)
     _make_room(protocol)
     return row
+
+
+def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[str, Any]:
+    """Compare another library's result with the reference, then time it beside ours on the same inputs.
+
+    Returns:
+        a row: ``op``, ``case``, ``sizes``, ``library``, ``untimed`` (see :class:`LibraryWay`) and either ``skipped``
+        (why it is absent), ``problem`` (what is wrong with its result, or why it has none), or ``timing``, ``ours``
+        (both as graph replays, or both as plain calls) and ``ratio`` (the library's time over ours).
+    """
+    way, protocol, dtype = case.libraries[library], options.protocol(), case.dtypes[0]
+    row: dict[str, Any] = {"op": case.op, "case": case.name, "sizes": dict(case.sizes), "library": library}
+    row |= {"untimed": way.untimed}
+    try:
+        importlib.import_module(way.module)
+    except ImportError as error:
+        return row | {"skipped": str(error)}
+    try:
+        inputs = case.make(protocol.device, dtype, _SEED + 1)
+        expected = outputs_of(case.reference(inputs))
+        problem = case.problem(inputs, outputs_of(way.prepare(inputs)()), expected, way.check)
+        del inputs, expected
+        if problem is not None:
+            return row | {"problem": f"wrong result: {problem}"}
+        sets = _rotation(case, protocol)
+        theirs = time_calls([way.prepare(one) for one in sets], protocol)
+    except Exception as error:  # it is not ours: whatever it raises is reported
+        if device_lost(error):
+            raise
+        return row | {"problem": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    calls = _calls(sets, lambda inputs: case.run(inputs, options.backend))
+    ours = time_calls(calls, protocol, graph=theirs.method != "events")
+    _make_room(protocol)
+    return row | {
+        "timing": theirs.to_dict(),
+        "ours": ours.to_dict(),
+        "ratio": theirs.seconds / ours.seconds,
+    }
 
 
 def _make_room(protocol: Protocol) -> None:

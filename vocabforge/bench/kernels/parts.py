@@ -108,15 +108,17 @@ def main(arguments: Sequence[str]) -> None:
 # Name of a figure and what measures it, or why it cannot be measured.
 Figure = tuple[str, "Callable[[], dict[str, Any]] | str"]
 
+LIBRARIES = "libraries"
 # name -> "module:attr" of a function from options to the part's figures; run in this order, goals first.
 PARTS: dict[str, str] = {
     "heads": "vocabforge.bench.kernels.ops:head_figures",
     "cycle": "vocabforge.bench.kernels.cycle:cycle_figures",
     "ops": "vocabforge.bench.kernels.ops:op_figures",
     "drafting": "vocabforge.bench.kernels.cycle:drafting_figures",
+    LIBRARIES: "vocabforge.bench.kernels.ops:library_figures",
 }
-# Seconds after which a figure of a part's own process hangs; the last two make a model first.
-_HANGS = {"heads": 30.0, "ops": 30.0, "cycle": 90.0, "drafting": 90.0}
+# Seconds after which a figure of a part's own process hangs: models are made first, and libraries compile and tune.
+_HANGS = {"heads": 30.0, "ops": 30.0, "cycle": 90.0, "drafting": 90.0, LIBRARIES: 90.0}
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class FigureJournal:
         try:
             row = make()
         except Exception as error:
-            if _device_lost(error):
+            if device_lost(error):
                 raise
             self.leave(name, f"{type(error).__name__}: {error}")
             return
@@ -241,7 +243,7 @@ def read_journal(path: Path) -> tuple[FigureJournal, str | None]:
     return found, at
 
 
-def _device_lost(error: BaseException) -> bool:
+def device_lost(error: BaseException) -> bool:
     """A CUDA error other than too little memory stays with its process."""
     import torch
 

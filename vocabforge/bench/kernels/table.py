@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.console import DataTable
+from .parts import LIBRARIES
 
 Row = Mapping[str, Any]
 _CEILINGS = {
@@ -20,7 +21,7 @@ def tables(result: Row) -> list[DataTable]:
     """All tables of a result of ``bench_kernels``; parts that were not measured have none."""
     ceilings = [(name, f"{result['ceilings'][key]:,.2f}", unit) for key, (name, unit) in _CEILINGS.items()]
     found = [DataTable("Ceilings", ("ceiling<", "measured", "unit"), ceilings)]
-    makers = {"heads": _heads, "drafting": _drafting, "cycle": _cycle, "ops": _ops}
+    makers = {"heads": _heads, "drafting": _drafting, "cycle": _cycle, "ops": _ops, LIBRARIES: _libraries}
     for part, make in makers.items():
         if rows := list(result["parts"].get(part, {}).values()):
             found.append(make(rows))
@@ -107,3 +108,25 @@ def _cycle(rows: Sequence[Row]) -> DataTable:
 
     columns = ("cycle<", "ms", "without graphs, ms", "roofline, ms", "share", "MB")
     return DataTable("Cycle (shapes are real, weights random)", columns, [cells(row) for row in rows])
+
+
+def _libraries(rows: Sequence[Row]) -> DataTable:
+    """What was timed, row by row; below it once why a library was skipped, and how many cases that concerns."""
+    found: list[list[object]] = []
+    absent: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if why := row.get("skipped"):
+            absent[row["library"], why] = absent.get((row["library"], why), 0) + 1
+        elif why := row.get("problem"):
+            found.append([row["case"], row["library"], *[None] * 3, why])
+        else:
+            remark = [f"without {row['untimed']}"] if row["untimed"] else []
+            remark += ["plain calls, no graph"] if row["timing"]["method"] == "events" else []
+            times = [f"{row[key]['us']:.2f}" for key in ("timing", "ours")]
+            found.append([row["case"], row["library"], *times, f"{row['ratio']:.2f}", ", ".join(remark)])
+    found += [
+        [f"{count} cases", library, *[None] * 3, f"skipped: {why}"]
+        for (library, why), count in absent.items()
+    ]
+    columns = ("case<", "library<", "us", "ours, us", "times ours", "remark<")
+    return DataTable("Other libraries", columns, found)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ....ops.draft_topk import draft_topk, draft_topk_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, generator, integers, normal
+from .types import (
+    TRITON,
+    Inputs,
+    LibraryWay,
+    ModelShape,
+    OpCase,
+    case_of_op,
+    distinct_ids,
+    generator,
+    integers,
+    normal,
+)
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -44,6 +57,7 @@ def _case(shape: ModelShape, kind: str, columns: int, mapped: bool = False, own:
         baselines={"log_softmax and topk": _torch},
         tolerance=1e-4,
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
+        libraries={} if own else {"Triton": LibraryWay(TRITON, _triton)},
     )
 
 
@@ -53,3 +67,9 @@ def _torch(inputs: Inputs) -> tuple[Tensor, Tensor]:
     if inputs["ids"] is not None:
         chosen = inputs["ids"].gather(-1, chosen).long()
     return values, chosen if inputs["target_ids"] is None else inputs["target_ids"][chosen]
+
+
+def _triton(inputs: Inputs) -> Callable[[], tuple[Tensor, Tensor]]:
+    from ..triton_ops import draft_topk as way
+
+    return lambda: way(inputs["logits"], inputs["k"], inputs["target_ids"])

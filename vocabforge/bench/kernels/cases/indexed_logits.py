@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ....ops.indexed_logits import indexed_logits, indexed_logits_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, generator, normal, shared_ids
+from .types import (
+    TRITON,
+    Inputs,
+    LibraryWay,
+    ModelShape,
+    OpCase,
+    case_of_op,
+    distinct_ids,
+    generator,
+    normal,
+    shared_ids,
+)
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -45,6 +58,11 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         gathered = inputs["weight"][inputs["ids"]]
         return torch.bmm(gathered, inputs["hidden"][:, :, None])[:, :, 0].float()
 
+    def triton(inputs: Inputs) -> Callable[[], Tensor]:
+        from ..triton_ops import indexed_logits as way
+
+        return lambda: way(**inputs)
+
     return case_of_op(
         indexed_logits,
         indexed_logits_reference,
@@ -56,4 +74,5 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         baselines={"gather + matmul": gather},
         dtypes=(torch.bfloat16, torch.float16),
         goal=k == 2048,
+        libraries={"Triton": LibraryWay(TRITON, triton)} if k == 2048 or shape.small else {},
     )

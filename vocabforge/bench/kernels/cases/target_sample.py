@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -12,7 +12,7 @@ from ....ops.target_sample import (
     target_weights_of,
     target_weights_reference,
 )
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers, normal
+from .types import Inputs, LibraryWay, ModelShape, OpCase, case_of_op, generator, integers, normal
 
 SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-k, top-p, min-p
     "temperature": (0.8, 0, 1.0, 0.0),
@@ -64,6 +64,46 @@ def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
         baselines={"softmax and multinomial": plain},
         tolerance=0.0,
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
+        libraries={}
+        if kind == "temperature"
+        else {"FlashInfer": LibraryWay("flashinfer", _flashinfer, check=_in_support)},
+    )
+
+
+def _flashinfer(inputs: Inputs) -> Callable[[], torch.Tensor]:
+    """As servers chain it: softmax, top-k, then top-p and the draw, or top-p, min-p and the draw."""
+    from flashinfer import sampling
+
+    logits, top_k = inputs["logits"].float(), inputs["top_k"].int()
+    temperature, top_p, min_p = (inputs[name].float() for name in ("temperature", "top_p", "min_p"))
+    random = {"seed": inputs["seeds"], "offset": inputs["draws"]}  # on the device: a graph can hold the call
+    ranked, floored = bool(top_k.any()), bool(min_p.any())
+
+    def draw() -> torch.Tensor:
+        law = sampling.softmax(logits, temperature=temperature)
+        law = sampling.top_k_renorm_probs(law, top_k) if ranked else law
+        if not floored:
+            return sampling.top_p_sampling_from_probs(law, top_p, **random)
+        return sampling.min_p_sampling_from_probs(sampling.top_p_renorm_probs(law, top_p), min_p, **random)
+
+    return draw
+
+
+_SLACK = 1e-4  # of shares of the mass, which others sum in fp32
+
+
+def _in_support(
+    inputs: Inputs, got: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]
+) -> str | None:
+    """Another stream of random numbers draws other tokens; each must be possible."""
+    top_p, min_p = (inputs["top_p"] + _SLACK).clamp(max=1.0), inputs["min_p"] * (1.0 - _SLACK)
+    law = target_weights_reference(inputs["logits"], inputs["temperature"], inputs["top_k"], top_p, min_p)
+    token = got[0].long()
+    if token.shape != expected[0].shape or int(token.min()) < 0 or int(token.max()) >= law.shape[1]:
+        return "no token of the vocabulary for each row"
+    outside = int((law.gather(1, token[:, None]) == 0).sum())
+    return (
+        f"{outside} of {len(token)} tokens outside of what top-k, top-p and min-p leave" if outside else None
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ....ops.tree_attention import tree_attention, tree_attention_reference, visible_slots
 from ....ops.trees import bits_of
-from .types import Inputs, ModelShape, OpCase, generator, normal
+from .types import Inputs, LibraryWay, ModelShape, OpCase, generator, normal
 
 PREFIXES = (1024, 4096, 32768)
 ROUND = 128  # capacities of caches are multiples of it
+_WORKSPACE = 32 << 20  # bytes of FlashInfer's partial sums
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -60,6 +63,22 @@ def _case(shape: ModelShape, prefix: int) -> OpCase:
         keys, values = inputs["keys"][:, :, :prefix], inputs["values"][:, :, :prefix]
         return F.scaled_dot_product_attention(inputs["q"].transpose(1, 2), keys, values, enable_gqa=True)
 
+    def flashinfer(inputs: Inputs) -> Callable[[], Tensor]:
+        """The cache is one page of its capacity; one query needs no mask. plan() reads lengths on the host."""
+        from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+        q, cache = inputs["q"][0], (inputs["keys"], inputs["values"])
+        ends = [torch.tensor(pair, dtype=torch.int32, device=q.device) for pair in ([0, count], [0, 1], [0])]
+        wrapper = BatchPrefillWithPagedKVCacheWrapper(
+            torch.empty(_WORKSPACE, dtype=torch.uint8, device=q.device), kv_layout="HND"
+        )
+        mask = None if count == 1 else inputs["mask"][0, 0, :, :slots].reshape(-1)
+        wrapper.plan(
+            *ends, torch.full_like(ends[2], slots), heads, kv_heads, size, capacity,
+            custom_mask=mask, sm_scale=scale, q_data_type=q.dtype,
+        )  # fmt: skip
+        return lambda: wrapper.run(q, cache)[None]
+
     names = ("q", "keys", "values", "lengths", "words")
     slots = prefix + count
     return OpCase(
@@ -73,4 +92,5 @@ def _case(shape: ModelShape, prefix: int) -> OpCase:
         floor_flops=4.0 * count * heads * size * slots,
         baselines={"torch, mask": masked, "torch, prefix alone": unmasked},
         dtypes=(torch.bfloat16, torch.float16),
+        libraries={"FlashInfer": LibraryWay("flashinfer", flashinfer, untimed="plan()")},
     )

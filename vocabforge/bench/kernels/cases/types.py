@@ -84,6 +84,29 @@ SHAPES: dict[str, ModelShape] = {shape.name: shape for shape in (LLAMA3_8B, QWEN
 ROWS = (1, 10, 60)  # N of the figures
 
 
+CaseCheck: TypeAlias = Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], "str | None"]
+
+
+TRITON = "vocabforge.bench.kernels.triton_ops"  # needs Triton, which CUDA builds of torch bring
+
+
+@dataclass(frozen=True)
+class LibraryWay:
+    """Another library's way to the result of a case.
+
+    Attributes:
+        module: imported first; if that fails, the way is skipped with the reason.
+        prepare: inputs -> the call that is timed; it does once what users of the library do once for many calls.
+        untimed: what that was, for the report.
+        check: as :attr:`OpCase.check`; None: the case's own.
+    """
+
+    module: str
+    prepare: Callable[[Inputs], Callable[[], Outputs]]
+    untimed: str = ""
+    check: CaseCheck | None = None
+
+
 @dataclass(frozen=True)
 class OpCase:
     """One op at one size.
@@ -104,6 +127,7 @@ class OpCase:
         dtypes: of hidden states and weights; the first is measured, all are checked.
         measures: name -> (inputs after the run, outputs) -> a figure beside time, such as recall.
         goal: a stated goal hangs on its time: it is measured before the others.
+        libraries: library -> its way; checked, then timed beside the op in the part ``libraries``.
     """
 
     name: str
@@ -115,12 +139,24 @@ class OpCase:
     floor_bytes: float | Callable[[Inputs], float]
     floor_flops: float = 0.0
     baselines: Mapping[str, Callable[[Inputs], Any]] = field(default_factory=dict)
-    check: Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], str | None] | None = None
+    check: CaseCheck | None = None
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)
     measures: Mapping[str, Callable[[Inputs, tuple[Tensor, ...]], float]] = field(default_factory=dict)
     goal: bool = False
+    libraries: Mapping[str, LibraryWay] = field(default_factory=dict)
+
+    def problem(
+        self,
+        inputs: Inputs,
+        got: tuple[Tensor, ...],
+        expected: tuple[Tensor, ...],
+        check: CaseCheck | None = None,
+    ) -> str | None:
+        """What is wrong with outputs: by ``check``, else the case's own, else :func:`close`."""
+        check = check or self.check
+        return check(inputs, got, expected) if check else close(got, expected, self.tolerance)
 
     def bytes_of(self, inputs: Inputs) -> float:
         """The floor in bytes for these inputs."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ....ops.union_logits import union_logits, union_logits_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import TRITON, Inputs, LibraryWay, ModelShape, OpCase, case_of_op, generator, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -35,6 +37,14 @@ def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
         """A matmul of as many rows that lie together: what a static vocabulary pays."""
         return F.linear(inputs["hidden"], inputs["weight"][:columns]).float()
 
+    def triton(inputs: Inputs) -> Callable[[], Tensor]:
+        from ..triton_ops import union_logits as way
+
+        given = dict(inputs)
+        if given["count"] is None:
+            given["count"] = torch.full((1,), columns, dtype=torch.int32, device=given["rows"].device)
+        return lambda: way(**given)
+
     return case_of_op(
         union_logits,
         union_logits_reference,
@@ -45,4 +55,7 @@ def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
         floor_flops=2.0 * rows * used * d,
         baselines={"gather + matmul": gather, "matmul of as many contiguous rows": contiguous},
         dtypes=(torch.bfloat16, torch.float16),
+        libraries={"Triton": LibraryWay(TRITON, triton)}
+        if columns in (shape.context_tokens, shape.static)
+        else {},
     )
