@@ -23,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
+import gpu_goals  # noqa: E402
 import gpu_tests  # noqa: E402
 
 from vocabforge.bench.kernels import run as kernels  # noqa: E402
@@ -191,6 +192,8 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
             lines += ["", "  ```", *(f"  {line}" for line in part["problem"].splitlines()), "  ```", ""]
     result = report["parts"].get("bench", {}).get("result")
     text = markdown(result) if result else "\nNo benchmark ran.\n"
+    if result:
+        text += "\n".join(["", "## Goals", "", *gpu_goals.goals_table(result).markdown(), ""])
     atomic_write(folder / "gpu-check.md", "\n".join([*lines, "", text]))
 
 
