@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from tests.study.training_support import study_config
+from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.files import read_json
 from vocabforge.study import stages
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.stages import STAGES, perform
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.stages import STAGES, perform, seed_digest
 
 
 @pytest.fixture
@@ -75,6 +77,34 @@ def test_results_of_other_settings_are_not_taken_over(
     later = [name for name in STAGES if name not in ("data", "report")]
     perform(other, [name for name in later if later.index(name) >= later.index(stage)])
     perform(other, ["report"])
+
+
+def test_seeds_that_were_replayed_need_no_drafters(config: StudyConfig, ran: list[str]) -> None:
+    """One seed after the other, its folder gone when the next one begins; the last is checked with its drafters."""
+    layout = StudyLayout(config.output)
+
+    def replayed(seed: int, of: StudyConfig) -> None:
+        with write_artifact(layout.replayed(seed), "study-replay", {"settings": seed_digest(of, seed)}):
+            pass
+
+    def by_seed(seeds: tuple[int, ...], *names: str) -> list[str]:
+        ran.clear()
+        perform(config.model_copy(update={"seeds": seeds}), [*names])
+        return [one for one in ran if one[-1].isdigit()]
+
+    perform(config, ["data", "target", "answers", "vocab"])
+    assert by_seed((2,), "drafters", "replay") == ["drafters 2", "replay 2"]
+    replayed(2, config)
+    assert by_seed((1, 2), "drafters", "replay") == ["drafters 1", "replay 1"]
+    replayed(1, changed(config, "replay", levels=5))  # with other settings: it counts for nothing
+    assert by_seed((0, 1, 2), "drafters", "replay") == [
+        f"{s} {n}" for s in ("drafters", "replay") for n in (0, 1)
+    ]
+    replayed(0, config)  # not checked: its drafters are needed once more
+    assert by_seed((0, 2), "drafters", "replay", "check") == ["drafters 0", "replay 0"]
+    assert by_seed((0, 2), "drafters", "replay") == []
+    layout.seed(2).mkdir()  # they are there: nothing is assumed
+    assert by_seed((0, 2), "drafters") == ["drafters 2"]
 
 
 def test_an_interrupted_stage_is_not_finished(

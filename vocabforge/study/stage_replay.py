@@ -19,6 +19,7 @@ from .replay.replay import Drafting, replay
 from .replay.types import Replayed
 from .stage_answers import KIND as ANSWERS
 from .stage_answers import AnsweringTarget, Which, load_answers
+from .stages import seed_digest
 from .steps import is_finished
 
 KIND = "study-replay"
@@ -48,7 +49,7 @@ def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     ]
     sizes = {way.key: setting_of(heads.head(way)).model_dump(mode="json") for way in ways}
     figures: dict[str, Any] = {}
-    meta = {"key": key, "heads": sizes, "scored": figures}
+    meta = {"key": key, "settings": seed_digest(config, seed), "heads": sizes, "scored": figures}
     with write_artifact(layout.replayed(seed), KIND, meta, overwrite=True) as folder:
         for which in get_args(Which):
             found = replay(

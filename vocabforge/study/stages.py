@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core.artifact import open_artifact
 from ..core.console import say
-from ..core.errors import DataError, UsageError
+from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import atomic_write_json, read_json
 from ..core.lock import only_writer
 from ..core.progress import ProgressBar
@@ -123,6 +124,38 @@ def digest_of(config: StudyConfig, name: str) -> str:
     return content_digest(chosen)
 
 
+def seed_digest(config: StudyConfig, seed: int) -> str:
+    """:func:`digest_of` the replay, whatever other seeds there are."""
+    return digest_of(config.model_copy(update={"seeds": (seed,)}), "replay")
+
+
+def has_replay(config: StudyConfig, layout: StudyLayout, seed: int) -> bool:
+    """Whether a seed was replayed with these settings."""
+    try:
+        meta = open_artifact(layout.replayed(seed), verify=False).meta
+    except ArtifactError:
+        return False
+    return bool(meta.get("settings") == seed_digest(config, seed))
+
+
+def is_finished(config: StudyConfig, layout: StudyLayout, name: str) -> bool:
+    """Whether a stage has ended with these settings."""
+    row = _rows(layout).get(name, {})
+    return bool(row.get("finished") and row.get("settings") == digest_of(config, name))
+
+
+def is_replayed(config: StudyConfig, layout: StudyLayout, seed: int) -> bool:
+    """Whether a seed was replayed with these settings, and its folder removed since: the report needs no more.
+
+    The stage ``check`` decodes with the drafters of its seeds: before it is finished they are made again.
+    """
+    if layout.seed(seed).exists():
+        return False
+    if seed in config.seeds[: config.check.seeds] and not is_finished(config, layout, "check"):
+        return False
+    return has_replay(config, layout, seed)
+
+
 def _before(name: str) -> Iterator[str]:
     """Every stage that a stage rests on."""
     for before in STAGES[name].needs:
@@ -140,7 +173,7 @@ def _check_before(config: StudyConfig, layout: StudyLayout, name: str) -> None:
     rows = _rows(layout)
     for before in STAGES[name].needs:
         row = rows.get(before, {})
-        if row.get("finished") and row.get("settings") == digest_of(config, before):
+        if is_finished(config, layout, before):
             continue
         raise DataError(
             f"the stage {name} needs what another one makes",
@@ -164,6 +197,9 @@ def _perform(config: StudyConfig, layout: StudyLayout, name: str) -> None:
     try:
         with ProgressBar(f"stage {name}"):
             for seed in config.seeds if stage.by_seed else ():
+                if is_replayed(config, layout, seed):
+                    say(f"Stage {name}, seed {seed}: replayed before, its drafters are gone")
+                    continue
                 say(f"Stage {name}, seed {seed}")
                 run(config, layout, seed)
             if not stage.by_seed:

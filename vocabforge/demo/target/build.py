@@ -301,6 +301,8 @@ def train_tiny_target(
             if start is not None:
                 start(model)
             facts.update(_fit(model.to(device), tokenizer, config, work, identity, make_step))
+            if config.weights == "bf16":
+                model.to(torch.bfloat16)
             model.save_pretrained(temporary)
             shutil.copyfile(work.metrics, temporary / METRICS)
         work.remove()

@@ -13,7 +13,7 @@ from ...train.config import OptimConfig
 # Settings that do not change the weights, and paths: the files count by their content.
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
 
-_LAYERSKIP = ("layer_dropout", "early_exit_loss", "early_exit_every")
+_LATER = ("layer_dropout", "early_exit_loss", "early_exit_every", "weights")
 
 
 class TargetTrainingConfig(StrictModel):
@@ -31,6 +31,7 @@ class TargetTrainingConfig(StrictModel):
         sequence_length: T, tokens of a packed training row.
         init_std: standard deviation of the initial weights; narrow models learn sooner with more than the usual 0.02.
         loss_on: which predictions count: those of assistant tokens, or of all tokens.
+        weights: dtype of the checkpoint that is written; training and its figures are fp32.
         checkpoint_every: steps between checkpoints. They and the packed rows are stored in ``NAME.checkpoints`` beside
             the output until it is finished; the same call resumes from the newest one.
     """
@@ -46,6 +47,7 @@ class TargetTrainingConfig(StrictModel):
     sequence_length: Annotated[int, Field(ge=8)] = 256
     init_std: Annotated[float, Field(gt=0.0)] = 0.05
     loss_on: Literal["assistant", "all"] = "assistant"
+    weights: Literal["fp32", "bf16"] = "fp32"
     checkpoint_every: Positive = 400
     optim: OptimConfig
 
@@ -99,13 +101,13 @@ class TinyTargetConfig(TargetTrainingConfig):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without LayerSkip's settings at their defaults: targets made before there were any are the same."""
+        """Without later settings at their defaults: targets made before there were any are the same."""
         fields = type(self).model_fields
         body: dict[str, Any] = dump(self)
         return {
             name: value
             for name, value in body.items()
-            if name not in _LAYERSKIP or getattr(self, name) != fields[name].default
+            if name not in _LATER or getattr(self, name) != fields[name].default
         }
 
     @property
