@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format wheel docs docs-serve targets clean
+.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
+	@echo "make gpu-training  training steps and the vocabulary loss on a GPU; gpu-study: the study in pieces (docs/guides/study.md)"
 	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
 	@echo "make test-long  whole runs and launches of several processes"
 	@echo "make test-all  test, test-long and test-docs in one call (part of .ci/run)"
@@ -143,6 +144,13 @@ emulator:
 
 gpu-check:
 	$(ANY_PYTHON) kernels/gpu_check.py $(GPU_CHECK)
+
+# Both resume: the same command continues what the time did not suffice for.
+gpu-training:
+	$(ANY_PYTHON) kernels/gpu_runs.py training $(GPU_TRAINING)
+
+gpu-study:
+	$(ANY_PYTHON) kernels/gpu_runs.py study $(GPU_STUDY)
 
 # Python 3.12 and newer watch lines at little cost; before that coverage makes the tests half as long again.
 COVERED = $(if $(filter yes,$(shell $(BIN)/python -c 'import sys; print("yes" if sys.version_info >= (3, 12) else "no")' 2>/dev/null)),yes)

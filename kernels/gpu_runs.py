@@ -247,7 +247,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     two.add_argument("--pieces", type=Path, default=None, help="folder to continue from [OUTPUT/pieces]")
     two.add_argument("--out", type=Path, default=None, help="folder for the pieces [as --pieces]")
     two.add_argument("--piece-mb", type=float, default=15.0)
-    two.add_argument("--limit-mb", type=float, default=48.0, help="of all pieces")
+    two.add_argument("--limit-mb", type=float, default=52.0, help="of all pieces")
     asked = parser.parse_args(arguments)
     asked.output = (asked.output or RUNS / f"gpu-{asked.command}").resolve()
     if asked.command == "study":
