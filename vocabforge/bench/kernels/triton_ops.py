@@ -7,6 +7,7 @@ Each is a good first version: one pass over the rows of the head, no lists of di
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 import triton
@@ -14,20 +15,29 @@ import triton.language as tl
 from torch import Tensor
 
 
-def _configs(**sizes: tuple[int, ...]) -> list[triton.Config]:
-    """Blocks of 4,096 to 16,384 weights; the interpreter takes the first. Each costs a compilation, so no more."""
+def _tuned(keys: list[str], **sizes: tuple[int, ...]) -> Any:
+    """The fastest of all blocks of 4,096 to 16,384 weights for each value of the keys; the interpreter takes one.
+
+    One number of warps a size, and short timings: a tuning compiles eight kernels and takes seconds as it is.
+    """
     found = [
-        triton.Config(dict(zip(sizes, some)), num_warps=warps, num_stages=stages)
+        triton.Config(
+            dict(zip(sizes, some)),
+            **({"num_warps": 8, "num_stages": 3} if weights > 8192 else {"num_stages": 4}),
+        )
         for some in itertools.product(*sizes.values())
-        for warps, stages in ((4, 4), (8, 3))
-        if 4096 <= some[0] * some[1] <= 16384
+        if 4096 <= (weights := some[0] * some[1]) <= 16384
     ]
-    return found[:1] if triton.knobs.runtime.interpret else found
+    return triton.autotune(
+        found[:1] if triton.knobs.runtime.interpret else found,
+        key=keys,
+        do_bench=lambda call, quantiles: triton.testing.do_bench(call, warmup=5, rep=20, quantiles=quantiles),
+    )
 
 
-@triton.autotune(_configs(BLOCK_K=(4, 8, 16, 32), BLOCK_D=(256, 512, 1024)), key=["k", "d"])
+@_tuned(["n", "k", "d"], BLOCK_K=(4, 8, 16, 32), BLOCK_D=(256, 512, 1024))
 @triton.jit
-def _indexed(hidden, weight, ids, logits, k, d, vocab, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr):
+def _indexed(hidden, weight, ids, logits, n, k, d, vocab, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr):
     state = tl.program_id(1)
     place = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     listed = tl.load(ids + state * k + place, mask=place < k, other=-1)
@@ -51,11 +61,11 @@ def indexed_logits(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
     def grid(sizes: dict[str, int]) -> tuple[int, int]:
         return triton.cdiv(k, sizes["BLOCK_K"]), n
 
-    _indexed[grid](hidden, weight, ids, logits, k, d, vocab)
+    _indexed[grid](hidden, weight, ids, logits, n, k, d, vocab)
     return logits
 
 
-@triton.autotune(_configs(BLOCK_C=(16, 32, 64, 128), BLOCK_D=(64, 128, 256)), key=["n", "columns", "d"])
+@_tuned(["n", "columns", "d"], BLOCK_C=(16, 32, 64, 128), BLOCK_D=(64, 128, 256))
 @triton.jit
 def _union(
     hidden, weight, rows, count, logits, n, columns, d, vocab,
