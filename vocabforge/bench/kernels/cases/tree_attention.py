@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,12 +15,17 @@ from .types import Inputs, LibraryWay, ModelShape, OpCase, generator, normal
 
 PREFIXES = (1024, 4096, 32768)
 ROUND = 128  # capacities of caches are multiples of it
-_WORKSPACE = 32 << 20  # bytes of FlashInfer's partial sums
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
     """As many queries as the shape has rows; 1, 10 and 60 are one token, a round of drafting, a tree."""
     return [_case(shape, prefix) for prefix in ((shape.prefix,) if shape.small else PREFIXES)]
+
+
+@cache
+def _workspace(device: torch.device) -> Tensor:
+    """FlashInfer's place for partial sums, of the size that it recommends; calls one after the other share it."""
+    return torch.empty(128 << 20, dtype=torch.uint8, device=device)
 
 
 def _words(count: int, random: torch.Generator) -> Tensor:
@@ -69,9 +75,7 @@ def _case(shape: ModelShape, prefix: int) -> OpCase:
 
         q, cache = inputs["q"][0], (inputs["keys"], inputs["values"])
         ends = [torch.tensor(pair, dtype=torch.int32, device=q.device) for pair in ([0, count], [0, 1], [0])]
-        wrapper = BatchPrefillWithPagedKVCacheWrapper(
-            torch.empty(_WORKSPACE, dtype=torch.uint8, device=q.device), kv_layout="HND"
-        )
+        wrapper = BatchPrefillWithPagedKVCacheWrapper(_workspace(q.device), kv_layout="HND")
         mask = None if count == 1 else inputs["mask"][0, 0, :, :slots].reshape(-1)
         wrapper.plan(
             *ends, torch.full_like(ends[2], slots), heads, kv_heads, size, capacity,
