@@ -62,7 +62,7 @@ def _codec(data: bytes) -> str:
 
 
 def write_pieces(
-    root: Path, files: Iterable[Path], folder: Path, *, piece: int, limit: int
+    root: Path, files: Iterable[Path | tuple[Path, Path]], folder: Path, *, piece: int, limit: int
 ) -> dict[str, Any]:
     """Write files below ``root`` as pieces, the first ones first, as many as fit; replaces what ``folder`` held.
 
