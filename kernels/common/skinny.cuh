@@ -15,6 +15,10 @@
 //                                                         // the device (the grid never depends on it); 0 is fine
 //     VF_DEVICE int row(int position) const;              // of 0 <= position < positions(): a row, or -1 (zeros)
 //   };
+//
+// Blocks share the positions, tile by tile. With `using OwnPositions = void` each block has positions of its own, all of
+// which it multiplies; `most_positions` still gives the grid.
+//
 //   struct Epilogue {
 //     struct Note { ... };                                // what a thread knows early of its position (may be empty)
 //     VF_DEVICE void begin(unsigned char* shared);        // as above
@@ -98,8 +102,9 @@ struct ListedRows {
 
 struct NoNote {};
 
+// Gives the number of blocks.
 template <typename T, typename W, typename Rows, typename Epilogue>
-void skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream);
+int skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream);
 
 }  // namespace vf
 

@@ -17,6 +17,21 @@ struct TakesTiles : std::false_type {};
 template <typename Epilogue>
 struct TakesTiles<Epilogue, std::void_t<typename Epilogue::WholeTile>> : std::true_type {};
 
+template <typename Rows, typename = void>
+struct HasOwnPositions : std::false_type {};
+template <typename Rows>
+struct HasOwnPositions<Rows, std::void_t<typename Rows::OwnPositions>> : std::true_type {};
+
+// How many blocks share this block's positions, and which of them it is.
+template <typename Rows>
+VF_DEVICE int sharing_blocks() {
+  return HasOwnPositions<Rows>::value ? 1 : static_cast<int>(gridDim.x);
+}
+template <typename Rows>
+VF_DEVICE int sharing_block() {
+  return HasOwnPositions<Rows>::value ? 0 : static_cast<int>(blockIdx.x);
+}
+
 // Copies stages into the ring, tile after tile of this block, ahead of the product.
 template <typename T, typename W, typename S, int kNTiles, typename Rows>
 struct Copier {
@@ -73,7 +88,7 @@ struct Copier {
         for (int i = 0; i < S::kPieces; ++i) {
           source[i] = next[i] < 0 ? nullptr : static_cast<const W*>(p.weight) + static_cast<int64_t>(next[i]) * p.d;
         }
-        tile += static_cast<int>(gridDim.x);
+        tile += sharing_blocks<Rows>();
         look_up(tile);
       }
       copy_weight();
@@ -171,7 +186,7 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
   epilogue.begin(shared + l.epilogue);
   sync_block();
   const int positions = rows.positions(), tiles = ceil_div(positions, S::kHeight);
-  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  const int blocks = sharing_blocks<Rows>(), block = sharing_block<Rows>();
   const int mine = tiles > block ? ceil_div(tiles - block, blocks) : 0;
 
   Copier<T, W, S, kNTiles, Rows> copier{p, l, rows, shared, positions, mine * l.steps, block};
@@ -216,7 +231,7 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
 constexpr int kStaticShared = 1024;  // left to the static shared memory of row providers and epilogues
 
 template <typename T, typename W, int kNTiles, typename Rows, typename Epilogue>
-void start(const SkinnyProduct& p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
+int start(const SkinnyProduct& p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
   const int limit = shared_limit() - kStaticShared, sms = multiprocessors();
   constexpr bool kWhole = TakesTiles<Epilogue>::value;
   using Low = SkinnyShape<sizeof(W), kNTiles, false>;
@@ -236,21 +251,17 @@ void start(const SkinnyProduct& p, const Rows& rows, const Epilogue& epilogue, S
   } else {
     launch(skinny_kernel<T, W, kNTiles, true, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
   }
+  return l.blocks;
 }
 
 }  // namespace skinny
 
 template <typename T, typename W, typename Rows, typename Epilogue>
-void skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream) {
-  if (product.n <= 8) {
-    skinny::start<T, W, 1>(product, rows, epilogue, extra, stream);
-  } else if (product.n <= 16) {
-    skinny::start<T, W, 2>(product, rows, epilogue, extra, stream);
-  } else if (product.n <= 32) {
-    skinny::start<T, W, 4>(product, rows, epilogue, extra, stream);
-  } else {
-    skinny::start<T, W, 8>(product, rows, epilogue, extra, stream);
-  }
+int skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream) {
+  if (product.n <= 8) return skinny::start<T, W, 1>(product, rows, epilogue, extra, stream);
+  if (product.n <= 16) return skinny::start<T, W, 2>(product, rows, epilogue, extra, stream);
+  if (product.n <= 32) return skinny::start<T, W, 4>(product, rows, epilogue, extra, stream);
+  return skinny::start<T, W, 8>(product, rows, epilogue, extra, stream);
 }
 
 }  // namespace vf

@@ -1,9 +1,5 @@
-#include <algorithm>
-#include <cmath>
-#include <utility>
-#include <vector>
-
 #include "../common/numbers.h"
+#include "../common/topk_cpu.h"
 #include "draft_topk.h"
 
 namespace vf {
@@ -30,17 +26,7 @@ void draft_topk_cpu(const DraftTopkArguments& a) {
       const int64_t id = id_of(a, row, column);
       if (id >= 0 && value > -INFINITY) found.emplace_back(-value, id);
     }
-    const int some = std::min<int>(a.k, static_cast<int>(found.size()));
-    std::partial_sort(found.begin(), found.begin() + some, found.end());
-    const float maximum = found.empty() ? 0.0f : -found[0].first;
-    double sum = 0.0;
-    for (const auto& entry : found) sum += std::exp(static_cast<double>(-entry.first - maximum));
-    for (int place = 0; place < a.k; ++place) {
-      const float logprob =
-          place < some ? static_cast<float>(-found[place].first - maximum - std::log(sum)) : -INFINITY;
-      a.logprobs[row * a.k + place] = std::isnan(logprob) ? -INFINITY : std::min(logprob, 0.0f);
-      a.chosen[row * a.k + place] = place < some ? found[place].second : 0;
-    }
+    cpu::answer(found, a.k, a.logprobs + row * a.k, a.chosen + row * a.k);
   }
 }
 

@@ -11,9 +11,11 @@ namespace ranker {
 
 constexpr int kMostCounted = 60000;  // positions of a block: its counters have 16 bits
 
-// Writes scores and counts them; a block's counts go to device memory at its end.
+// Writes scores or their bins, and counts them; a block's counts go to device memory at its end.
 struct ScoresInBins {
   float* scores;
+  uint16_t* binned;       // in place of scores, which are null then; `stride` numbers a row
+  int stride;
   const float* scale;
   int* histogram;
   int rows, size, first;  // position 0 is id `first`
@@ -31,8 +33,9 @@ struct ScoresInBins {
   VF_DEVICE Note note(int position, int) { return {scale == nullptr ? 1.0f : ldg(scale + first + position)}; }
   VF_DEVICE void element(const Note& note, int position, int, int n, float value) {
     const float score = value * note.scale;
-    scores[static_cast<int64_t>(n) * size + first + position] = score;
     const int bin = bins.of(key_of(score));
+    if (scores != nullptr) scores[static_cast<int64_t>(n) * size + first + position] = score;
+    else binned[static_cast<int64_t>(n) * stride + first + position] = static_cast<uint16_t>(bin);
     atomic_add(counters + n * bins.side() + bin / 2, bin % 2 == 0 ? 1u : 1u << 16);
   }
   VF_DEVICE void end() {
@@ -52,7 +55,8 @@ void score_with(const RankerSelectArguments& a, Stream stream) {
     const int count = a.size - first < step ? a.size - first : step;
     const W* vocab = static_cast<const W*>(a.vocab) + static_cast<int64_t>(first) * a.rank;
     const SkinnyProduct product{a.projected, vocab, a.rows, a.rank, count};
-    const ScoresInBins epilogue{a.scores, a.scale, a.histogram, a.rows, a.size, first, bins, nullptr};
+    const ScoresInBins epilogue{a.scores, a.binned, ranker_stride(a.size), a.scale, a.histogram,
+                                a.rows,   a.size,   first,                 bins,    nullptr};
     skinny_product<T, W>(product, ContiguousRows{count}, epilogue, SkinnyShared{0, counters}, stream);
   }
 }
