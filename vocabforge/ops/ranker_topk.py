@@ -27,8 +27,8 @@ def ranker_topk(
     target_ids: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """What ``ranker_select``, ``indexed_logits`` and ``draft_topk`` answer one after the other, for k candidates or a
-    few more: those of :func:`shortlist`.
+    """What ``ranker_select``, ``indexed_logits`` and ``draft_topk`` answer one after the other, but over the
+    candidates of :func:`shortlist`: the k best, and a few more.
 
     Scores and logits are summed in fp32, the projection ``down @ hidden`` is rounded to the dtype of ``hidden``. More
     candidates have two effects: a token that the k best lack may be answered, and log-probabilities are normalised over
@@ -66,30 +66,38 @@ def ranker_topk(
             check_shape(name, what, tensor, len(weight))
             check_dtype(name, what, tensor, {dtype})
     check_together(name, (hidden, down, vocab, scale, target_ids))
-    given = [one if one is None else one.contiguous() for one in (hidden, down, vocab, weight, scale, target_ids)]
+    given = [
+        one if one is None else one.contiguous() for one in (hidden, down, vocab, weight, scale, target_ids)
+    ]
     answer: tuple[Tensor, Tensor] = _OP(backend, *given[:4], k, topk, *given[4:])
     return answer
 
 
+def takes(rows: int, topk: int) -> bool:
+    """Whether the op answers so much at once: each block keeps the best of all rows in shared memory."""
+    return topk <= MOST_TOPK and rows * topk <= MOST_ANSWERS
+
+
 def shortlist(scores: Tensor, k: int) -> Tensor:
-    """Each row's candidates: the k best scores and all others in the bin of the k-th.
+    """Each row's candidates, bool (N, V): the k best of fp32 scores (N, V), and all others in the k-th's bin.
 
-    There are k to k - 1 + b candidates if b scores are in that bin. A bin is 1/16 of an octave of a sign (1/8 for more
-    than 32 rows), from 2^-6 to 2^10 in magnitude. Smaller magnitudes are one bin of a sign, larger ones, too; NaN is in
-    the lowest bin.
+    There are k to k - 1 + b candidates if b scores are in that bin; b is V at most.
+    """
+    bins = score_bins(scores)
+    return bins >= bins.topk(k, dim=-1).values[:, -1:]
 
-    Args:
-        scores: (N, V) fp32.
 
-    Returns:
-        bool (N, V).
+def score_bins(scores: Tensor) -> Tensor:
+    """Numbers (N, V) int32 of the scores' bins, ascending with fp32 scores (N, V).
+
+    An octave of a sign has 16 bins (8 for more than 32 rows) from 2^-6 to 960 (896). Of each sign smaller magnitudes
+    are one bin, and larger ones. NaN is in the lowest.
     """
     detail = 4 if len(scores) <= 32 else 3
     side, lowest = 16 << detail, (127 - 6) << detail
     bits = (scores + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
     above = (((bits & 0x7FFFFFFF) >> (23 - detail)) - lowest + 1).clamp(0, side - 1)
-    bins = torch.where(bits >= 0, side + above, side - 1 - above).masked_fill(scores.isnan(), 0)
-    return bins >= bins.topk(k, dim=-1).values[:, -1:]
+    return torch.where(bits >= 0, side + above, side - 1 - above).masked_fill(scores.isnan(), 0)
 
 
 def ranker_topk_reference(

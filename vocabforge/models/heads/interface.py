@@ -123,6 +123,8 @@ class HeadOptions:
         context: tokens of the request's text that a context head reads, or a hybrid one without a ranker.
         fp8: a ranker's scorer is read in float8_e4m3fn, one scale a token; candidates change a little, logits do not.
         ops: ``topk`` on the ops, in the form that a CUDA graph can capture; None: if the weights are on CUDA.
+        fused: a ranker with own rows answers in one op, on the ops (``ops/ranker_topk.py``): a few candidates more,
+            never fewer. None: no, until a GPU has measured both forms.
     """
 
     shortlist: int | None = None
@@ -133,6 +135,7 @@ class HeadOptions:
     context: int | None = None
     fp8: bool | None = None
     ops: bool | None = None
+    fused: bool | None = None
 
 
 class DraftHead(Protocol):

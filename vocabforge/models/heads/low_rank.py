@@ -10,6 +10,8 @@ from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
+from ...ops.ranker_topk import takes
+from ..target.logits import IDENTITY
 from . import on_ops as head_ops
 from .exact import StaticHead, answer, check_width, masked, refuse_options, requests_of
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
@@ -26,7 +28,7 @@ class RankerHead(nn.Module):
         base: the exact head; with fewer rows than V, candidates come from its rows.
         shortlist: candidates a row, at most R.
         rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step of a request.
-        fp8, ops: see ``HeadOptions``.
+        fp8, ops, fused: see ``HeadOptions``; a model that changes its logits keeps the usual form.
     """
 
     KIND = "ranker"
@@ -44,6 +46,7 @@ class RankerHead(nn.Module):
         *,
         fp8: bool = False,
         ops: bool | None = None,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         if shortlist < 1:
@@ -57,6 +60,7 @@ class RankerHead(nn.Module):
         self.shortlist = min(shortlist, self.size)
         self.shared, self.fp8 = rows == "shared", fp8
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
+        self.fused = fused and not self.shared and self.transform == IDENTITY
         self._selector = Selector(scorer_rows(base, scorer), fp8=fp8, ops=self.on_ops)
 
     def scored(self, step: int) -> int:
@@ -68,7 +72,7 @@ class RankerHead(nn.Module):
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8"))
+        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8", "fused"))
         if (
             options.shortlist != DEFAULT_SHORTLIST
         ):  # configurations carry it without anyone having asked for it
@@ -80,6 +84,7 @@ class RankerHead(nn.Module):
             options.rows or "own",
             fp8=bool(options.fp8),
             ops=options.ops,
+            fused=bool(options.fused),
         )
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
@@ -94,7 +99,11 @@ class RankerHead(nn.Module):
         return answer(*self.scores(hidden, k, state), k)
 
     def _topk_on_ops(self, hidden: Tensor, k: int, requests: int) -> tuple[Tensor, Tensor]:
-        rows = self._selector.select(self.scorer.project(hidden), max(self.shortlist, k))  # (N, n)
+        count = max(self.shortlist, k)
+        if self.fused and takes(len(hidden), k):
+            down = self.scorer.down.weight
+            return self._selector.best(hidden, down, self.weight, count, k, self.target_ids)
+        rows = self._selector.select(self.scorer.project(hidden), count)  # (N, n)
         if self.shared and len(hidden) > 1:
             logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests)
         else:

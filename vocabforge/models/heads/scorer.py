@@ -13,6 +13,7 @@ from ...core.errors import ConfigError
 from ...ops.few_rows import linear
 from ...ops.fp8 import quantise_rows
 from ...ops.ranker_select import ranker_select
+from ...ops.ranker_topk import ranker_topk
 from .interface import HeadSizes
 
 _OVERSAMPLE, _POWER_ITERATIONS = 8, 4
@@ -145,6 +146,13 @@ class Selector(nn.Module):
     def select(self, projected: Tensor, k: int) -> Tensor:
         """The k best rows (N, k) int32 of each of (N, d'), in no order; ties at the border to the lower row."""
         return ranker_select(self._padded(projected), self.weight, k, scale=self.scale)
+
+    def best(
+        self, hidden: Tensor, down: Tensor, head: Tensor, k: int, topk: int, target_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Answers (N, topk) among at least k candidates of each of (N, H) by ``head`` (R, H); see ``ranker_topk``."""
+        down = F.pad(down, (0, 0, 0, self._padding)) if self._padding else down
+        return ranker_topk(hidden, down, self.weight, head, k, topk, scale=self.scale, target_ids=target_ids)
 
     def _padded(self, projected: Tensor) -> Tensor:
         return F.pad(projected, (0, self._padding)) if self._padding else projected

@@ -13,6 +13,7 @@ OP_BENCHES: dict[str, str] = {
     "union_logits": f"{_HERE}.union_logits:cases",
     "distinct_rows": f"{_HERE}.distinct_rows:cases",
     "ranker_select": f"{_HERE}.ranker_select:cases",
+    "ranker_topk": f"{_HERE}.ranker_topk:cases",
     "draft_topk": f"{_HERE}.draft_topk:cases",
     "cluster_logits": f"{_HERE}.cluster_logits:cases",
     "add_rms_norm": f"{_HERE}.add_rms_norm:cases",

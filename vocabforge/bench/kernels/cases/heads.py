@@ -6,7 +6,7 @@ row of a ranker names candidates of its own) or alike (siblings: they share most
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from ....models.heads.registry import build_head
 from ....models.heads.router import Router, top_clusters
 from ....models.heads.scorer import LowRankScorer
 from ....ops.fp8 import quantise_rows, restore_rows
+from . import ranker_topk
 from .types import Inputs, ModelShape, OpCase, distinct_ids, generator, normal
 
 LOGIT = 3.0  # standard deviation of the random logits
@@ -37,6 +38,7 @@ class BenchHead:
         alike: the rows of a step are siblings.
         fp8: the scorer's rows have 8 bits a weight.
         ops: on our ops; else top-k and all as torch alone does it.
+        fused: a ranker in one op, over a few candidates more.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class BenchHead:
     alike: bool = True
     fp8: bool = False
     ops: bool = True
+    fused: bool = False
 
 
 Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids of the rows below it
@@ -112,6 +115,7 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
         return build_head(kind, below, None, HeadOptions(**options)), module, ids
     if kind == "ranker":
         options |= {"shortlist": setting.shortlist, "rows": "own", "fp8": setting.fp8 or None}
+        options |= {"fused": setting.fused or None}
     elif kind == "router":
         module = _random_router(shape, base, random)
         options |= {"budgets": (router_budget(shape),), "rows": "shared"}
@@ -195,6 +199,8 @@ def settings(shape: ModelShape) -> list[BenchHead]:
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
                 found.append(BenchHead("ranker", label, True, rank, shortlist, alike))
+                if shortlist == min(shape.shortlists):
+                    found.append(replace(found[-1], label=f"{label}, in one op", fused=True))
     middle = shape.shortlists[len(shape.shortlists) // 2]
     for rank in shape.ranks:
         label = f"ranker d/{shape.hidden // rank} in fp8, k = {middle:,}"
@@ -231,13 +237,14 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
             "alike": int(setting.alike),
             "fp8": int(setting.fp8),
             "ops": int(setting.ops),
+            "fused": int(setting.fused),
         },
         make=partial(_make, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
-        reference=partial(_reference, setting, shape.topk),
+        reference=_fused_reference if setting.fused else partial(_reference, setting, shape.topk),
         floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
         floor_flops=2.0 * shape.rows * work,
-        check=_check,
+        check=partial(ranker_topk.check, max(setting.shortlist, shape.topk)) if setting.fused else _check,
         goal=_is_goal(shape, setting),
     )
 
@@ -319,6 +326,11 @@ def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, .
     if listed is not None:
         logits = logits.masked_fill(~listed, float("-inf"))
     return (logits.log_softmax(-1),)
+
+
+def _fused_reference(inputs: Inputs) -> tuple[Tensor, ...]:
+    scorer = inputs["module"]
+    return ranker_topk.plain(inputs["hidden"], scorer.down.weight, scorer.head_weight, inputs["weight"])
 
 
 def _check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
