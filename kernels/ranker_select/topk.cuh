@@ -81,7 +81,7 @@ struct SliceRows {
   int *borders, *before;               // in shared memory: of each row; bits before each word, and of all
   uint32_t* words;
 
-  VF_HOST_DEVICE int bytes() const { return static_cast<int>(sizeof(int)) * (rows + 4 * most_lines + 1); }
+  VF_HOST_DEVICE int bytes() const { return ceil_div(rows + 4 * most_lines + 1, 32) * 128; }
   VF_DEVICE void attach(unsigned char* shared) {
     borders = reinterpret_cast<int*>(shared);
     before = borders + rows;
@@ -184,7 +184,7 @@ struct SliceBest {
   VF_HOST_DEVICE int bytes() const { return rows.rows * (out.k * static_cast<int>(sizeof(Key)) + 8); }
   // The rows' shared memory lies right before.
   VF_DEVICE void begin(unsigned char* shared) {
-    rows.attach(shared - skinny_align(rows.bytes()));
+    rows.attach(shared - rows.bytes());
     best = reinterpret_cast<Key*>(shared);
     maxima = reinterpret_cast<float*>(best + rows.rows * out.k);
     sums = maxima + rows.rows;

@@ -20,7 +20,8 @@ from vocabforge.models.heads.registry import (
 )
 from vocabforge.models.heads.router import Router, default_budgets, top_clusters
 from vocabforge.models.heads.scorer import LowRankScorer, factor_head
-from vocabforge.models.target.logits import IDENTITY
+from vocabforge.models.target.logits import IDENTITY, LogitTransform
+from vocabforge.ops import ranker_topk
 
 REDUCED = torch.arange(2, VOCAB, 4)
 
@@ -72,6 +73,35 @@ def test_ranker(ids, rows) -> None:
 def test_ranker_takes_k_candidates_where_its_shortlist_is_shorter() -> None:
     case = make_case("ranker", options=HeadOptions(shortlist=2))
     check(case, ranker_candidates(case, 6), 6)
+
+
+@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
+@pytest.mark.parametrize("fp8", [None, True])
+def test_a_ranker_in_one_op_takes_the_border_s_bin_whole(ids, fp8) -> None:
+    options = HeadOptions(shortlist=8, ops=True, fused=True, fp8=fp8)
+    case = make_case("ranker", ids=ids, options=options, rows=30)
+    scores = case.head._selector.scores(case.head.scorer.project(case.hidden))  # of a rank that is padded
+    listed = [set(case.base.target_ids[row].tolist()) for row in ranker_topk.shortlist(scores, 8)]
+    usual = make_case("ranker", ids=ids, options=replace(options, fused=None)).head  # the same weights
+    exact = [set(case.base.target_ids[row].tolist()) for row in usual.candidates(case.hidden)]
+    assert all(one <= more for one, more in zip(exact, listed))
+    assert any(one < more for one, more in zip(exact, listed)), "the test needs further candidates"
+    check(case, listed, 5)
+    # A row without further candidates answers the same.
+    ours, theirs = case.head.topk(case.hidden, 5), usual.topk(case.hidden, 5)
+    same = [row for row, (one, more) in enumerate(zip(exact, listed)) if one == more]
+    assert torch.equal(ours[1][same], theirs[1][same])
+    torch.testing.assert_close(ours[0][same], theirs[0][same], rtol=0, atol=1e-4)
+
+
+def test_what_one_op_does_not_take_is_answered_by_several() -> None:
+    options = HeadOptions(shortlist=8, ops=True, fused=True)
+    assert not make_case("ranker", options=HeadOptions(shortlist=8, ops=True)).head.fused
+    capped = {"transform": LogitTransform(softcap=5.0)}
+    for other, k, rest in ((replace(options, rows="shared"), 5, {}), (options, 33, {}), (options, 5, capped)):
+        asked = [make_case("ranker", options=one, **rest) for one in (other, replace(other, fused=None))]
+        ours, theirs = (case.head.topk(case.hidden, k, case.state) for case in asked)
+        assert all(torch.equal(*both) for both in zip(ours, theirs))
 
 
 def test_a_ranker_with_every_token_is_the_full_head() -> None:
