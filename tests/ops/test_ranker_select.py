@@ -146,6 +146,8 @@ def odd_cases() -> list[Case]:
         [one * 1e-9 for one in tail],
         [one * 1e9 for one in tail],
         [float(i % 3 - 1) for i in range(9000)],
+        [-3e38] * 300,  # the bin with the most bits: narrowed five times, to the last of the id's
+        [3e38] * 300,
     ]
     found = list(columns(*rows))
     wanted = [
@@ -156,11 +158,13 @@ def odd_cases() -> list[Case]:
         (5, 350, 690),
         (5, 350, 690),
         (2999, 3001, 8999),
+        (1, 128, 299),
+        (1, 128, 299),
     ]
     return [Case(*found[i], k) for i, ks in enumerate(wanted) for k in ks]
 
 
-@pytest.mark.parametrize("number", range(21))
+@pytest.mark.parametrize("number", range(27))
 def test_odd_scores(emulated: Callable[[str], None], native_cpu: None, number: int) -> None:
     emulated("ranker_select")
     case = odd_cases()[number]
