@@ -78,6 +78,7 @@ struct SliceRows {
   unsigned long long* masks;
   int rows, size, stride, wanted, most_lines;  // lines of a slice at most
   Bins bins;
+  int count;                           // words of the slice
   int *borders, *before;               // in shared memory: of each row; bits before each word, and of all
   uint32_t* words;
 
@@ -86,10 +87,8 @@ struct SliceRows {
     borders = reinterpret_cast<int*>(shared);
     before = borders + rows;
     words = reinterpret_cast<uint32_t*>(before + 2 * most_lines + 1);
-  }
-  VF_DEVICE int lines() const {
-    const int all = ceil_div(size, kLine), own = static_cast<int>(blockIdx.x);
-    return all > own ? ceil_div(all - own, static_cast<int>(gridDim.x)) : 0;
+    const int lines = ceil_div(size, kLine), own = static_cast<int>(blockIdx.x);
+    count = lines > own ? 2 * ceil_div(lines - own, static_cast<int>(gridDim.x)) : 0;
   }
   VF_DEVICE int first_of(int line) const {
     return (static_cast<int>(blockIdx.x) + line * static_cast<int>(gridDim.x)) * kLine;
@@ -102,9 +101,9 @@ struct SliceRows {
       if (lane() == 0) borders[n] = border;
     }
     sync_block();
-    for (int line = warp(); line < lines(); line += kSkinnyWarps) look_through(line);
+    for (int line = warp(); 2 * line < count; line += kSkinnyWarps) look_through(line);
     sync_block();
-    const int count = 2 * lines(), share = ceil_div(count, kSkinnyThreads);
+    const int share = ceil_div(count, kSkinnyThreads);
     const int first = static_cast<int>(threadIdx.x) * share, end = first + share < count ? first + share : count;
     int mine = 0;
     for (int i = first; i < end; ++i) mine += popc(words[i]);
@@ -148,9 +147,8 @@ struct SliceRows {
     }
   }
 
-  VF_DEVICE int positions() const { return before[2 * lines()]; }
+  VF_DEVICE int positions() const { return before[count]; }
   VF_DEVICE int row(int position) const {
-    const int count = 2 * lines();
     int word = 0;
     for (int step = 1 << (31 - clz(static_cast<uint32_t>(count))); step > 0; step /= 2) {
       if (word + step < count && before[word + step] <= position) word += step;
@@ -283,7 +281,7 @@ int topk_with(const RankerTopkArguments& a, void (*score)(const RankerSelectArgu
   const int likely = static_cast<int>(s.rows == 1 ? s.k : (all < s.size ? all : s.size) / 4 + 1);
   const SkinnyProduct product{a.hidden, a.weight, s.rows, a.d, s.size, likely};
   const SliceRows rows{s.binned, s.histogram,    a.masks, s.rows,  s.size, ranker_stride(s.size), s.k,
-                       most,     Bins{s.detail}, nullptr, nullptr, nullptr};
+                       most,     Bins{s.detail}, 0,       nullptr, nullptr, nullptr};
   const topk::Lists lists{a.answers, 0, a.maxima, a.sums, a.best, a.logprobs, a.chosen};
   const SliceBest best{rows, a.target_ids, a.arrived, lists, nullptr, nullptr, nullptr};
   return skinny_product<T, T>(product, rows, best, SkinnyShared{rows.bytes(), best.bytes()}, stream);

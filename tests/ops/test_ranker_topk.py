@@ -249,6 +249,16 @@ def test_any_number_of_slices(
     assert_answers(case.ask("emulated"), by_definition(case)[0])
 
 
+def test_the_most_that_a_block_keeps(emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All answers of 64 rows, and lines as of 2^20 ids on 108 multiprocessors, fit on compute capability 8.0."""
+    emulated("ranker_select")
+    monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", "1")
+    case = whole(0, 64, 152 * 64, 8, 520, 3, MOST_ANSWERS // 64)
+    found, expected = case.ask("emulated"), case.ask("reference")
+    assert torch.equal(found[1], expected[1])
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-4)
+
+
 def test_cpu_implementation_equals_the_definition(native_cpu: None) -> None:
     for seed, dtype in enumerate([torch.float32, *HALVES]):
         for n, fp8 in ((1, False), (5, True), (40, False)):
