@@ -161,7 +161,7 @@ def test_a_draft_model_with_a_short_context(models: Models, tmp_path: Path) -> N
         models.drafters["draft-model"] = kept
 
 
-@pytest.mark.parametrize("kind", ["context", "router", "ranker"])
+@pytest.mark.parametrize("kind", ["context", "router", "ranker", "ranker in one op"])
 def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
     """The tokens of the text change between replays, at one place; a router begins before the drafter's pass."""
     drafter, vocab = models.drafters["eagle3"], models.target.config.vocab_size
@@ -169,7 +169,9 @@ def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
         "context": HeadOptions(ranked=tuple(range(8)), context=6, ops=True),
         "router": HeadOptions(budgets=(4, 3), ops=True),
         "ranker": HeadOptions(shortlist=12, ops=True),
+        "ranker in one op": HeadOptions(shortlist=12, ops=True, fused=True),
     }[kind]
+    kind = kind.split()[0]
     clusters = 8 if kind == "router" else None
     torch.manual_seed(3)
     sizes = HeadSizes(32, vocab, rank=6, clusters=clusters, width=8, depth=1)

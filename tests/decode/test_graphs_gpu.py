@@ -117,15 +117,16 @@ def head_of(kind: str, drafter: Eagle3Drafter) -> DraftHead:
     """A draft head with random weights, the same every time."""
     torch.manual_seed(3)
     sizes = HeadSizes(CONFIG["hidden_size"], CONFIG["vocab_size"], rank=32, clusters=16, width=64, depth=1)
-    module = resolve(HEADS, kind, "draft head").new_module(sizes)
+    module = resolve(HEADS, kind.split()[0], "draft head").new_module(sizes)
     options = {
         "context": HeadOptions(ranked=tuple(range(32)), context=16),
         "router": HeadOptions(budgets=(6, 3)),
         "ranker": HeadOptions(shortlist=64),
+        "ranker in one op": HeadOptions(shortlist=64, fused=True),
     }
     weight = drafter.head_weight
     return build_head(
-        kind, base_of(drafter), module and module.to(weight.device, weight.dtype), options[kind]
+        kind.split()[0], base_of(drafter), module and module.to(weight.device, weight.dtype), options[kind]
     )
 
 
@@ -167,7 +168,7 @@ def test_graphs_equal_their_kernels_in_bf16(name: str, rows: int) -> None:
     assert outcome(decoder.generate_batch(asked)) == expected
 
 
-@pytest.mark.parametrize("kind", ["context", "ranker", "router"])
+@pytest.mark.parametrize("kind", ["context", "ranker", "ranker in one op", "router"])
 def test_heads_that_choose_their_rows(kind: str) -> None:
     """A router's clusters are scored in a stream of their own, which a recording must join."""
     asked = requests(4)

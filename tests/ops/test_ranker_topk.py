@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -40,7 +40,10 @@ class Case(NamedTuple):
         return ranker_topk(*self[:6], scale=self.scale, target_ids=self.target_ids, backend=backend)
 
     def to(self, device: str) -> Case:
-        return Case(*(one.to(device) if isinstance(one, Tensor) else one for one in self))
+        moved: dict[str, Any] = self._asdict()
+        return Case(
+            **{name: one.to(device) if isinstance(one, Tensor) else one for name, one in moved.items()}
+        )
 
     def projected(self) -> Tensor:
         return (self.hidden.double() @ self.down.double().T).to(self.hidden.dtype)
@@ -249,7 +252,9 @@ def test_any_number_of_slices(
     assert_answers(case.ask("emulated"), by_definition(case)[0])
 
 
-def test_the_most_that_a_block_keeps(emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_that_a_block_keeps(
+    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All answers of 64 rows, and lines as of 2^20 ids on 108 multiprocessors, fit on compute capability 8.0."""
     emulated("ranker_select")
     monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", "1")
