@@ -41,9 +41,8 @@ class Case(NamedTuple):
 
     def to(self, device: str) -> Case:
         moved: dict[str, Any] = self._asdict()
-        return Case(
-            **{name: one.to(device) if isinstance(one, Tensor) else one for name, one in moved.items()}
-        )
+        moved.update((name, one.to(device)) for name, one in moved.items() if isinstance(one, Tensor))
+        return Case(**moved)
 
     def projected(self) -> Tensor:
         return (self.hidden.double() @ self.down.double().T).to(self.hidden.dtype)
