@@ -38,6 +38,8 @@ PACKAGE = ROOT.parent if (ROOT.parent / "ops").is_dir() else ROOT.parent / "voca
 NATIVE = PACKAGE / "ops" / "lib" / "libvocabforge_ops.so"
 ARCHITECTURES = ("80", "90a")
 _FLAGS = {"native": ("-O3",), "cpu": ("-O3", "-DVF_NO_CUDA"), "emulated": ("-O1", "-DVF_EMULATE")}
+# Every access calls the emulator (nothing of the sanitizer's is linked); static shared memory is the library's own.
+_WATCHED = ("-fsanitize=thread", "-fno-gnu-unique")
 # Chosen when an op is called, so that one library serves several machines.
 _PROCESSOR = {"base": ("-O3", "-Wno-psabi"), "v3": ("-O3", "-march=x86-64-v3")}
 _ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # the stable ABI of torch 2.11: any later torch loads it
@@ -77,7 +79,8 @@ def _units(
             elif source.name != "binding.cpp":
                 units.append(Unit(source, variant, (*host, "-O3", "-ffp-contract=off")))
         if variant == "emulated":
-            units += [Unit(one, variant, (*host, *flags, "-x", "c++")) for one in sorted(folder.glob("*.cu"))]
+            command = (*host, *flags, *_WATCHED, "-x", "c++")
+            units += [Unit(one, variant, command) for one in sorted(folder.glob("*.cu"))]
         elif variant == "native":
             assert nvcc is not None
             cuda = (*_nvcc(nvcc), *_cuda_flags(architectures))

@@ -34,6 +34,7 @@ VF_DEVICE Vec16 add(const Vec16& left, const Vec16& right) {
 
 template <typename T, int kVectors>
 VF_GLOBAL void VF_BOUNDS(kMostThreads, 1) add_rms_norm_kernel(AddRmsNormArguments a) {
+  wait_for_former();
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
   const T* residual = static_cast<const T*>(a.residual) + row * a.residual_stride;

@@ -56,6 +56,7 @@ VF_DEVICE void write_tiles(const ClusterLogitsArguments& a, const Cluster& clust
 
 VF_GLOBAL void VF_BOUNDS(kListThreads, 1) cluster_tiles_kernel(ClusterLogitsArguments a) {
   VF_SHARED int warp_tiles[kListWarps];
+  wait_for_former();
   int before = 0;  // tiles of the clusters in the chunks before
   for (int chunk = 0; chunk < a.clusters; chunk += kListThreads) {
     const Cluster cluster = read_cluster(a, chunk + static_cast<int>(threadIdx.x));

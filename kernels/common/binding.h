@@ -18,6 +18,9 @@
 #include <vector>
 
 #include "stream.h"
+#ifdef VF_EMULATE
+#include "../emulator/emulator.h"
+#endif
 
 #ifdef VF_EMULATE
 #define VF_NAMESPACE vocabforge_emulated
@@ -65,6 +68,9 @@ class DeviceScope {
     device_ = tensor.get_device_index();
     guard_.emplace(device_);
   }
+#ifdef VF_EMULATE
+  ~DeviceScope() { emulator::forget_constants(); }
+#endif
 
   // Torch's current stream on the device; null for CPU tensors.
   Stream stream() const {
@@ -102,6 +108,15 @@ inline Tensor new_tensor(const Tensor& like, std::vector<int64_t> sizes, ScalarT
 template <typename T>
 T* data(const Tensor& tensor) {
   return reinterpret_cast<T*>(tensor.data_ptr());
+}
+
+// The same of what no kernel writes: read early by dependent launches, and the emulator is told.
+template <typename T>
+T* constant_data(const Tensor& tensor) {
+#ifdef VF_EMULATE
+  emulator::add_constant(tensor.data_ptr(), static_cast<size_t>(tensor.numel()) * tensor.element_size());
+#endif
+  return data<T>(tensor);
 }
 
 // Checks of a binding: Python has said it in words already, this keeps a wrong call from reading wild memory.

@@ -6,6 +6,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -57,6 +58,16 @@ VF_DEVICE int ffs(uint32_t x) { return __ffs(static_cast<int>(x)); }  // 1 + the
 VF_DEVICE int ffs(unsigned long long x) { return __ffsll(static_cast<long long>(x)); }
 VF_DEVICE int clz(uint32_t x) { return __clz(static_cast<int>(x)); }
 VF_DEVICE uint64_t mul_high(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+
+// Every thread of every kernel calls it once, before it touches device memory that another kernel writes or reads.
+// Launched dependently, a kernel begins while the former one still runs; here it waits until that has ended and its
+// writes are seen. Only then may the next kernel begin: whatever came before the former one is over when it does.
+VF_DEVICE void wait_for_former() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 VF_DEVICE void sync_block() { __syncthreads(); }
 VF_DEVICE void sync_warp() { __syncwarp(); }
@@ -173,21 +184,29 @@ VF_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* shared) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at));
+               : "r"(at)
+               : "memory");
 }
 VF_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* shared) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at));
+               : "r"(at)
+               : "memory");
 }
 VF_DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void* shared) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(at)
+               : "memory");
 }
 VF_DEVICE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* shared) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(at)
+               : "memory");
 }
 
 // c (16 x 8, fp32) += a (16 x 16, rows) b (16 x 8, columns); PTX ISA, "mma.m16n8k16" for the lanes' parts.
@@ -218,25 +237,44 @@ inline void require(cudaError_t error, const char* otherwise) {
 }
 
 // Lets a kernel have so much dynamic shared memory: beyond 48 KB, its static one included, that must be asked for.
-// Never takes back what a launch of another host thread has asked for.
-inline cudaError_t allow_shared(const void* kernel, size_t shared) {
+// Never takes back what a launch of another host thread has asked for. `now`: what the kernel has.
+inline cudaError_t allow_shared(const void* kernel, size_t shared, cudaFuncAttributes& now) {
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
-  cudaFuncAttributes now{};
   const cudaError_t error = cudaFuncGetAttributes(&now, kernel);
   if (error != cudaSuccess || shared + now.sharedSizeBytes <= 48 * 1024) return error;
   const int wanted = static_cast<int>(shared), allowed = now.maxDynamicSharedSizeBytes;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted > allowed ? wanted : allowed);
 }
 
-// Starts a kernel; raises the limit of dynamic shared memory where it is needed.
+// Whether kernels may begin while the former one still runs (VOCABFORGE_PDL=1): off until a GPU has measured both.
+inline bool dependent_launches() {
+  static const bool asked = [] {
+    const char* text = std::getenv("VOCABFORGE_PDL");
+    return text != nullptr && std::string(text) == "1";
+  }();
+  return asked;
+}
+
+// Starts a kernel; raises the limit of dynamic shared memory where it is needed. Dependent launches need code that
+// waits: code for compute capability 8.0, compiled anew by the driver of a later device, does not.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Stream stream, Arguments... arguments) {
+  cudaFuncAttributes code{};
   cudaError_t error = cudaSuccess;
-  if (shared > 0) error = allow_shared(reinterpret_cast<const void*>(kernel), shared);
+  if (shared > 0 || dependent_launches()) error = allow_shared(reinterpret_cast<const void*>(kernel), shared, code);
   if (error == cudaSuccess) {
-    kernel<<<grid, block, shared, static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
-    error = cudaGetLastError();
+    cudaLaunchAttribute dependent{};
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &dependent;
+    config.numAttrs = dependent_launches() && code.ptxVersion >= 90 ? 1 : 0;
+    error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
   }
   require(error, "a CUDA kernel could not be started");
 }

@@ -59,6 +59,7 @@ struct SkinnyProduct {
   int n, d;            // 1 <= n <= 64
   int most_positions;  // the most that Rows::positions() can give: the grid follows from it
   int likely_positions = 0;  // about how many it will give, for the tiles' height; 0: the most
+  bool constant = false;     // the weight was not written by the launch right before (a copy made for this call is)
 };
 
 struct SkinnyShared {

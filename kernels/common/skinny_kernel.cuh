@@ -79,7 +79,8 @@ struct Copier {
     }
   }
 
-  // One stage (or none, at the end), always one group of copies.
+  // One stage (or none, at the end) of both operands or of one; with hidden rows, always one group of copies.
+  template <bool kWeight = true, bool kHidden = true>
   VF_DEVICE void go() {
     if (stages_left > 0) {
       --stages_left;
@@ -91,15 +92,32 @@ struct Copier {
         tile += sharing_blocks<Rows>();
         look_up(tile);
       }
-      copy_weight();
-      if (first || !l.resident) copy_hidden();
+      if constexpr (kWeight) copy_weight();
+      if constexpr (kHidden) {
+        if (first || !l.resident) copy_hidden();
+      }
       slot = slot + 1 == S::kStages ? 0 : slot + 1;
       if (++step == l.steps) {
         step = 0;
         first = false;
       }
     }
-    cp_async_commit();
+    if constexpr (kHidden) cp_async_commit();
+  }
+
+  // The first stages of a ring. `early`: their weights first, then, behind the former kernel, the hidden rows.
+  VF_DEVICE void fill(bool early) {
+    Copier hidden = *this;
+    if (early) {
+      VF_UNROLL
+      for (int i = 0; i < S::kStages - 1; ++i) go<true, false>();
+      wait_for_former();
+      VF_UNROLL
+      for (int i = 0; i < S::kStages - 1; ++i) hidden.template go<false, true>();
+    } else {
+      VF_UNROLL
+      for (int i = 0; i < S::kStages - 1; ++i) go();
+    }
   }
 };
 
@@ -182,6 +200,8 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
     skinny_kernel(SkinnyProduct p, SkinnyLayout l, Rows rows, Epilogue epilogue) {
   using S = SkinnyShape<sizeof(W), kNTiles, kTall>;
   unsigned char* shared = dynamic_shared();
+  const bool early = std::is_same<Rows, ContiguousRows>::value && p.constant;
+  if (!early) wait_for_former();
   rows.begin(shared + l.rows);
   epilogue.begin(shared + l.epilogue);
   sync_block();
@@ -191,8 +211,7 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
 
   Copier<T, W, S, kNTiles, Rows> copier{p, l, rows, shared, positions, mine * l.steps, block};
   copier.look_up(block);
-  VF_UNROLL
-  for (int i = 0; i < S::kStages - 1; ++i) copier.go();
+  copier.fill(early);
   int slot = 0;
   for (int turn = 0; turn < mine; ++turn) {
     const int first = (block + turn * blocks) * S::kHeight;
@@ -231,7 +250,8 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
 constexpr int kStaticShared = 1024;  // left to the static shared memory of row providers and epilogues
 
 template <typename T, typename W, int kNTiles, typename Rows, typename Epilogue>
-int start(const SkinnyProduct& p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
+int start(SkinnyProduct p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
+  p.constant = p.constant && dependent_launches();
   const int limit = shared_limit() - kStaticShared, sms = multiprocessors();
   constexpr bool kWhole = TakesTiles<Epilogue>::value;
   using Low = SkinnyShape<sizeof(W), kNTiles, false>;

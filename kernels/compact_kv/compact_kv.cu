@@ -11,6 +11,7 @@ constexpr int kStaged = 3072;  // vectors of 16 bytes in shared memory: 48 KB
 static_assert(kStaged >= kMostPairs);
 
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) compact_kv_kernel(CompactKvArguments a, int slices, int width) {
+  wait_for_former();
   Vec16* staged = reinterpret_cast<Vec16*>(dynamic_shared());
   int index = static_cast<int>(blockIdx.x);
   const int slice = index % slices;

@@ -16,6 +16,7 @@ struct KeepRank {
 
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) join_segments(DistinctRowsArguments a) {
   VF_SHARED segments::Places joined;
+  wait_for_former();
   joined.fill<kThreads>(a.segments);
   sync_block();
   const int count = joined.before[kSegments], step = static_cast<int>(gridDim.x) * kThreads;

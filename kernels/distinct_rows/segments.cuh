@@ -45,6 +45,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 1) find_segments(Ids ids, int total, int voca
   VF_SHARED int listed;
   if (threadIdx.x == 0) listed = 0;
   for (int i = static_cast<int>(threadIdx.x); i < span; i += kThreads) counters[i] = 0;
+  wait_for_former();
   sync_block();
 
   int before = 0;  // ids of earlier segments

@@ -48,6 +48,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) draft_topk_slices(DraftTopkArguments a) {
   VF_SHARED uint32_t tops[kThreads / kWarp];
   VF_SHARED float sums[kThreads / kWarp];
   VF_SHARED int count;
+  wait_for_former();
   const int row = static_cast<int>(blockIdx.x) / a.splits, part = static_cast<int>(blockIdx.x) % a.splits;
   const int first = part * kThreads * kColumns + static_cast<int>(threadIdx.x);
   const T* logits = static_cast<const T*>(a.logits) + static_cast<int64_t>(row) * a.columns;
@@ -106,6 +107,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) draft_topk_slices(DraftTopkArguments a) {
 
 // One block a row.
 VF_GLOBAL void VF_BOUNDS(kThreads, 1) draft_topk_merge(DraftTopkArguments a) {
+  wait_for_former();
   topk::merge(lists_of(a), static_cast<int>(blockIdx.x), reinterpret_cast<Key*>(dynamic_shared()));
 }
 

@@ -80,6 +80,7 @@ inline uint64_t mul_high(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
 
+inline void wait_for_former() { emulator::wait_for_former(); }
 inline void sync_block() { emulator::block_barrier(); }
 inline void sync_warp() { emulator::warp_barrier(); }
 inline void fence() {}
@@ -162,6 +163,7 @@ inline T load_fresh(const T* at) {
 }
 inline Vec16 load16(const void* at) {
   emulator::check_aligned(at, 16);
+  emulator::check_access(at, 16, false);
   Vec16 v;
   std::memcpy(&v, at, 16);
   return v;
@@ -169,12 +171,14 @@ inline Vec16 load16(const void* at) {
 inline Vec16 load16_once(const void* at) { return load16(at); }
 inline void store16(void* at, const Vec16& v) {
   emulator::check_aligned(at, 16);
+  emulator::check_access(at, 16, true);
   std::memcpy(at, &v, 16);
 }
 
 inline void cp_async16(void* shared, const void* global, bool valid) {
   emulator::check_aligned(shared, 16);
   if (valid) emulator::check_aligned(global, 16);
+  if (valid) emulator::check_access(global, 16, false);
   emulator::copy_later(shared, valid ? global : nullptr);
 }
 inline void cp_async_commit() { emulator::commit_copies(); }
@@ -247,8 +251,12 @@ inline void mma_16816(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)
 
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Stream, Arguments... arguments) {
-  emulator::run(grid, block, shared, [=] { kernel(static_cast<Parameters>(arguments)...); });
+  const auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
+  using Body = decltype(body);
+  emulator::run(grid, block, shared, {&body, sizeof(body), [](const void* one) { (*static_cast<Body*>(one))(); }});
 }
+
+inline bool dependent_launches() { return emulator::dependent_launches(); }
 
 inline void fill_bytes(void* at, int value, size_t bytes, Stream) { std::memset(at, value, bytes); }
 

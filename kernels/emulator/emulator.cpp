@@ -12,6 +12,9 @@
 
 #include <ucontext.h>
 
+// The library's own memory, where static shared variables and constants lie; the linker knows its ends.
+extern "C" char __ehdr_start __attribute__((visibility("hidden"))), _end __attribute__((visibility("hidden")));
+
 namespace vf::emulator {
 namespace {
 
@@ -35,6 +38,7 @@ struct Thread {
   bool predicate = false;
   unsigned meetings = 0;
   bool started = false;
+  bool waited = false;      // for the former kernel
   ucontext_t context;
   jmp_buf place;
   std::unique_ptr<unsigned char[]> stack;
@@ -53,7 +57,8 @@ struct Machine {
   size_t used = 0;  // bytes of it
   Dim3 grid, block, at;
   Thread* now = nullptr;
-  const std::function<void()>* kernel = nullptr;
+  bool watched = false;  // a thread runs that has not waited for the former kernel
+  const Kernel* kernel = nullptr;
   std::mt19937 order{1};
   jmp_buf scheduler;
   std::string error;
@@ -63,12 +68,24 @@ struct Machine {
 
 Machine machine;
 
+struct Constant {
+  const void* at;
+  size_t bytes;
+};
+std::vector<Constant> constants;
+
+bool lies_in(const void* at, size_t bytes, const void* begin, size_t size) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(at), from = reinterpret_cast<uintptr_t>(begin);
+  return first >= from && first + bytes <= from + size;
+}
+
 unsigned long from_environment(const char* name, unsigned long otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr || *text == 0 ? otherwise : std::strtoul(text, nullptr, 10);
 }
 
 [[noreturn]] void leave(State state) {
+  machine.watched = false;
   machine.now->state = state;
   _longjmp(machine.scheduler, 1);
 }
@@ -90,13 +107,15 @@ std::string text_of(const Dim3& at) {
 }
 
 void enter() {
-  (*machine.kernel)();
+  machine.kernel->call(machine.kernel->body);
+  if (!machine.now->waited) fail("a thread that ended without wait_for_former()");
   leave(State::kDone);
 }
 
 void resume(Thread& thread) {
   machine.now = &thread;
   if (_setjmp(machine.scheduler) != 0) return;
+  machine.watched = !thread.waited;
   if (thread.started) _longjmp(thread.place, 1);
   thread.started = true;
   getcontext(&thread.context);
@@ -122,7 +141,7 @@ void prepare(size_t count) {
     thread.warp = static_cast<int>(i / kLanes);
     thread.state = State::kReady;
     thread.meetings = 0;
-    thread.started = false;
+    thread.started = thread.waited = false;
     thread.copies.assign(1, {});
   }
 }
@@ -264,7 +283,31 @@ void wait_copies(int pending) {
   }
 }
 
-void run(Dim3 grid, Dim3 block, size_t shared, const std::function<void()>& kernel) {
+void wait_for_former() {
+  machine.now->waited = true;
+  machine.watched = false;
+}
+
+void check_access(const void* at, size_t bytes, bool written) {
+  if (!machine.watched) return;
+  machine.watched = false;  // what follows touches the emulator's own memory
+  const Thread& own = *machine.now;
+  const auto in = [&](const void* begin, size_t size) { return lies_in(at, bytes, begin, size); };
+  bool fine = in(own.stack.get(), kStack) || in(&own, sizeof(own)) || in(machine.kernel->body, machine.kernel->bytes) ||
+              in(machine.shared.data(), machine.shared.size()) ||
+              in(machine.warps.data(), machine.warps.size() * sizeof(Warp)) ||
+              in(&__ehdr_start, static_cast<size_t>(&_end - &__ehdr_start));
+  for (const Constant& one : constants) fine = fine || (!written && in(one.at, one.bytes));
+  if (!fine) fail("an access to device memory before wait_for_former()");
+  machine.watched = true;
+}
+
+void add_constant(const void* at, size_t bytes) { constants.push_back({at, bytes}); }
+void forget_constants() { constants.clear(); }
+
+bool dependent_launches() { return from_environment("VOCABFORGE_PDL", 0) == 1; }
+
+void run(Dim3 grid, Dim3 block, size_t shared, const Kernel& kernel) {
   const size_t count = static_cast<size_t>(block.x) * block.y * block.z;
   const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
   if (count == 0 || count > 1024 || count % kLanes != 0) {
@@ -297,3 +340,20 @@ void run(Dim3 grid, Dim3 block, size_t shared, const std::function<void()>& kern
 }
 
 }  // namespace vf::emulator
+
+// Kernels are compiled with -fsanitize=thread, without its library: every access to memory comes here first.
+extern "C" {
+#define VF_WATCH(size)                                                                              \
+  void __tsan_read##size(void* at) { vf::emulator::check_access(at, size, false); }                 \
+  void __tsan_write##size(void* at) { vf::emulator::check_access(at, size, true); }
+VF_WATCH(1)
+VF_WATCH(2)
+VF_WATCH(4)
+VF_WATCH(8)
+VF_WATCH(16)
+void __tsan_read_range(void* at, size_t bytes) { vf::emulator::check_access(at, bytes, false); }
+void __tsan_write_range(void* at, size_t bytes) { vf::emulator::check_access(at, bytes, true); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+}

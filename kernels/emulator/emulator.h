@@ -3,13 +3,13 @@
 // Blocks run one after the other, and the threads of a block between two meeting points, each in an order drawn from a
 // seed: what is not ordered by a barrier gives other results under other seeds. Found and reported: barriers and warp
 // operations that not all threads reach, different operations meeting, misaligned vector accesses, a launch beyond the
-// hardware's limits. Not seen: caches, the memory model between blocks, speed.
+// hardware's limits, device memory that a thread touches before it has waited for the former kernel, a thread that never
+// waits. Not seen: caches, the memory model between blocks, speed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "../common/stream.h"
@@ -48,7 +48,23 @@ void copy_later(void* to, const void* from);  // 16 bytes; zeros where `from` is
 void commit_copies();
 void wait_copies(int pending);
 
+// Before a thread has waited it may touch its stack, shared memory and the kernel's arguments, and read constants.
+void wait_for_former();
+void check_access(const void* at, size_t bytes, bool written);
+void add_constant(const void* at, size_t bytes);  // memory that no kernel writes, until it is forgotten
+void forget_constants();
+
+// A kernel and its arguments.
+struct Kernel {
+  const void* body;
+  size_t bytes;
+  void (*call)(const void* body);
+};
+
 // Runs all threads of all blocks. Throws std::runtime_error with what a kernel did wrong.
-void run(Dim3 grid, Dim3 block, size_t shared, const std::function<void()>& kernel);
+void run(Dim3 grid, Dim3 block, size_t shared, const Kernel& kernel);
+
+// VOCABFORGE_PDL, as it is now.
+bool dependent_launches();
 
 }  // namespace vf::emulator

@@ -25,7 +25,7 @@ RankerSelectArguments checked(const Tensor& projected, const Tensor& vocab, int6
   RankerSelectArguments a{};
   a.projected = data<void>(projected);
   a.type = type_of(projected, "ranker_select: projected");
-  a.vocab = data<void>(vocab);
+  a.vocab = constant_data<void>(vocab);
   a.vocab_type = type_of(vocab, "ranker_select: vocab");
   VF_CHECK(a.type != Type::kFloat8E4M3 && a.vocab_type == (scale.has_value() ? Type::kFloat8E4M3 : a.type),
            "ranker_select: vocab: wrong dtype");

@@ -1,6 +1,7 @@
 // The scores (scores.cuh) stay in the second-level cache for the two kernels of select.cuh.
 #include "ranker_select.h"
 
+#include "../common/fill.cuh"
 #include "../common/topk_lists.cuh"
 #include "select.cuh"
 #include "topk.h"
@@ -9,13 +10,14 @@ namespace vf {
 namespace {
 
 VF_GLOBAL void VF_BOUNDS(topk::kThreads, 1) ranker_topk_merge(topk::Lists lists) {
+  wait_for_former();
   topk::merge(lists, static_cast<int>(blockIdx.x), reinterpret_cast<topk::Key*>(dynamic_shared()));
 }
 
 }  // namespace
 
 void ranker_select_cuda(const RankerSelectArguments& a, Stream stream) {
-  fill_bytes(a.histogram, 0, sizeof(int) * a.rows * ranker_bins(a.detail), stream);
+  fill_zeros(a.histogram, a.rows * ranker_bins(a.detail), stream);
   const bool eight_bits = a.vocab_type == Type::kFloat8E4M3;
   if (a.type == Type::kBFloat16) eight_bits ? ranker_scores_bf16_fp8(a, stream) : ranker_scores_bf16(a, stream);
   if (a.type == Type::kFloat16) eight_bits ? ranker_scores_fp16_fp8(a, stream) : ranker_scores_fp16(a, stream);

@@ -54,7 +54,8 @@ void score_with(const RankerSelectArguments& a, Stream stream) {
   for (int first = 0; first < a.size; first += step) {
     const int count = a.size - first < step ? a.size - first : step;
     const W* vocab = static_cast<const W*>(a.vocab) + static_cast<int64_t>(first) * a.rank;
-    const SkinnyProduct product{a.projected, vocab, a.rows, a.rank, count};
+    SkinnyProduct product{a.projected, vocab, a.rows, a.rank, count};
+    product.constant = true;  // where it is a copy for this call, the histogram's clearing lies between
     const ScoresInBins epilogue{a.scores, a.binned, ranker_stride(a.size), a.scale, a.histogram,
                                 a.rows,   a.size,   first,                 bins,    nullptr};
     skinny_product<T, W>(product, ContiguousRows{count}, epilogue, SkinnyShared{0, counters}, stream);

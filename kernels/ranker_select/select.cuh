@@ -19,6 +19,7 @@ constexpr int kDigitBits = 11;
 constexpr int kKept = 8192;  // keys of the border's bin that fit into shared memory
 
 VF_GLOBAL void VF_BOUNDS(kCollectThreads, 4) ranker_collect(RankerSelectArguments a) {
+  wait_for_former();
   const int chunks = ceil_div(a.size, kRankerChunk), row = static_cast<int>(blockIdx.x) / chunks;
   const int chunk = static_cast<int>(blockIdx.x) % chunks;
   const float* scores = a.scores + static_cast<int64_t>(row) * a.size;
@@ -127,6 +128,7 @@ VF_DEVICE void narrow(const Candidates& c, int chunks, int wanted, int& bits, Wi
 
 VF_GLOBAL void VF_BOUNDS(kFinishThreads, 1) ranker_finish(RankerSelectArguments a) {
   VF_SHARED int above_starts[kMostChunks], starts[kMostChunks], counts[kMostChunks], above_counts[kMostChunks];
+  wait_for_former();
   constexpr int kWarps = kFinishThreads / kWarp;
   const int chunks = ceil_div(a.size, kRankerChunk);
   const int row = static_cast<int>(blockIdx.x), self = static_cast<int>(threadIdx.x);

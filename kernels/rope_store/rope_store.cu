@@ -92,6 +92,7 @@ VF_DEVICE T* cache_place(void* cache, const int64_t (&strides)[3], int row, int 
 
 template <typename T, typename Angle>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) rope_store_kernel(RopeStoreArguments a, int lanes) {
+  wait_for_former();
   const int every = a.heads + 2 * a.kv_heads, half = a.dim / 2;
   const int per_block = kThreads / lanes;
   const int item = static_cast<int>(blockIdx.x) * per_block + static_cast<int>(threadIdx.x) / lanes;

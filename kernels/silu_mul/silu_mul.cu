@@ -14,6 +14,7 @@ VF_DEVICE float silu(float x) { return x / (1.0f + exp(-x)); }
 
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) silu_mul_kernel(SiluMulArguments a) {
+  wait_for_former();
   const int64_t place = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int vectors = a.inner / kElements;  // of a row
   const int64_t row = place / vectors;

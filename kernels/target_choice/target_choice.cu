@@ -1,7 +1,7 @@
 // Each row is cut into equal parts, a block a part; the last block of a row to end compares the parts' winners.
 #include "target_choice.h"
 
-#include "../common/portable.cuh"
+#include "../common/fill.cuh"
 
 namespace vf {
 namespace {
@@ -29,6 +29,7 @@ VF_DEVICE unsigned long long block_max(unsigned long long mine) {
 
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) target_choice_kernel(TargetChoiceArguments a) {
+  wait_for_former();
   constexpr int kVector = 16 / sizeof(T);
   const int row = static_cast<int>(blockIdx.x) / a.splits, part = static_cast<int>(blockIdx.x) % a.splits;
   const T* logits = static_cast<const T*>(a.logits) + row * a.vocab;
@@ -83,7 +84,7 @@ int target_choice_splits(int rows, int64_t vocab) {
 }
 
 void target_choice_cuda(const TargetChoiceArguments& a, Stream stream) {
-  fill_bytes(a.arrived, 0, sizeof(unsigned) * a.rows, stream);
+  fill_zeros(a.arrived, a.rows, stream);
   if (a.type == Type::kFloat32) start<float>(a, stream);
   if (a.type == Type::kBFloat16) start<bf16>(a, stream);
   if (a.type == Type::kFloat16) start<fp16>(a, stream);

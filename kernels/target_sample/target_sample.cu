@@ -2,6 +2,7 @@
 // All but the third and the last cut rows into chunks, a block a chunk.
 #include "target_sample.h"
 
+#include "../common/fill.cuh"
 #include "../common/philox.cuh"
 #include "border.cuh"
 
@@ -54,6 +55,7 @@ VF_DEVICE Chunk own_chunk(const TargetSampleArguments& a) {
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_best_kernel(TargetSampleArguments a) {
   VF_SHARED unsigned long long found[kThreads / kWarp];
+  wait_for_former();
   const Chunk chunk = own_chunk(a);
   const T* logits = static_cast<const T*>(a.logits) + static_cast<int64_t>(chunk.row) * a.vocab;
   unsigned long long best = 0;
@@ -75,6 +77,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_best_kernel(TargetSampleArguments a
 
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_weights_kernel(TargetSampleArguments a) {
+  wait_for_former();
   const Chunk chunk = own_chunk(a);
   const int64_t first = static_cast<int64_t>(chunk.row) * a.vocab;
   const T* logits = static_cast<const T*>(a.logits) + first;
@@ -91,6 +94,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_weights_kernel(TargetSampleArgument
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArguments a) {
   VF_SHARED BorderShared shared;
+  wait_for_former();
   const int row = static_cast<int>(blockIdx.x);
   const int64_t k = a.top_k[row], first = static_cast<int64_t>(row) * a.vocab;
   const double top_p = a.top_p[row];
@@ -111,6 +115,7 @@ VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArg
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_keep_kernel(TargetSampleArguments a) {
   VF_SHARED Mass parts[kThreads / kWarp];
+  wait_for_former();
   const Chunk chunk = own_chunk(a);
   const int64_t first = static_cast<int64_t>(chunk.row) * a.vocab;
   const T* logits = static_cast<const T*>(a.logits) + first;
@@ -136,6 +141,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_keep_kernel(TargetSampleArguments a
 
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kPickThreads, 1) sample_draw_kernel(TargetSampleArguments a) {
+  wait_for_former();
   const int row = static_cast<int>(blockIdx.x), chunks = ceil_div(a.vocab, kChunk);
   const Top top = top_of<T>(a, row);
   int choice = top.id;
@@ -169,7 +175,7 @@ void start(const TargetSampleArguments& a, Stream stream) {
 int target_sample_chunks(int vocab) { return ceil_div(vocab, kChunk); }
 
 void target_sample_cuda(const TargetSampleArguments& a, Stream stream) {
-  fill_bytes(a.best, 0, sizeof(unsigned long long) * static_cast<size_t>(a.rows), stream);
+  fill_zeros(a.best, a.rows, stream);
   if (a.type == Type::kFloat32) start<float>(a, stream);
   if (a.type == Type::kBFloat16) start<bf16>(a, stream);
   if (a.type == Type::kFloat16) start<fp16>(a, stream);

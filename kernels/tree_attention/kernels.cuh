@@ -92,6 +92,7 @@ VF_DEVICE void take(Rows<D> (&rows)[Block::kRowTiles], const TreeAttentionArgume
 
 template <typename T, typename Block, int D>
 VF_GLOBAL void VF_BOUNDS(Block::kThreads, Block::kBlocks) attend(TreeAttentionArguments a) {
+  wait_for_former();
   const Place place = place_of<Block>(a);
   const int group = a.heads / a.kv_heads, part = static_cast<int>(blockIdx.y);
   const Range range = range_of(a, place.row, place.first_row / group, (place.first_row + place.rows - 1) / group + 1);

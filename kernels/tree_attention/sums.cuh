@@ -129,6 +129,7 @@ VF_DEVICE Whole whole_of(const float* stats, int64_t step, int parts) {
 // A block adds up one row: a thread has four columns and every kGroups-th part.
 template <typename T, int D>
 VF_GLOBAL void VF_BOUNDS(kMergeThreads, 4) merge(TreeAttentionArguments a, int block_rows) {
+  wait_for_former();
   constexpr int kGroups = kMergeThreads / (D / 4);
   const int rows = rows_of(a), pair = static_cast<int>(blockIdx.x) / rows, row = static_cast<int>(blockIdx.x) % rows;
   const Workspace workspace(a, block_rows);

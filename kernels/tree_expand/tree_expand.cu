@@ -12,6 +12,7 @@ VF_GLOBAL void VF_BOUNDS(1024, 1) tree_expand_kernel(TreeExpandArguments a) {
   VF_SHARED SelectShared select;
   VF_SHARED unsigned long long kept[kMostKept];
   VF_SHARED int count;
+  wait_for_former();
   const int children = a.width * a.k, row = static_cast<int>(blockIdx.x);
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   const int64_t offset = static_cast<int64_t>(row) * children;

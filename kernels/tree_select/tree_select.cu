@@ -96,6 +96,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 1) tree_select_kernel(TreeSelectArguments a) 
   VF_SHARED SelectShared select;
   VF_SHARED Chosen chosen;
   VF_SHARED Tree tree;
+  wait_for_former();
   const int row = static_cast<int>(blockIdx.x);
   const float* scores = a.scores + static_cast<int64_t>(row) * a.size;
   auto key_at = [&](int i) { return ranked_key(ldg(scores + i), i); };

@@ -36,6 +36,7 @@ VF_DEVICE uint32_t block_best(Shared& shared, uint32_t mine) {
 
 VF_GLOBAL void VF_BOUNDS(kThreads, 1) tree_verify_kernel(TreeVerifyArguments a) {
   VF_SHARED Shared shared;
+  wait_for_former();
   const int row = static_cast<int>(blockIdx.x), first = static_cast<int>(threadIdx.x);
   const int64_t tree = static_cast<int64_t>(row) * a.nodes;
   for (int node = first; node < a.nodes; node += kThreads) {

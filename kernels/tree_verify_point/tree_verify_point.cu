@@ -13,6 +13,7 @@ constexpr int kThreads = 256;
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) point_masses_kernel(TreeVerifyPointArguments a) {
   VF_SHARED Mass parts[kThreads / kWarp];
   VF_SHARED int counts[kThreads / kWarp];
+  wait_for_former();
   const int chunks = ceil_div(a.vocab, kChunk), block = static_cast<int>(blockIdx.x);
   const int node = block / chunks, begin = block % chunks * kChunk;
   const int end = begin + kChunk < a.vocab ? begin + kChunk : a.vocab;
@@ -152,6 +153,7 @@ VF_DEVICE int own_token(const TreeVerifyPointArguments& a, const Shared& shared,
 
 VF_GLOBAL void VF_BOUNDS(kPickThreads, 1) point_walk_kernel(TreeVerifyPointArguments a) {
   VF_SHARED Shared shared;
+  wait_for_former();
   const int row = static_cast<int>(blockIdx.x), first = static_cast<int>(threadIdx.x);
   int64_t* path = a.path + static_cast<int64_t>(row) * (a.levels + 1);
   int64_t* numbers = a.numbers + static_cast<int64_t>(row) * (a.levels + 3);
