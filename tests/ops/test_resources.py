@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -48,3 +51,42 @@ def test_registers_and_shared_memory_are_those_of_the_table(
     expected = table["kernels"]
     changed = {name: (found, expected[name]) for name, found in compiled.items() if found != expected[name]}
     assert not changed, remedy
+
+
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)([^;]*);")
+_TOUCHES = {"LD", "LDG", "LDGSTS", "ST", "STG", "RED", "REDG", "ATOM", "ATOMG", "EXIT"}
+
+
+def before_the_wait(code: str) -> str | None:
+    """What a kernel's machine code does before ACQBULK (griddepcontrol.wait) that it must not; None: nothing."""
+    farthest = -1
+    for address, name, rest in _INSTRUCTION.findall(code):
+        if name == "ACQBULK":
+            return "a jump past the wait" if farthest > int(address, 16) else None
+        if name in _TOUCHES:
+            return f"{name} at {address}"
+        if name in ("BRA", "CALL", "JMP", "BRX"):
+            targets = re.findall(r"0x([0-9a-f]+)", rest)
+            farthest = max(farthest, int(targets[-1], 16) if targets else 1 << 30)
+    return "no wait"
+
+
+def test_machine_code_before_the_wait_is_judged() -> None:
+    wait, load = "/*0050*/ ACQBULK ;", "/*0040*/ @P0 LDG.E.128.CONSTANT R4, desc[UR4][R14.64] ;"
+    assert before_the_wait(f"/*0010*/ LDC R1, c[0x0][0x28] ; /*0020*/ @!P0 BRA 0x10 ; {wait} {load}") is None
+    assert before_the_wait(f"{load} {wait}") == "LDG at 0040"
+    assert before_the_wait(f"/*0010*/ @!P0 BRA 0x60 ; {wait}") == "a jump past the wait"
+    assert before_the_wait(f"/*0010*/ @P0 EXIT ; {wait}") == "EXIT at 0010"
+    assert before_the_wait("/*0010*/ LDC R1, c[0x0][0x28] ;") == "no wait"
+
+
+def test_compiled_kernels_wait_before_they_touch_device_memory(compiled: dict[str, object]) -> None:
+    """The compiler may move a load of memory that it holds to be constant: sources alone do not tell."""
+    if shutil.which("cuobjdump") is None:
+        pytest.skip("no cuobjdump (of the CUDA toolkit, or of PyPI)")
+    command = ["cuobjdump", "-sass", "-arch", "sm_90a", str(load_build().NATIVE)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {part.split()[0]: before_the_wait(part) for part in listing.split("Function : ")[1:]}
+    assert len(found) == len(compiled)
+    # Products of contiguous rows copy their weights early; the emulator watches those.
+    assert {name: fault for name, fault in found.items() if fault and "14ContiguousRows" not in name} == {}

@@ -39,6 +39,7 @@ def machine_facts(device: str) -> dict[str, Any]:
         **describe_environment(device=device, dtype="bfloat16"),
         "torch_cuda": torch.version.cuda,
         "nvcc": _nvcc(),
+        "dependent_launches": os.environ.get("VOCABFORGE_PDL") == "1",
     }
     if device != "cpu":
         facts["gpu_memory"] = torch.cuda.get_device_properties(device).total_memory
