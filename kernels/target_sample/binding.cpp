@@ -44,6 +44,10 @@ void compute(TargetSampleArguments& a, const Tensor& logits) {
   a.best = data<unsigned long long>(best);
   a.least = data<unsigned long long>(least);
   a.masses = data<void>(masses);
+  Tensor bins = new_tensor(logits, {a.rows, kBorderWords}, ScalarType::Int);
+  Tensor listed = new_tensor(logits, {a.rows, kBorderListed}, ScalarType::Int);
+  a.bins = data<unsigned>(bins);
+  a.listed = data<int>(listed);
   target_sample_cuda(a, scope.stream());
 #endif
 }

@@ -1,5 +1,6 @@
-// Five launches: the largest logit of each row, weights, borders of top-k and top-p, what is kept and its sums, draws.
-// All but the third and the last cut rows into chunks, a block a chunk.
+// Five launches: the largest logit of each row, weights counted in bins, borders of top-k and top-p, what is kept and its
+// sums, draws. All but the third and the last cut rows into chunks, a block a chunk. In the third a few blocks look
+// through a row for the tokens of the border's bin, and the last of them to end finds the border among those.
 #include "target_sample.h"
 
 #include "../common/fill.cuh"
@@ -10,6 +11,7 @@ namespace vf {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kSlice = 16384;  // tokens that a block looks through for those of a bin
 
 // What the other tokens of a row are measured against.
 struct Top {
@@ -42,6 +44,16 @@ VF_DEVICE float weight_of(const Top& top, float score, double temperature) {
   return static_cast<float>(::exp(static_cast<double>(exponent)));
 }
 
+// Which borders a row has.
+struct Cuts {
+  bool by_count, by_mass;
+  VF_DEVICE Cuts(const TargetSampleArguments& a, int row, bool lawful) {
+    const bool sampled = lawful && a.temperature[row] != 0;
+    by_count = sampled && a.top_k[row] > 0 && a.top_k[row] < a.vocab;
+    by_mass = sampled && a.top_p[row] < 1;
+  }
+};
+
 struct Chunk {
   int row, index, begin, end;
 };
@@ -67,6 +79,10 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_best_kernel(TargetSampleArguments a
                                    (0xFFFFFFFFu - static_cast<uint32_t>(i));
     best = key > best ? key : best;
   }
+  const int step = ceil_div(a.vocab, kChunk) * kThreads;
+  for (int i = chunk.index * kThreads + static_cast<int>(threadIdx.x); i < kBorderWords; i += step) {
+    a.bins[static_cast<int64_t>(chunk.row) * kBorderWords + i] = 0;
+  }
   best = reduce_max(best);
   if (lane() == 0) found[warp()] = best;
   sync_block();
@@ -77,37 +93,102 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_best_kernel(TargetSampleArguments a
 
 template <typename T>
 VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_weights_kernel(TargetSampleArguments a) {
+  VF_SHARED Bins bins;
   wait_for_former();
   const Chunk chunk = own_chunk(a);
   const int64_t first = static_cast<int64_t>(chunk.row) * a.vocab;
   const T* logits = static_cast<const T*>(a.logits) + first;
   const Top top = top_of<T>(a, chunk.row);
   const double temperature = a.temperature[chunk.row];
+  const Cuts cuts(a, chunk.row, top.lawful);
+  const bool counted = cuts.by_count || cuts.by_mass;  // the same for the whole block
+  if (counted) bins.clear();
+  sync_block();
   for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += kThreads) {
     float weight = 0.0f;
     if (top.lawful && temperature == 0) weight = i == top.id ? 1.0f : 0.0f;
     if (top.lawful && temperature != 0) weight = weight_of(top, to_float(ldg(logits + i)), temperature);
     a.weights[first + i] = weight;
+    if (counted && weight > 0.0f) bins.add(static_cast<int>(float_bits(weight) >> 20), weight);
+  }
+  if (!counted) return;
+  sync_block();
+  unsigned* all = a.bins + static_cast<int64_t>(chunk.row) * kBorderWords;
+  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) {
+    if (bins.counts[i] == 0) continue;
+    atomic_add(all + i, bins.counts[i]);
+    atomic_add(all + kBins + i, bins.high[i]);
+    atomic_add(all + 2 * kBins + i, bins.low[i]);
   }
 }
 
+// Puts what the blocks of a row have listed into the list of the last of them to end; whether it is this one.
+VF_DEVICE bool join_lists(BorderShared& shared, int* list, unsigned* count, int splits) {
+  VF_SHARED int before;
+  VF_SHARED bool last;
+  if (threadIdx.x == 0) before = static_cast<int>(atomic_add(count, static_cast<unsigned>(shared.listed)));
+  sync_block();
+  for (int i = static_cast<int>(threadIdx.x); i < shared.listed && before + i < kListed; i += kBorderThreads) {
+    list[before + i] = shared.list[i];
+  }
+  fence();
+  sync_block();
+  if (threadIdx.x == 0) last = atomic_add(count + 1, 1u) + 1 == static_cast<unsigned>(splits);
+  sync_block();
+  if (!last) return false;
+  fence();
+  const int all = static_cast<int>(load_fresh(count));
+  for (int i = static_cast<int>(threadIdx.x); i < all && i < kListed; i += kBorderThreads) {
+    shared.list[i] = load_fresh(list + i);
+  }
+  if (threadIdx.x == 0) shared.listed = all;
+  sync_block();
+  return true;
+}
+
 template <typename T>
-VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArguments a) {
+VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArguments a, int splits) {
   VF_SHARED BorderShared shared;
   wait_for_former();
-  const int row = static_cast<int>(blockIdx.x);
-  const int64_t k = a.top_k[row], first = static_cast<int64_t>(row) * a.vocab;
-  const double top_p = a.top_p[row];
+  const int row = static_cast<int>(blockIdx.x) / splits, part = static_cast<int>(blockIdx.x) % splits;
+  const int64_t first = static_cast<int64_t>(row) * a.vocab;
   const Top top = top_of<T>(a, row);
-  const bool sampled = top.lawful && a.temperature[row] != 0;
-  const T* logits = static_cast<const T*>(a.logits) + first;
-  auto score_at = [&](int i) { return ordered_score(top, to_float(ldg(logits + i))); };
-  unsigned long long least = 0;
-  if (sampled && k > 0 && k < a.vocab) {
-    least = find_border(shared, a.weights + first, a.vocab, least, {true, static_cast<unsigned>(k), 0.0}, score_at);
+  const Cuts cuts(a, row, top.lawful);
+  if (!cuts.by_count && !cuts.by_mass) {
+    if (part == 0 && threadIdx.x == 0) a.least[row] = 0;
+    return;
   }
-  if (sampled && top_p < 1) {
-    least = find_border(shared, a.weights + first, a.vocab, least, {false, 0, top_p}, score_at);
+  const T* logits = static_cast<const T*>(a.logits) + first;
+  const float* weights = a.weights + first;
+  unsigned* bins = a.bins + static_cast<int64_t>(row) * kBorderWords;
+  auto score_at = [&](int i) { return ordered_score(top, to_float(ldg(logits + i))); };
+  auto tally_at = [&](int bin) {
+    return tally_of(ldg(bins + bin), ldg(bins + kBins + bin), ldg(bins + 2 * kBins + bin), bin);
+  };
+  const Goal by_count{true, static_cast<unsigned>(a.top_k[row]), 0.0}, by_mass{false, 0, a.top_p[row]};
+  const Goal& goal = cuts.by_count ? by_count : by_mass;
+  unsigned long long least = 0;
+  double mass = 0;
+  find_bin(shared, goal, mass, true, tally_at);
+  const int border = shared.bin;
+  const Tally above = shared.above;
+  if (border >= 0) {
+    const int share = ceil_div(a.vocab, splits), begin = part * share;
+    const int end = begin + share < a.vocab ? begin + share : a.vocab;
+    list_bin(shared, weights, begin, end, static_cast<uint32_t>(border));
+    if (splits > 1 && !join_lists(shared, a.listed + static_cast<int64_t>(row) * kListed, bins + 3 * kBins, splits)) return;
+    least = find_in_bin(shared, weights, a.vocab, least, goal, mass, score_at);
+  } else if (part > 0) {
+    return;
+  }
+  if (cuts.by_count && cuts.by_mass) {  // of what top-k keeps
+    const Tally kept = shared.above + shared.inside - above;
+    sync_block();  // all have read it
+    find_bin(shared, by_mass, mass, true, [&](int bin) {
+      return bin > border ? tally_at(bin) : bin == border ? kept : Tally{0, {0, 0}};
+    });
+    if (shared.bin != border) list_bin(shared, weights, 0, a.vocab, static_cast<uint32_t>(shared.bin));
+    least = find_in_bin(shared, weights, a.vocab, least, by_mass, mass, score_at);
   }
   if (threadIdx.x == 0) a.least[row] = least;
 }
@@ -165,7 +246,8 @@ void start(const TargetSampleArguments& a, Stream stream) {
   const dim3 rows(static_cast<unsigned>(a.rows)), chunks(static_cast<unsigned>(a.rows * target_sample_chunks(a.vocab)));
   launch(sample_best_kernel<T>, chunks, dim3(kThreads), 0, stream, a);
   launch(sample_weights_kernel<T>, chunks, dim3(kThreads), 0, stream, a);
-  launch(sample_border_kernel<T>, rows, dim3(kBorderThreads), 0, stream, a);
+  const int splits = ceil_div(a.vocab, kSlice);
+  launch(sample_border_kernel<T>, dim3(static_cast<unsigned>(a.rows * splits)), dim3(kBorderThreads), 0, stream, a, splits);
   launch(sample_keep_kernel<T>, chunks, dim3(kThreads), 0, stream, a);
   if (a.choices != nullptr) launch(sample_draw_kernel<T>, rows, dim3(kPickThreads), 0, stream, a);
 }

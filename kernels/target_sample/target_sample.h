@@ -17,7 +17,13 @@ struct TargetSampleArguments {
   bool* lawful;
   unsigned long long *best, *least;  // workspace: (rows,) each
   void* masses;                      // workspace: (rows, chunks, 16 bytes)
+  unsigned* bins;                    // workspace: (rows, kBorderWords)
+  int* listed;                       // workspace: (rows, kBorderListed)
 };
+
+constexpr int kBorderBins = 2048;                  // of the weights' first bits
+constexpr int kBorderWords = 3 * kBorderBins + 2;  // bins, tokens listed, blocks arrived
+constexpr int kBorderListed = 4096;  // tokens of a bin that are remembered; of more the row is read again each round
 
 int target_sample_chunks(int vocab);
 void target_sample_cuda(const TargetSampleArguments& arguments, Stream stream);

@@ -168,6 +168,9 @@ EMULATED = [
     (7, "infinite", TRANSFORMS[3:5], torch.float16),
     (50, "flat", TRANSFORMS[2:4], torch.float32),
     (5000, "ties", TRANSFORMS[4:6], torch.float32),
+    (5000, "flat", TRANSFORMS[9:10], torch.bfloat16),  # more tokens in the border's bin than are listed
+    (33_000, "plain", TRANSFORMS[3:5] + TRANSFORMS[9:10], torch.float32),  # several blocks a row
+    (33_000, "flat", TRANSFORMS[3:4], torch.float16),
 ]
 
 
