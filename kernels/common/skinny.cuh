@@ -43,6 +43,9 @@
 // to 128), and may contain barriers. Element calls may not contain barriers or warp
 // operations (some threads of a warp may have none). W is T (bf16 or fp16) or fp8_e4m3 (values as stored: scale them in
 // the epilogue). d: a multiple of 8 (of 16 for fp8_e4m3); hidden (N, d) and weight (V, d) contiguous, 16-byte aligned.
+//
+// With dependent launches (docs/guides/kernels.md) the first stages of a constant weight are copied while the former
+// kernel still runs, if its rows are ContiguousRows: then no `begin` may touch device memory.
 #pragma once
 
 #include <stdexcept>

@@ -11,7 +11,7 @@ namespace vf {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSlice = 16384;  // tokens that a block looks through for those of a bin
+constexpr int kSlice = 16384;  // tokens that are worth a block of their own to find those of a bin
 
 // What the other tokens of a row are measured against.
 struct Top {
@@ -165,8 +165,7 @@ VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArg
   auto tally_at = [&](int bin) {
     return tally_of(ldg(bins + bin), ldg(bins + kBins + bin), ldg(bins + 2 * kBins + bin), bin);
   };
-  const Goal by_count{true, static_cast<unsigned>(a.top_k[row]), 0.0}, by_mass{false, 0, a.top_p[row]};
-  const Goal& goal = cuts.by_count ? by_count : by_mass;
+  const Goal goal{cuts.by_count, static_cast<unsigned>(a.top_k[row]), a.top_p[row]};
   unsigned long long least = 0;
   double mass = 0;
   find_bin(shared, goal, mass, true, tally_at);
@@ -182,6 +181,7 @@ VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArg
     return;
   }
   if (cuts.by_count && cuts.by_mass) {  // of what top-k keeps
+    const Goal by_mass{false, 0, goal.share};
     const Tally kept = shared.above + shared.inside - above;
     sync_block();  // all have read it
     find_bin(shared, by_mass, mass, true, [&](int bin) {
@@ -246,7 +246,8 @@ void start(const TargetSampleArguments& a, Stream stream) {
   const dim3 rows(static_cast<unsigned>(a.rows)), chunks(static_cast<unsigned>(a.rows * target_sample_chunks(a.vocab)));
   launch(sample_best_kernel<T>, chunks, dim3(kThreads), 0, stream, a);
   launch(sample_weights_kernel<T>, chunks, dim3(kThreads), 0, stream, a);
-  const int splits = ceil_div(a.vocab, kSlice);
+  const int most = ceil_div(a.vocab, kSlice), fit = multiprocessors() / a.rows;  // such a block fills a multiprocessor
+  const int splits = fit < 1 ? 1 : fit < most ? fit : most;
   launch(sample_border_kernel<T>, dim3(static_cast<unsigned>(a.rows * splits)), dim3(kBorderThreads), 0, stream, a, splits);
   launch(sample_keep_kernel<T>, chunks, dim3(kThreads), 0, stream, a);
   if (a.choices != nullptr) launch(sample_draw_kernel<T>, rows, dim3(kPickThreads), 0, stream, a);

@@ -80,6 +80,7 @@ def test_machine_code_before_the_wait_is_judged() -> None:
     assert before_the_wait("/*0010*/ LDC R1, c[0x0][0x28] ;") == "no wait"
 
 
+@pytest.mark.slow
 def test_compiled_kernels_wait_before_they_touch_device_memory(compiled: dict[str, object]) -> None:
     """The compiler may move a load of memory that it holds to be constant: sources alone do not tell."""
     if shutil.which("cuobjdump") is None:

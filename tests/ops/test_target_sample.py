@@ -176,9 +176,13 @@ EMULATED = [
 
 @pytest.mark.parametrize("case", EMULATED, ids=lambda case: f"{case[1]} {case[0]}")
 def test_emulated_kernels_equal_the_reference(
-    emulated: Callable[[str], None], schedule: int, case: tuple[int, str, list[SamplingParams], torch.dtype]
+    emulated: Callable[[str], None],
+    schedule: int,
+    monkeypatch: pytest.MonkeyPatch,
+    case: tuple[int, str, list[SamplingParams], torch.dtype],
 ) -> None:
     emulated("target_sample")
+    monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", "16")
     vocab, kind, settings, dtype = case
     agree(logits_of(vocab, kind, len(settings), seed=schedule).to(dtype), settings, "emulated")
 
