@@ -45,7 +45,7 @@
 // the epilogue). d: a multiple of 8 (of 16 for fp8_e4m3); hidden (N, d) and weight (V, d) contiguous, 16-byte aligned.
 //
 // With dependent launches (docs/guides/kernels.md) the first stages of a constant weight are copied while the former
-// kernel still runs, if its rows are ContiguousRows: then no `begin` may touch device memory.
+// kernel still runs, if the rows are `Known` without reading device memory: then no `begin` may touch it, either.
 #pragma once
 
 #include <stdexcept>
@@ -71,6 +71,7 @@ struct SkinnyShared {
 
 // Positions 0..count-1 are rows 0..count-1.
 struct ContiguousRows {
+  using Known = void;
   int count;
   VF_DEVICE void begin(unsigned char*) {}
   VF_DEVICE int positions() const { return count; }

@@ -32,6 +32,11 @@ VF_DEVICE int sharing_block() {
   return HasOwnPositions<Rows>::value ? 0 : static_cast<int>(blockIdx.x);
 }
 
+template <typename Rows, typename = void>
+struct KnowsRows : std::false_type {};
+template <typename Rows>
+struct KnowsRows<Rows, std::void_t<typename Rows::Known>> : std::true_type {};
+
 // Copies stages into the ring, tile after tile of this block, ahead of the product.
 template <typename T, typename W, typename S, int kNTiles, typename Rows>
 struct Copier {
@@ -200,7 +205,7 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
     skinny_kernel(SkinnyProduct p, SkinnyLayout l, Rows rows, Epilogue epilogue) {
   using S = SkinnyShape<sizeof(W), kNTiles, kTall>;
   unsigned char* shared = dynamic_shared();
-  const bool early = std::is_same<Rows, ContiguousRows>::value && p.constant;
+  const bool early = KnowsRows<Rows>::value && p.constant;
   if (!early) wait_for_former();
   rows.begin(shared + l.rows);
   epilogue.begin(shared + l.epilogue);
