@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,49 +9,14 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.decode.drafting import VARIANTS, make_drafter
+from tests.kernel_counts import counted
 from vocabforge.models.drafters.eagle_layers import OneCall
 from vocabforge.models.kv_cache import KVCache, Sight, line_sight
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.ops.backend import Op
 
 FORMS = ["eagle1", *(one for one in VARIANTS if one.startswith("eagle3")), "eagle3"]
-# What makes no kernel: a view, or memory alone. Casts do not change a dtype here.
-VIEWS = {
-    *("view", "_unsafe_view", "expand", "slice", "select", "transpose", "unsqueeze", "t", "split", "unbind"),
-    *("split_with_sizes", "permute", "as_strided", "squeeze", "alias", "detach", "to", "flatten", "reshape"),
-    *("empty", "empty_like", "new_empty", "unflatten", "contiguous"),
-}
-
-
-class Kernels(TorchDispatchMode):
-    """Counts kernels; an op of ours is one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count: Counter[str] = Counter()
-        self._inside = False
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = function.overloadpacket.__name__
-        if not self._inside and name not in VIEWS:
-            self.count[name] += 1
-        return function(*args, **(kwargs or {}))
-
-    def op(self, call: Any) -> Any:
-        """``Op.__call__`` that counts itself."""
-
-        def counted(op: Op, *args: Any) -> Any:
-            self.count["op"] += 1
-            self._inside = True
-            try:
-                return call(op, *args)
-            finally:
-                self._inside = False
-
-        return counted
 
 
 def passes(drafter: Any, fits: bool) -> list[Tensor]:
@@ -84,13 +48,10 @@ def test_every_form_is_computed(form: str, tiny_folder: Path) -> None:
 def test_a_step_is_few_kernels(form: str, most: int, tiny_folder: Path) -> None:
     drafter = make_drafter(form, tiny_folder, HFTarget.load(tiny_folder))
     passes(drafter, True)  # merges the matrices
-    with Kernels() as kernels, patch.object(Op, "__call__", kernels.op(Op.__call__)):
-        cache = KVCache(1, 1, drafter.config.num_kv_heads, 4, drafter.config.head_dim)
-        slots = torch.zeros(1, 1, dtype=torch.int64)
-        sight = Sight(slots[:, 0], torch.ones(1, 1, 1, dtype=torch.int64), slots)
-        kernels.count.clear()
-        with torch.no_grad():
-            g = torch.zeros(1, 1, drafter.config.hidden_size)
-            kernels.count.clear()
-            drafter.extend(slots, g, slots, cache=cache, slots=slots, mask=sight)
+    cache = KVCache(1, 1, drafter.config.num_kv_heads, 4, drafter.config.head_dim)
+    slots = torch.zeros(1, 1, dtype=torch.int64)
+    sight = Sight(slots[:, 0], torch.ones(1, 1, 1, dtype=torch.int64), slots)
+    g = torch.zeros(1, 1, drafter.config.hidden_size)
+    with torch.no_grad(), counted() as kernels:
+        drafter.extend(slots, g, slots, cache=cache, slots=slots, mask=sight)
     assert kernels.count.total() <= most, kernels.count
