@@ -44,7 +44,13 @@ VF_GLOBAL void VF_BOUNDS(1024, 1) tree_expand_kernel(TreeExpandArguments a) {
     a.best_scores[at] = cumulative[place];
     a.tokens[at] = ldg(a.ids + offset + place);
     a.parents[at] = place / a.k;
-    a.places[at] = place;
+    a.places[at] = a.first + place;
+    const int bit = a.slot + rank;
+    for (int word = 0; word < a.words; ++word) {
+      const int64_t above = ldg(a.above + (static_cast<int64_t>(row) * a.width + place / a.k) * a.words + word);
+      const uint64_t own = word == bit / 64 ? uint64_t{1} << bit % 64 : 0;
+      a.seen[at * a.words + word] = static_cast<int64_t>(static_cast<uint64_t>(above) | own);
+    }
   }
 }
 

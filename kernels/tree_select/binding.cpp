@@ -13,8 +13,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tree_select(Tensor roots, Ten
   for (const Tensor* one : {&tokens, &scores, &parents}) {
     check_matrix(*one, 2, "tree_select: history");
     check_same_device(roots, *one, "tree_select");
-    VF_CHECK(one->size(0) == rows && one->size(1) == size, "tree_select: tokens, scores and parents differ in size");
+    VF_CHECK(one->size(0) == rows, "tree_select: tokens, scores and parents differ in size");
   }
+  const int64_t expanded = parents.size(1);
+  VF_CHECK(scores.size(1) == size && expanded > 0 && size % expanded == 0, "tree_select: ", size, " tokens, ",
+           scores.size(1), " scores, ", expanded, " parents");
   check_type(tokens, ScalarType::Long, "tree_select: tokens");
   check_type(scores, ScalarType::Float, "tree_select: scores");
   check_type(parents, ScalarType::Long, "tree_select: parents");
@@ -28,9 +31,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tree_select(Tensor roots, Ten
   Tensor bits = new_tensor(roots, {rows, nodes, words}, ScalarType::Long);
   TreeSelectArguments a{data<int64_t>(roots),   data<int64_t>(tokens), data<float>(scores),
                         data<int64_t>(parents), static_cast<int>(rows), static_cast<int>(size),
-                        static_cast<int>(nodes), static_cast<int>(levels), data<int64_t>(kept),
-                        data<int64_t>(above),   data<int64_t>(depths), data<bool>(ancestors),
-                        data<int64_t>(bits)};
+                        static_cast<int>(size / expanded), static_cast<int>(nodes), static_cast<int>(levels),
+                        data<int64_t>(kept),    data<int64_t>(above),  data<int64_t>(depths),
+                        data<bool>(ancestors),  data<int64_t>(bits)};
   if (!on_device(roots)) {
     tree_select_cpu(a);
   } else {

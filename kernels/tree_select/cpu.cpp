@@ -51,7 +51,7 @@ void tree_select_cpu(const TreeSelectArguments& a) {
     for (int place = 1; place < a.nodes; ++place) {
       const int node = chosen[static_cast<size_t>(place - 1)];
       a.tokens[out + place] = a.history_tokens[history + node];
-      const int64_t above = a.history_parents[history + node];
+      const int64_t above = a.expanded[(history + node) / a.children];
       const auto found = std::lower_bound(chosen.begin(), chosen.end(), above);
       const bool kept = above >= 0 && above < node && found != chosen.end() && *found == above;
       a.parents[out + place] = kept ? found - chosen.begin() + 1 : 0;

@@ -53,7 +53,7 @@ VF_DEVICE void write_nodes(const TreeSelectArguments& a, const Chosen& chosen, T
   for (int i = static_cast<int>(threadIdx.x); i < a.size; i += kThreads) {
     const int place = place_of(chosen, i);
     if (place == 0) continue;
-    const int64_t above = ldg(a.history_parents + history + i);
+    const int64_t above = ldg(a.expanded + (history + i) / a.children);
     const int parent = above < 0 || above >= i ? 0 : place_of(chosen, static_cast<int>(above));
     tree.parents[place] = parent;
     a.parents[out + place] = parent;

@@ -12,8 +12,8 @@ struct TreeSelectArguments {
   const int64_t *roots;            // (rows,)
   const int64_t *history_tokens;   // (rows, size)
   const float *scores;             // (rows, size)
-  const int64_t *history_parents;  // (rows, size), -1 is the root
-  int rows, size, nodes, levels;
+  const int64_t *expanded;         // (rows, size / children), -1 is the root: the parents, in order
+  int rows, size, children, nodes, levels;
   int64_t *tokens, *parents, *depths;  // (rows, nodes)
   bool *ancestors;                     // (rows, nodes, nodes)
   int64_t *words;                      // (rows, nodes, ceil(nodes / 64))

@@ -84,12 +84,12 @@ def cycle(folder: Path, kind: str | None, options: MethodSpec, rows: int = 1) ->
 @pytest.mark.parametrize(
     ("kind", "options", "rows", "most"),
     [
-        (None, CHAIN, 1, 27),
-        ("eagle3", TREE, 1, 207),
-        ("eagle3", TREE, 3, 208),
-        ("eagle3", CHAIN, 1, 155),
-        ("eagle1", CHAIN, 1, 147),
-        ("eagle2", TREE, 1, 198),
+        (None, CHAIN, 1, 11),
+        ("eagle3", TREE, 1, 129),
+        ("eagle3", TREE, 3, 138),
+        ("eagle3", CHAIN, 1, 112),
+        ("eagle1", CHAIN, 1, 103),
+        ("eagle2", TREE, 1, 120),
     ],
 )
 def test_a_cycle_is_few_kernels(

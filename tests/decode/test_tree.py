@@ -72,9 +72,10 @@ def grown(shape: TreeSettings, root: int, *expands: list[list[Expansion]]) -> Dr
         width = shape.topk
         assert frontier.tokens.shape == frontier.parents.shape == (rows, width)
         if before is not None:  # the places returned are those of the parents, which the drafter needs
-            parents = torch.cat(growth._parents, 1).gather(1, growth._index)
-            assert torch.equal(before.gather(1, frontier.parents), parents)
-        before = growth._index
+            parents = growth._expanded[-1]  # of the history's nodes, each of topk children
+            expanded = torch.cat(growth._expanded, 1).gather(1, parents // shape.topk)
+            assert torch.equal(before.gather(1, frontier.parents), expanded)
+        before = growth._expanded[-1][:, -shape.topk :]
     return growth.finish(torch.full((rows,), root))
 
 

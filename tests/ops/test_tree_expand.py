@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.ops.trees_support import coarse, fine
+from vocabforge.core.errors import UsageError
 from vocabforge.ops.tree_expand import tree_expand
 
 SHAPES = [
@@ -29,12 +31,23 @@ def inputs(rows: int, width: int, k: int, kind: str, seed: int = 0) -> tuple[Ten
     return make((rows, width), stream), make((rows, width, k), stream), ids
 
 
+def bits(rows: int, width: int, words: int) -> Tensor:
+    """Any bits, the highest among them, which is the sign."""
+    stream = torch.Generator().manual_seed(words)
+    return torch.randint(-(2**63), 2**63 - 1, (rows, width, words), generator=stream)
+
+
 def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str = "cpu") -> None:
     rows, width, k, keep = shape
     given = [one.to(device) for one in inputs(rows, width, k, kind, seed=width)]
-    got = tree_expand(*given, keep=keep, backend=backend)
-    for name, ours, theirs in zip(got._fields, got, tree_expand(*given, keep=keep, backend="reference")):
-        assert torch.equal(ours, theirs), name
+    words = (keep + 59) // 64 + 1
+    asked: list[dict[str, Any]] = [{}, {"first": 7, "above": bits(rows, width, words).to(device), "slot": 60}]
+    for more in asked:
+        got = tree_expand(*given, keep=keep, backend=backend, **more)
+        expected = tree_expand(*given, keep=keep, backend="reference", **more)
+        for name, ours, theirs in zip(got._fields, got, expected):
+            assert ours.shape == theirs.shape, name
+            assert torch.equal(ours, theirs), name
 
 
 @pytest.mark.parametrize("kind", ["ties", "fine"])
@@ -49,6 +62,32 @@ def test_the_reference_orders_by_score_and_place(kind: str) -> None:
         assert found.parents[row].tolist() == [i // 6 for i in best]
         assert found.tokens[row].tolist() == [int(ids[row, i // 6, i % 6]) for i in best]
         assert found.best_scores[row].tolist() == [sums[i] for i in best]
+        assert found.words.shape == (2, 9, 0)
+
+
+def test_children_see_what_their_parents_see_and_themselves() -> None:
+    given, above = inputs(2, 4, 6, "fine"), bits(2, 4, 2)
+    plain = tree_expand(*given, keep=9)
+    found = tree_expand(
+        *given, keep=9, first=100, above=above, slot=58
+    )  # from the first word into the second
+    assert torch.equal(found.places, plain.places + 100)
+    assert torch.equal(found.parents, plain.parents)
+    for row in range(2):
+        for child, parent in enumerate(plain.parents[row].tolist()):
+            own = 1 << (58 + child)
+            seen = sum((int(word) % 2**64) << 64 * i for i, word in enumerate(above[row, parent])) | own
+            assert (
+                sum((int(word) % 2**64) << 64 * i for i, word in enumerate(found.words[row, child])) == seen
+            )
+
+
+def test_wrong_bits_are_refused() -> None:
+    given = inputs(2, 4, 6, "fine")
+    with pytest.raises(UsageError, match="slot is out of range"):
+        tree_expand(*given, keep=9, above=bits(2, 4, 1), slot=56)
+    with pytest.raises(UsageError, match="another shape"):
+        tree_expand(*given, keep=9, above=bits(2, 3, 1))
 
 
 @pytest.mark.parametrize("kind", ["ties", "fine"])

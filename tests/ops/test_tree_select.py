@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.ops.trees_support import coarse, depths_and_ancestors, fine
+from vocabforge.core.errors import UsageError
 from vocabforge.ops.tree_select import SelectedTree, tree_select
 
 # rows, topk, depth, nodes
@@ -43,10 +44,12 @@ def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str
     rows, topk, depth, nodes = shape
     given = [one.to(device) for one in (torch.arange(rows), *history(rows, topk, depth, kind, seed=nodes))]
     asked = {"nodes": min(nodes, 256), "levels": depth + 1}
-    got = tree_select(*given, **asked, backend=backend)
     expected = tree_select(*given, **asked, backend="reference")
-    for name, ours, theirs in zip(got._fields, got, expected):
-        assert torch.equal(ours, theirs), name
+    for parents in (given[3], given[3][:, ::topk]):  # of each node, and of each node's children
+        for which in (backend, "reference"):
+            got = tree_select(*given[:3], parents, **asked, backend=which)
+            for name, ours, theirs in zip(got._fields, got, expected):
+                assert torch.equal(ours, theirs), name
 
 
 @pytest.mark.parametrize("kind", ["ties", "fine"])
@@ -83,6 +86,12 @@ def test_a_child_that_scores_above_its_parent_is_a_bug() -> None:
             torch.tensor([1]), torch.tensor([[2, 3]]), torch.tensor([[-2.0, -1.0]]), torch.tensor([[-1, 0]]),
             nodes=2, levels=2,
         )  # fmt: skip
+
+
+def test_parents_with_another_number_of_children_are_refused() -> None:
+    tokens, scores, parents = history(1, 4, 2, "fine")
+    with pytest.raises(UsageError, match="same number of children"):
+        tree_select(torch.tensor([1]), tokens, scores, parents[:, :7], nodes=5, levels=3)
 
 
 @pytest.mark.parametrize("kind", ["ties", "fine"])

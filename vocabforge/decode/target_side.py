@@ -196,9 +196,9 @@ class TargetSide:
             slots = positions = self._slots[self.lengths[0] :][:count][None]
         else:
             slots = self.committed[:, None] + self._slots[:count]  # (B, N)
-            positions = self.committed[:, None] + tree.depths
+            positions = slots if tree.chain else self.committed[:, None] + tree.depths
         last = told and (count == 1 or (tree.chain and self._lean))
-        mask, near = self._masks(tree, slots, view, last)
+        mask, near = self._masks(tree, slots, positions, view, last)
         forward: Any = self.target.forward if tree.exits is None else partial(tree.exits.forward, self.target)
         output = forward(
             tree.tokens,
@@ -216,7 +216,7 @@ class TargetSide:
         return self.look(tree, self._slots)
 
     def _masks(
-        self, tree: DraftTree, slots: Tensor, view: Tensor, last: bool
+        self, tree: DraftTree, slots: Tensor, positions: Tensor, view: Tensor, last: bool
     ) -> tuple[Tensor | Sight | int, Tensor | None]:
         """Of a pass; ``last``: tokens of one row that follow each other, at the end of ``view``."""
         # A compiled pass holds for all views, so that windows are by the cache's size.
@@ -226,7 +226,7 @@ class TargetSide:
         if self._bits and tree.chain:
             return line_sight(slots), None
         if self._bits:
-            return Sight(self.committed, tree.ancestor_words(), self.committed[:, None] + tree.depths), None
+            return Sight(self.committed, tree.ancestor_words(), positions), None
         if tree.chain:
             mask = view <= slots[:, :, None]
         else:

@@ -7,6 +7,7 @@ Lengths and bits keep their shape: only the committed length differs, and it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -142,12 +143,14 @@ class Sight(NamedTuple):
         words: (B, T, W) int64; slot lengths + j is seen where bit j % 64 of word j // 64 is set.
         positions: (B, T) int64 of the queries, for windows.
         reach: a window for all layers: positions that a query sees, its own included; None for all.
+        angles: cosines and signed sines (B, T, D) of the positions, if they are known already.
     """
 
     lengths: Tensor
     words: Tensor
     positions: Tensor
     reach: int | None = None
+    angles: tuple[Tensor, Tensor] | None = None
 
 
 def _narrowest(own: int | None, sight: Sight) -> int | None:
@@ -170,7 +173,7 @@ def sight_attention(
         own: the layer's window, in positions, or None.
         scale: of scores; None is D ** -0.5.
     """
-    window, (lengths, words, positions, _) = _narrowest(own, sight), sight
+    window, (lengths, words, positions, *_) = _narrowest(own, sight), sight
     return tree_attention(q, keys, values, lengths, words, positions=positions, window=window, scale=scale)
 
 
@@ -182,13 +185,15 @@ def sight_bias(sight: Sight, capacity: int, own: int | None, dtype: torch.dtype)
     return bias.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def line_sight(slots: Tensor, reach: int | None = None) -> Sight:
+def line_sight(slots: Tensor, reach: int | None = None, angles: tuple[Tensor, Tensor] | None = None) -> Sight:
     """Of T queries in a row of slots (B, T) that are their positions: each sees itself and all before it."""
-    batch, count = slots.shape
-    if count == 1:
-        words = torch.ones_like(slots)[:, :, None]
-    else:
-        places = torch.arange(count, device=slots.device)
-        words = bits_of(places <= places[:, None]).repeat(batch, 1, 1)  # (B, T, W)
     # Not views with gaps: every layer would copy them for its kernel.
-    return Sight(slots[:, 0].contiguous(), words, slots, reach)
+    return Sight(slots[:, 0].contiguous(), _line_words(*slots.shape, slots.device), slots, reach, angles)
+
+
+@cache
+def _line_words(batch: int, count: int, device: torch.device) -> Tensor:
+    """(B, T, W): a captured pass would make them in every replay."""
+    with torch.inference_mode(False):  # usable in both modes
+        seen = torch.ones(count, count, dtype=torch.bool, device=device).tril()
+        return bits_of(seen).repeat(batch, 1, 1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together
+from .trees import WORD
 
 FP32 = frozenset({torch.float32})
 MOST_KEPT = 1024
@@ -17,27 +18,46 @@ MOST_KEPT = 1024
 class Expansion(NamedTuple):
     """Children of a frontier. ``cumulative`` (B, W * k) fp32 of all children, in the order of (node, rank); of the
     ``keep`` best, best first: ``best_scores`` (B, keep) fp32, ``tokens``, ``parents`` (which of the W nodes) and
-    ``places`` (which of the W * k children), each (B, keep) int64."""
+    ``places`` (``first`` and which of the W * k children), each (B, keep) int64, and ``words`` (B, keep, words) int64,
+    the bits of the parent and of the node itself; no words without ``above``."""
 
     cumulative: Tensor
     best_scores: Tensor
     tokens: Tensor
     parents: Tensor
     places: Tensor
+    words: Tensor
 
 
-def tree_expand_reference(scores: Tensor, logprobs: Tensor, ids: Tensor, keep: int) -> Expansion:
+def tree_expand_reference(
+    scores: Tensor,
+    logprobs: Tensor,
+    ids: Tensor,
+    keep: int,
+    first: int = 0,
+    above: Tensor | None = None,
+    slot: int = 0,
+) -> Expansion:
     """As :func:`tree_expand`, in PyTorch."""
     k = ids.shape[2]
     cumulative = (scores[:, :, None] + logprobs).flatten(1)  # (B, W * k)
     ordered, order = cumulative.sort(dim=1, descending=True, stable=True)
     places = order[:, :keep]
+    parents = places // k
+    if above is None:
+        words = places.new_empty((*places.shape, 0))
+    else:
+        bits = torch.arange(slot, slot + keep, device=ids.device)
+        own = torch.zeros(keep, above.shape[2], dtype=torch.int64, device=ids.device)
+        own.scatter_(1, bits[:, None] // WORD, 1 << bits[:, None] % WORD)
+        words = above.gather(1, parents[:, :, None].expand(-1, -1, above.shape[2])) | own
     return Expansion(
         cumulative,
         ordered[:, :keep].contiguous(),
         ids.flatten(1).gather(1, places),
-        places // k,
-        places.contiguous(),
+        parents,
+        places + first,
+        words,
     )
 
 
@@ -45,7 +65,15 @@ _OP = Op("tree_expand", tree_expand_reference, FP32)
 
 
 def tree_expand(
-    scores: Tensor, logprobs: Tensor, ids: Tensor, *, keep: int, backend: str = "auto"
+    scores: Tensor,
+    logprobs: Tensor,
+    ids: Tensor,
+    *,
+    keep: int,
+    first: int = 0,
+    above: Tensor | None = None,
+    slot: int = 0,
+    backend: str = "auto",
 ) -> Expansion:
     """Score the children of a frontier and take the ``keep`` best, ties to the lower (node, rank).
 
@@ -54,10 +82,20 @@ def tree_expand(
         logprobs: (B, W, k) fp32 of each node's children; no NaN.
         ids: (B, W, k) int64 tokens of the children.
         keep: children expanded next, at most W * k and 1,024.
+        first: place of the first child in a history of all rounds.
+        above: (B, W, words) int64 bits of the frontier's nodes, see ``Frontier``; None: no bits are wanted.
+        slot: bit of the best child; those of the others follow it.
     """
     children = _check_children(scores, logprobs, ids)
     check_range("tree_expand", "keep", keep, 1, min(children, MOST_KEPT))
-    return Expansion(*_OP(backend, scores.contiguous(), logprobs.contiguous(), ids.contiguous(), keep))
+    if above is not None:
+        check_shape("tree_expand", "above", above, *scores.shape, None)
+        check_dtype("tree_expand", "above", above, {torch.int64})
+        check_together("tree_expand", (scores, above))
+        check_range("tree_expand", "slot", slot, 0, WORD * above.shape[2] - keep)
+        above = above.contiguous()
+    given = (one.contiguous() for one in (scores, logprobs, ids))
+    return Expansion(*_OP(backend, *given, keep, first, above, slot))
 
 
 def _check_children(scores: Tensor, logprobs: Tensor, ids: Tensor) -> int:

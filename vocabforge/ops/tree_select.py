@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.errors import UsageError
 from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import ancestors_of, bits_of
@@ -37,7 +38,7 @@ def tree_select_reference(
         (batch, size + 1), dtype=torch.int64, device=tokens.device
     )  # the history's -1 is the root
     place.scatter_(1, chosen, torch.arange(1, nodes, device=tokens.device).expand(batch, -1))
-    above = parents.gather(1, chosen)
+    above = parents.gather(1, chosen // (size // parents.shape[1]))
     above = place.gather(1, torch.where(above < 0, size, above))
     above = torch.cat([torch.zeros_like(roots[:, None]), above], 1)  # (B, N)
     ancestors = ancestors_of(above, levels)
@@ -67,7 +68,8 @@ def tree_select(
         roots: (B,) int64 tokens of the roots.
         tokens: (B, n) int64 of the history's nodes.
         scores: (B, n) fp32 cumulative log-probabilities; no NaN.
-        parents: (B, n) int64 places of parents in the history, -1 for the root.
+        parents: (B, E) int64 places in the history of the expanded nodes, -1 for the root; n / E children of each
+            lie one after the other. With E = n, the parent of each node.
         nodes: N of the tree, root included; at most n + 1, and 256 in the kernels.
         levels: of the tree, below the root.
         backend: ``auto`` takes the reference for larger trees and histories than the kernels.
@@ -89,16 +91,23 @@ def _check_history(roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tenso
     check_shape("tree_select", "tokens", tokens, None, None)
     check_shape("tree_select", "roots", roots, len(tokens))
     check_shape("tree_select", "scores", scores, *tokens.shape)
-    check_shape("tree_select", "parents", parents, *tokens.shape)
+    check_shape("tree_select", "parents", parents, len(tokens), None)
     for name, tensor in (("roots", roots), ("tokens", tokens), ("parents", parents)):
         check_dtype("tree_select", name, tensor, {torch.int64})
     check_dtype("tree_select", "scores", scores, {torch.float32})
     check_together("tree_select", (roots, tokens, scores, parents))
     check_range("tree_select", "the number of rows", len(tokens), 1, None)
+    check_range("tree_select", "the number of parents", parents.shape[1], 1, tokens.shape[1])
+    if tokens.shape[1] % parents.shape[1]:
+        raise UsageError(
+            "tree_select: not every parent has the same number of children",
+            got=f"{tokens.shape[1]} nodes of {parents.shape[1]} parents",
+        )
 
 
 def _assert_closed(scores: Tensor, parents: Tensor) -> None:
     """A tree that keeps the best nodes of this history keeps their parents."""
+    parents = parents.repeat_interleave(scores.shape[1] // parents.shape[1], 1)
     above = scores.gather(1, parents.clamp(min=0))
     places = torch.arange(parents.shape[1], device=parents.device)
     fine = (parents < 0) | ((scores <= above) & (parents < places))

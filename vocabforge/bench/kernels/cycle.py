@@ -24,6 +24,7 @@ from ...decode.request import Generation, Request
 from ...decode.tree import DraftTree
 from ...models.heads.registry import DraftHead, DraftState
 from ...ops.draft_topk import draft_topk
+from ...ops.trees import bits_of
 from .cases.heads import BenchHead
 from .cases.types import SHAPES, ModelShape
 from .parts import Figure, KernelOptions
@@ -156,7 +157,8 @@ def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[
     assert isinstance(backend, PureBackend)
     step = backend.start_in(roots, backend.view())
     tokens = torch.arange(width, device=roots.device).expand(len(roots), -1)  # (B, W)
-    frontier = Frontier(tokens, torch.zeros_like(tokens))
+    words = bits_of(torch.eye(width, dtype=torch.bool, device=roots.device)).repeat(len(roots), 1, 1)
+    frontier = Frontier(tokens, torch.zeros_like(tokens), words)
     return lambda: backend.expand(frontier, step, 1).hidden
 
 

@@ -19,7 +19,7 @@ from ...ops.target_sample import target_sample, target_weights_of
 from ...ops.tree_verify import tree_verify
 from ...ops.tree_verify_point import tree_verify_point
 from ..control.control import Control, FixedControl
-from ..cycle import CycleResult, Judges, states_on, tokens_behind
+from ..cycle import CycleResult, Judges, states_on
 from ..proposers.interface import PLAIN_PLAN, Plan
 from ..proposers.model import ModelProposer
 from ..proposers.registry import Lap, Proposer
@@ -91,19 +91,22 @@ class DeviceCycle:
         """Path and numbers as of ``verify.decide_greedy``, and behind the numbers the tree's depth."""
         tree = self._tree()
         output, (path, numbers, draws) = self.verify(tree, sampled)
-        counts = (numbers[:, 0] + 1) * self._active  # (B,)
-        last = numbers[:, 2:].gather(1, numbers[:, :1])[:, 0]
+        counts = torch.addcmul(self._active, numbers[:, 0], self._active)  # (B,) 0 of an idle row
+        following = numbers[:, 2:]  # (B, L) what follows each node of the path, whose last one is repeated
         self._side.keep(tree, path, counts)
         if self._proposer is not None:
             states = states_on(tree, path, output.states(self._proposer.reads))
-            self._proposer.advance(tokens_behind(tree, path, counts, last), states, counts)
-        self._roots.copy_(last)
-        self._draws.copy_(torch.where(self._active > 0, draws, self._draws))
-        return path, torch.cat([numbers, tree.depths.amax(1, keepdim=True)], 1)
+            self._proposer.advance(following, states, counts)
+        self._roots.copy_(following[:, -1])
+        if draws is None:
+            self._draws.add_(counts)
+        else:
+            self._draws.copy_(draws)
+        return path, torch.cat([numbers, tree.depths[:, -1:]], 1)  # no node is deeper than the last
 
     def verify(
         self, tree: DraftTree, sampled: bool = False
-    ) -> tuple[TargetPass, tuple[Tensor, Tensor, Tensor]]:
+    ) -> tuple[TargetPass, tuple[Tensor, Tensor, Tensor | None]]:
         """The target's pass over all nodes, and what :meth:`_judge` makes of it; nothing is committed."""
         output = self._side.look_at_all(tree)
         assert output.logits is not None
@@ -115,8 +118,9 @@ class DeviceCycle:
         plain = self._plain
         return DraftTree(self._roots[:, None], plain.parents, plain.depths, plain.ancestors, chain=True)
 
-    def _judge(self, tree: DraftTree, logits: Tensor, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Path and numbers as of ``verify.decide_greedy``, and each row's first random number (B,) not used yet."""
+    def _judge(self, tree: DraftTree, logits: Tensor, sampled: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Path and numbers as of ``verify.decide_greedy``, and each row's first random number (B,) not used yet, None
+        if a token takes one."""
         flat, (rows, count) = logits.flatten(0, 1), logits.shape[:2]
         if not sampled:
             choices, lawful = target_choice(flat)
@@ -146,7 +150,7 @@ class DeviceCycle:
             lawful.view(rows, count),
             levels=self._plan.levels,
         )
-        return path, numbers, self._draws + numbers[:, 0] + 1
+        return path, numbers, None
 
 
 def device_cycle(

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from ...models.drafters.eagle3 import Eagle3Drafter
 from ...models.drafters.interface import CachedDrafter
+from ...models.drafters.parts import RotaryPositions
 from ...models.heads.exact import FullHead
 from ...models.heads.registry import DraftHead, exact_head
 from ...models.kv_cache import KVCache, Sight, line_sight
 from ...ops.draft_chain import runs_chains
-from ...ops.trees import WORD, bits_of
+from ...ops.trees import WORD
 from ..accelerate.graphs import GraphCapture
 from ..target_side import block_mask, view_length
 from ..trees.policies import choose_policy
@@ -31,8 +32,8 @@ from .registry import ProposerParts
 
 
 class _Carry(NamedTuple):
-    """``g`` (B, W, H) of the frontier; ``above`` bool (B, W, scratch): draft nodes that each sees, None in a chain, or
-    the same as bits, int64 (B, W, words); ``used`` draft slots; ``view`` the slots that are looked at."""
+    """``g`` (B, W, H) of the frontier; ``above`` bool (B, W, scratch): draft nodes that each sees, None in a chain and
+    if masks are bits; ``used`` draft slots; ``view`` the slots that are looked at."""
 
     g: Tensor
     above: Tensor | None
@@ -74,8 +75,14 @@ class EagleBackend:
         # What is captured reads the rotary tables where they lie, and another decoder may need longer ones.
         self._tables = list(self.drafter.buffers())
         self._scratch = max(scratch, 1)
-        columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
-        self._columns = bits_of(columns) if self._bits else columns
+        self._columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
+        # Of captured passes: (P, 2 D) cosines and signed sines; slots (B, M) that a cycle may write, and their angles.
+        self._angles: Tensor | None = None
+        if self._bits and isinstance(self.drafter, RotaryPositions):
+            self._angles = torch.cat([self.drafter.cos[:capacity], self.drafter.sin[:capacity]], -1)
+        self._most = scratch + 2
+        self._steps: Tensor | None = None
+        self._turns: Tensor | None = None
         self._slots = torch.arange(capacity, device=self._device)
         self.rows = torch.zeros(rows, dtype=torch.int64, device=self._device)  # committed rows
         self.lengths = [0] * rows  # the same on the host
@@ -107,6 +114,7 @@ class EagleBackend:
 
     def commit(self, commit: Commit) -> None:
         assert commit.states is not None
+        self._steps = None  # those of a drafting belong to another pass
         self.advance(commit.following, commit.states, commit.counts)
         self.note([len(tokens) for tokens in commit.tokens])
 
@@ -126,23 +134,25 @@ class EagleBackend:
         """Write the keys of committed positions, and ``_g`` and ``_fed`` of the last ones."""
         count = following.shape[1]
         alone = self._told and len(self.lengths) == 1 and count == int(counts)
+        if self._bits and self._steps is None:
+            self._look_ahead(count)
         steps = self._ahead(0, count)  # (B, L)
         fused = self.drafter.fuse(states)
         bits = self._bits and steps.shape[1] <= WORD
         if alone and count == 1:
             mask: Tensor | Sight | int = self.lengths[0] + 1
         else:
-            mask = line_sight(steps) if bits else view <= steps[:, :, None]
+            mask = line_sight(steps, angles=self._turned(0, count)) if bits else view <= steps[:, :, None]
         g, read = self.drafter.extend(following, fused, steps, cache=self.cache, slots=steps, mask=mask)
+        self._steps = None
         if alone:
             self._g.copy_(g[:, -1])
             self._fed.copy_(fused[:, -1])
             self._read = read[:, -1]
             return
-        last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, g.shape[-1])
-        idle = (counts == 0)[:, None]
-        self._g.copy_(torch.where(idle, self._g, g.gather(1, last)[:, 0]))
-        self._fed.copy_(torch.where(idle, self._fed, fused.gather(1, last)[:, 0]))
+        last = counts[:, None, None].expand(-1, 1, g.shape[-1])  # an idle row keeps what it has
+        for state, made in ((self._g[:, None], g), (self._fed[:, None], fused)):
+            torch.gather(torch.cat([state, made], 1), 1, last, out=state)
 
     def chains(self, head: DraftHead) -> bool:
         """Whether :meth:`chain` drafts with this head."""
@@ -170,7 +180,21 @@ class EagleBackend:
         """(B, count) slots behind the committed ones and ``used`` more."""
         if self._told and len(self.lengths) == 1:
             return self._slots[self.lengths[0] + used :][:count][None]
+        if self._bits and self._steps is not None:
+            return self._steps[:, used : used + count]
         return self.rows[:, None] + self._slots[used : used + count]
+
+    def _look_ahead(self, count: int) -> None:
+        """Slots and angles of a whole captured pass, which writes ``count`` slots at most."""
+        self._steps = self.rows[:, None] + self._slots[: max(count, self._most)]
+        self._turns = None if self._angles is None else self._angles[self._steps]
+
+    def _turned(self, first: int, count: int, width: int = -1) -> tuple[Tensor, Tensor] | None:
+        """Angles (B, count, D) of positions ``first`` and so on behind the committed ones; of one, ``width`` times."""
+        if self._turns is None:
+            return None
+        cos, sin = self._turns[:, first : first + count].expand(-1, width, -1).chunk(2, -1)
+        return cos, sin
 
     def _view(self, ahead: int) -> Tensor:
         """Slots that a pass of ``ahead`` new ones looks at."""
@@ -191,14 +215,16 @@ class EagleBackend:
         return self.start_in(roots, self.view())
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        if self._bits:
+            self._look_ahead(0)
         g = self._g[:, None]
         read = self.drafter.read(g) if self._read is None else self._read[:, None]
         return DraftStep(read, roots[:, None], self._fed[:, None], _Carry(g, None, 0, view))
 
     def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
         g: Tensor = step.carry.g
-        if g.shape[1] == frontier.tokens.shape[1] == 1:
-            return g
+        if g.shape[1] == 1:
+            return g.expand(-1, frontier.tokens.shape[1], -1)
         return g.gather(1, frontier.parents[:, :, None].expand(-1, -1, g.shape[-1]))
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
@@ -211,17 +237,18 @@ class EagleBackend:
             position = slots
             if self._told and len(self.lengths) == 1:
                 mask: Tensor | Sight | int = self.lengths[0] + level
+            elif self._bits:
+                mask = line_sight(slots, angles=self._turned(level - 1, 1))
             else:
-                mask = line_sight(slots) if self._bits else view <= slots[:, :, None]
+                mask = view <= slots[:, :, None]
         else:
-            position = (self.rows + (level - 1))[:, None].expand(-1, width)
-            pick = frontier.parents[:, :, None]
-            own = self._columns[carry.used : carry.used + width]
-            before = self._above(carry).gather(1, pick.expand(-1, -1, own.shape[-1]))
-            above = before | own
+            position = self._ahead(level - 1, 1).expand(-1, width)
             if self._bits:
-                mask = Sight(self.rows, above, position)
+                assert frontier.words is not None
+                mask = Sight(self.rows, frontier.words, position, angles=self._turned(level - 1, 1, width))
             else:
+                pick = frontier.parents[:, :, None].expand(-1, -1, self._scratch)
+                above = self._above(carry).gather(1, pick) | self._columns[carry.used : carry.used + width]
                 mask = block_mask(above, self.rows, len(view))
         g = self.fed(frontier, step)
         state, read = self.drafter.extend(
@@ -233,9 +260,7 @@ class EagleBackend:
         """``above`` of the last frontier; where that was a chain, all its nodes."""
         if carry.above is not None:
             return carry.above
-        some = self._columns[: carry.used]
-        seen = some.sum(0) if self._bits else some.any(0)  # no two columns share a bit
-        return seen.expand(len(self.rows), 1, -1)
+        return self._columns[: carry.used].any(0).expand(len(self.rows), 1, -1)
 
 
 def _build(parts: ProposerParts, kind: str, label: str, default_tree: str) -> ModelProposer:

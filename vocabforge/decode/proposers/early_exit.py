@@ -104,7 +104,7 @@ class EarlyExitBackend:
 
     def _keep(self, frontier: Frontier, states: NodeStates) -> None:
         if states.residual is not None:
-            self._levels.append(_ExitLevel(*frontier, states.residual))
+            self._levels.append(_ExitLevel(frontier.tokens, frontier.parents, states.residual))
 
     def exits(self, tree: DraftTree) -> ExitStates | None:
         if not self._levels:

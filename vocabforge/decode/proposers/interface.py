@@ -62,10 +62,13 @@ class Commit:
 
 
 class Frontier(NamedTuple):
-    """Nodes to expand next: ``tokens`` (B, W) int64 and ``parents`` (B, W), places in the frontier before."""
+    """Nodes to expand next: ``tokens`` (B, W) int64 and ``parents`` (B, W), places in the frontier before; and, for
+    passes whose masks are bits, ``words`` (B, W, words) int64: bit j % 64 of word j // 64 is set if a node is below the
+    j-th expanded node below the root, or is that node."""
 
     tokens: Tensor
     parents: Tensor
+    words: Tensor | None = None
 
 
 class DraftStep(NamedTuple):
@@ -200,5 +203,5 @@ class DraftPolicy(Protocol):
     def plans(self) -> list[Plan]:
         """The sizes it can draft, smallest first, ``plan`` last."""
 
-    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
-        """Begin a drafting of B rows; ``draws`` one a row, where it samples."""
+    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None, bits: bool = False) -> Growth:
+        """Begin a drafting of B rows; ``draws`` one a row, where it samples; ``bits``: frontiers have words."""

@@ -161,7 +161,7 @@ class ModelProposer:
         draws: Sequence[Draw] | None,
         lap: Lap,
     ) -> DraftTree:
-        growth = self.policy.grow(len(roots), plan, draws)
+        growth = self.policy.grow(len(roots), plan, draws, self._captured is not None)
         level = 0
         state = DraftState(0, step.tokens.flatten(), step.previous.flatten(0, 1), len(roots), context)
         lap("layers")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...models.kv_cache import KVCache, Sight, line_sight
 from ...models.lean.model import LeanModel
-from ...ops.trees import WORD, bits_of
+from ...ops.trees import WORD
 from ..target_side import block_mask, view_length
 from .interface import Frontier
 
@@ -123,7 +123,12 @@ class NodePasses:
             above = self._seen(before).gather(1, pick) | above
         self._note(before, tokens, above, level)
         positions = (self.committed + level)[:, None].expand(-1, width)
-        states = self._run(tokens, positions, slots, self._tree_masks(above, positions, view))
+        if self.bits:
+            assert frontier.words is not None
+            sight = Sight(self.committed + 1, frontier.words, positions, self._reach)
+            states = self._run(tokens, positions, slots, (sight, None))
+        else:
+            states = self._run(tokens, positions, slots, self._tree_masks(above, positions, view))
         return states, NodeCarry(view, used + width, above)
 
     def _seen(self, carry: NodeCarry) -> Tensor:
@@ -195,8 +200,6 @@ class NodePasses:
     def _tree_masks(
         self, above: Tensor, positions: Tensor, view: Tensor
     ) -> tuple[Tensor | Sight, Tensor | None]:
-        if self.bits:
-            return Sight(self.committed + 1, bits_of(above), positions, self._reach), None
         mask = block_mask(above, self.committed + 1, len(view))
         if self._reach is None and self._window is None:
             return mask, None

@@ -7,6 +7,8 @@ whose log-probability rounds to 0 never displaces its parent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 from ...models.heads.registry import DraftHead, DraftState
 from ...ops.tree_expand import tree_expand
 from ...ops.tree_select import tree_select
+from ...ops.trees import bits_of
 from ..proposers.interface import Draw, Frontier, Growth, Plan, shallower_plans
 from ..tree import DraftTree, TreeSettings
 
@@ -36,57 +39,85 @@ class DynamicPolicy:
     def _fits(self, plan: Plan) -> bool:
         return plan.nodes <= self.settings.topk + (plan.levels - 1) * self.settings.topk**2 + 1
 
-    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
-        return DynamicGrowth(TreeSettings(self.settings.topk, plan.levels - 1, plan.nodes))
+    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None, bits: bool = False) -> Growth:
+        return DynamicGrowth(TreeSettings(self.settings.topk, plan.levels - 1, plan.nodes), bits)
+
+
+class _Start(NamedTuple):
+    """What does not depend on the text when a root has been expanded: ``expanded`` (B, 1 + k), places of the root and
+    of its children in the history; parents (B, k) of the latter in the frontier, and their words (B, k, words)."""
+
+    expanded: Tensor
+    parents: Tensor
+    words: Tensor
+
+
+@cache
+def _start(rows: int, settings: TreeSettings, device: torch.device) -> _Start:
+    """Made once: a captured pass would make it in every replay."""
+    with torch.inference_mode(False):  # usable in both modes
+        k = settings.topk
+        own = torch.eye(k, max(settings.depth, 1) * k, dtype=torch.bool, device=device)
+        parents = torch.zeros(rows, k, dtype=torch.int64, device=device)
+        expanded = torch.arange(-1, k, device=device).repeat(rows, 1)
+        return _Start(expanded, parents, bits_of(own).repeat(rows, 1, 1))
 
 
 class DynamicGrowth:
     """The history of one drafting: what was proposed, and which nodes are expanded next.
 
     The root's expansion gives ``topk`` children. Each further round expands the ``topk`` best frontier nodes by
-    ``topk``; at last the best ``total_nodes - 1`` nodes of the history are kept under the root.
+    ``topk``; at last the best ``total_nodes - 1`` nodes of the history are kept under the root. ``bits``: frontiers and
+    the tree have words.
     """
 
-    def __init__(self, settings: TreeSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: TreeSettings, bits: bool = False) -> None:
+        self.settings, self._bits = settings, bits
         self._tokens: list[Tensor] = []  # each (B, n)
         self._scores: list[Tensor] = []
-        self._parents: list[Tensor] = []
-        self._size = 0
+        self._expanded: list[Tensor] = []  # places in the history
         self._rounds = 0
+        self._words: Tensor | None = None  # of the last frontier
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
         """Children of the frontier whose states are ``hidden`` (B, W, H), W = 1 at the root, else ``topk``."""
         k, batch = self.settings.topk, hidden.shape[0]
         logprobs, ids = head.topk(hidden.flatten(0, 1), k, state)  # (B * W, k)
         if self._rounds == 0:
-            scores, tokens = logprobs, ids  # (B, k)
-            self._record(tokens, scores, torch.full_like(ids, -1))
-            self._index = torch.arange(k, device=ids.device).expand(batch, -1)
-            self._frontier_scores, parents = scores, torch.zeros_like(ids)
+            start = _start(batch, self.settings, ids.device)
+            self._tokens, self._scores, self._expanded = [ids], [logprobs], [start.expanded]
+            self._best, frontier = logprobs, Frontier(ids, start.parents, start.words)  # (B, k)
         else:
             logprobs, ids = logprobs.unflatten(0, (batch, k)), ids.unflatten(0, (batch, k))  # (B, k, k)
-            index, first = self._index.repeat_interleave(k, 1), self._size
+            self._tokens.append(ids.flatten(1))
             if self._rounds == self.settings.depth:  # none of them is expanded
-                self._record(ids.flatten(1), (self._frontier_scores[:, :, None] + logprobs).flatten(1), index)
+                self._scores.append((self._best[:, :, None] + logprobs).flatten(1))
                 return None
-            grown = tree_expand(self._frontier_scores, logprobs, ids, keep=k)
-            self._record(ids.flatten(1), grown.cumulative, index)
-            self._frontier_scores, tokens, parents = grown.best_scores, grown.tokens, grown.parents
-            self._index = first + grown.places
+            used = self._rounds * k
+            grown = tree_expand(
+                self._best,
+                logprobs,
+                ids,
+                keep=k,
+                first=k + (used - k) * k,
+                above=self._words if self._bits else None,
+                slot=used,
+            )
+            self._scores.append(grown.cumulative)
+            self._expanded.append(grown.places)
+            self._best, frontier = grown.best_scores, Frontier(grown.tokens, grown.parents, grown.words)
         self._rounds += 1
-        return None if self._rounds > self.settings.depth else Frontier(tokens, parents)
-
-    def _record(self, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
-        self._tokens.append(tokens)
-        self._scores.append(scores)
-        self._parents.append(parents)
-        self._size += tokens.shape[1]
+        self._words = frontier.words
+        return None if self._rounds > self.settings.depth else frontier
 
     def finish(self, roots: Tensor) -> DraftTree:
         """The best ``total_nodes - 1`` nodes of the history under each root (B,)."""
-        tokens, scores, parents = (torch.cat(part, 1) for part in (self._tokens, self._scores, self._parents))
+        if not self.settings.depth:  # only the root was expanded
+            self._expanded = [self._expanded[0][:, :1]]
+        tokens, scores, expanded = (
+            torch.cat(part, 1) for part in (self._tokens, self._scores, self._expanded)
+        )
         nodes, levels = self.settings.total_nodes, self.settings.levels
-        tree = tree_select(roots, tokens, scores, parents, nodes=nodes, levels=levels)
-        words = tree.words if tokens.is_cuda else None  # for kernels
+        tree = tree_select(roots, tokens, scores, expanded, nodes=nodes, levels=levels)
+        words = tree.words if self._bits else None
         return DraftTree(tree.tokens, tree.parents, tree.depths, tree.ancestors, words=words)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...models.heads.registry import DraftHead, DraftState
+from ...ops.trees import bits_of
 from ..proposers.interface import Draw, Frontier, Growth, Plan
 from ..sampling import Chance, draft_weights
 from ..tree import DraftLaw, DraftTree, build_tree
@@ -32,6 +33,7 @@ class _Level:
     picks: Tensor | None  # (n,) places of the n children in the head's (W * k) answers; None: all, in order
     fresh: Tensor | None  # (W',) places of the next frontier among the n children; None: all of them
     parents: Tensor  # (1, W') places of the next frontier's parents in this one
+    words: Tensor  # (1, W', words) what the next frontier sees, see ``Frontier``
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class ShapePolicy:
     def plans(self) -> list[Plan]:
         return self.shape.plans()
 
-    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None) -> Growth:
+    def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None, bits: bool = False) -> Growth:
         if self.samples and draws is not None and not all(draw.sampling.greedy for draw in draws):
             return SampledGrowth(self, plan, draws)
         return BestGrowth(self, plan)
@@ -194,7 +196,8 @@ def _next(layout: _Layout, done: int, tokens: Tensor) -> Frontier | None:
     level = layout.levels[done - 1]
     if level.fresh is not None:
         tokens = tokens.index_select(1, level.fresh)
-    return Frontier(tokens, level.parents.expand(len(tokens), -1))
+    rows = len(tokens)
+    return Frontier(tokens, level.parents.expand(rows, -1), level.words.expand(rows, -1, -1))
 
 
 def _tree(
@@ -225,6 +228,11 @@ def _renumbered(shape: TreeShape) -> TreeShape:
 
 
 def _lay_out(shape: TreeShape, device: torch.device) -> _Layout:
+    tokens = torch.zeros(1, shape.nodes, dtype=torch.int64, device=device)
+    tree = build_tree(tokens, torch.tensor([shape.parents], device=device), shape.levels)
+    # Of the nodes below the root, those that are expanded, in that order.
+    expanded = [node for node in range(1, shape.nodes) if shape.children[node]]
+    seen = bits_of(tree.ancestors[:, :, expanded])  # (1, N, words)
     levels = []
     frontier: list[int] = [0]
     while frontier:
@@ -246,13 +254,11 @@ def _lay_out(shape: TreeShape, device: torch.device) -> _Layout:
                 torch.tensor(
                     [[place_of[shape.parents[child]] for child in inner]], dtype=torch.int64, device=device
                 ),
+                seen[:, inner],
             )
         )
         frontier = inner
-    tokens = torch.zeros(1, shape.nodes, dtype=torch.int64, device=device)
-    parents = torch.tensor([shape.parents], device=device)
-    tree = build_tree(tokens, parents, shape.levels)
-    return _Layout(shape, tuple(levels), parents, tree.depths, tree.ancestors)
+    return _Layout(shape, tuple(levels), tree.parents, tree.depths, tree.ancestors)
 
 
 def _places(places: list[int], size: int, device: torch.device) -> Tensor | None:

@@ -133,7 +133,7 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
         """See :class:`.drafter.CachedDrafter`."""
         layer, x = self._layer, self._join(ids, g)
         if layer.fits(x, mask):
-            angles = self.cos[position], self.sin[position]
+            angles = self.angles(position, mask)
             return run_layers([layer], x, None, None, angles, cache, slots, mask)
         q, k, v = layer.qkv(x, *self.rotary(position))
         g = layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))

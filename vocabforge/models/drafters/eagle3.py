@@ -201,7 +201,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         """As :meth:`extend`, of embedded tokens (B, N, H)."""
         first = self.midlayer
         if first.fits(g, mask):
-            angles = self.cos[position], self.sin[position]
+            angles = self.angles(position, mask)
             layers = [first, *self._deeper]
             g, normed = run_layers(layers, g, embedded, self.norm.weight, angles, cache, slots, mask)
             return (normed if self.config.norm_output else g), normed

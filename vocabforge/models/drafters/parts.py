@@ -424,6 +424,11 @@ class RotaryPositions:
         """Tables of that many positions, fp32."""
         return rope_tables(self.config.rope, self.config.head_dim, count)
 
+    def angles(self, position: Tensor, mask: Tensor | Sight | int) -> tuple[Tensor, Tensor]:
+        """cos and signed sin (B, T, D) of positions (B, T), unless a ``Sight`` has them."""
+        known = mask.angles if isinstance(mask, Sight) else None
+        return known or (self.cos[position], self.sin[position])
+
     def rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin (B, 1, T, D) of positions (B, T)."""
         return self.cos[position][:, None], self.sin[position][:, None]

@@ -74,6 +74,7 @@ class LeanModel(nn.Module):
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._make_buffers(device)
         self._tables: list[Tensor] | None = None
+        self._joined: list[Tensor] = []  # side by side; captured passes read older ones where they lie
         self._dense = not any(config.expert_layers)
         self._kinds = [
             int(near) | 2 * (not turned) for near, turned in zip(config.sliding_layers, config.rotated_layers)
@@ -189,7 +190,10 @@ class LeanModel(nn.Module):
         if not isinstance(mask, Sight) and self._in_one_call(ids):
             angles = self._angles(positions, cache.capacity)
             return self._one_call(ids, x, run, angles, cache, slots, mask, window_mask, aux_layers)
-        cos, sin, near_cos, near_sin = self._rotations(positions)
+        in_one = isinstance(mask, Sight)
+        cos, sin, near_cos, near_sin = (
+            self._angles_at_once(positions, cache.capacity) if in_one else self._rotations(positions)
+        )
         if isinstance(mask, int) and ids.shape[1] > 1:
             seen = torch.ones(ids.shape[1], mask, dtype=torch.bool, device=ids.device)
             mask = seen.tril(mask - ids.shape[1])
@@ -215,15 +219,27 @@ class LeanModel(nn.Module):
 
     def _angles(self, positions: Tensor, capacity: int) -> list[Tensor]:
         """:meth:`_rotations` (B * T, D) from tables that hold more positions than the cache has slots."""
+        flat = positions.flatten()
+        found = [table.index_select(0, flat) for table in self._tables_for(capacity)]
+        return found if len(found) == 4 else found * 2
+
+    def _angles_at_once(self, positions: Tensor, capacity: int) -> list[Tensor]:
+        """:meth:`_rotations` in one kernel."""
+        tables = self._tables_for(capacity)
+        if not self._joined or len(self._joined[-1]) < len(tables[0]):
+            self._joined.append(torch.cat(tables, -1))
+        rows = self._joined[-1].index_select(0, positions.flatten()).view(*positions.shape, 1, -1)
+        found = list(rows.chunk(len(tables), -1))
+        return found if len(found) == 4 else found * 2
+
+    def _tables_for(self, capacity: int) -> list[Tensor]:
         if self._tables is None or len(self._tables[0]) <= capacity:
             count = (capacity // 256 + 1) * 256
-            made = self._rotations(torch.arange(count, device=positions.device)[None])
+            made = self._rotations(torch.arange(count, device=self.device)[None])
             self._tables = [
                 table.view(count, -1) for table in made[: 2 if self.config.near_rope is None else 4]
             ]
-        flat = positions.flatten()
-        found = [table.index_select(0, flat) for table in self._tables]
-        return found if len(found) == 4 else found * 2
+        return self._tables
 
     def _rotation(self, positions: Tensor, inverse: Tensor, rope: RopeSettings) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines (B, T, 1, D) of positions (B, T)."""

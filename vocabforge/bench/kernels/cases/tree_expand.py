@@ -20,16 +20,17 @@ def _case(shape: ModelShape, width: int) -> OpCase:
         random = generator(device, seed)
         scores = torch.rand((1, width), generator=random, device=device).log()
         logprobs = torch.rand((1, width, k), generator=random, device=device).log()
-        return {"scores": scores, "logprobs": logprobs, "ids": integers(shape.vocab, (1, width, k), random)}
+        ids, above = (integers(shape.vocab, size, random) for size in ((1, width, k), (1, width, 1)))
+        return {"scores": scores, "logprobs": logprobs, "ids": ids, "above": above}
 
     return case_of_op(
         tree_expand,
         tree_expand_reference,
-        {"keep": k},
+        {"keep": k, "first": k, "slot": k},
         name=f"W={width} k={k}",
         sizes={"W": width, "k": k},
         make=make,
-        floor_bytes=4.0 * width + 12.0 * width * k + 4.0 * width * k + 28.0 * k,
+        floor_bytes=12.0 * width + 12.0 * width * k + 4.0 * width * k + 36.0 * k,
         tolerance=0.0,
         dtypes=(torch.float32,),
     )

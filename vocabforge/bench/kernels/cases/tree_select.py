@@ -10,17 +10,17 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
 
 
 def _history(shape: ModelShape, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Scores and parents as a dynamic tree records them, (1, n)."""
+    """Scores (1, n) and expanded nodes (1, n / k) as a dynamic tree records them."""
     k, device = shape.topk, random.device
     scores = torch.rand((1, k), generator=random, device=device).log()
-    parents = torch.full((1, k), -1, device=device)
+    parents = torch.full((1, 1), -1, device=device)
     frontier = torch.arange(k, device=device)[None]
     for _ in range(shape.depth):
         first = scores.shape[1]
         logprobs = torch.rand((1, k, k), generator=random, device=device).log()
         added = (scores.gather(1, frontier)[:, :, None] + logprobs).flatten(1)
         scores = torch.cat([scores, added], 1)
-        parents = torch.cat([parents, frontier.repeat_interleave(k, 1)], 1)
+        parents = torch.cat([parents, frontier], 1)
         frontier = first + added.sort(dim=1, descending=True, stable=True).indices[:, :k]
     return scores, parents
 
