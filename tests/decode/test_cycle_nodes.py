@@ -84,12 +84,12 @@ def cycle(folder: Path, kind: str | None, options: MethodSpec, rows: int = 1) ->
 @pytest.mark.parametrize(
     ("kind", "options", "rows", "most"),
     [
-        (None, CHAIN, 1, 11),
-        ("eagle3", TREE, 1, 129),
-        ("eagle3", TREE, 3, 138),
-        ("eagle3", CHAIN, 1, 112),
-        ("eagle1", CHAIN, 1, 103),
-        ("eagle2", TREE, 1, 120),
+        (None, CHAIN, 1, 10),
+        ("eagle3", TREE, 1, 110),
+        ("eagle3", TREE, 3, 120),
+        ("eagle3", CHAIN, 1, 81),
+        ("eagle1", CHAIN, 1, 88),
+        ("eagle2", TREE, 1, 119),
     ],
 )
 def test_a_cycle_is_few_kernels(

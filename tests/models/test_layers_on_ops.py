@@ -44,7 +44,7 @@ def test_every_form_is_computed(form: str, tiny_folder: Path) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("form", "most"), [("eagle1", 14), ("eagle3", 16)])
+@pytest.mark.parametrize(("form", "most"), [("eagle1", 14), ("eagle3", 12)])
 def test_a_step_is_few_kernels(form: str, most: int, tiny_folder: Path) -> None:
     drafter = make_drafter(form, tiny_folder, HFTarget.load(tiny_folder))
     passes(drafter, True)  # merges the matrices

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from vocabforge.core.errors import UsageError
 from vocabforge.models.lean.layers import rms_norm
-from vocabforge.ops.add_rms_norm import add_rms_norm
+from vocabforge.ops.add_rms_norm import add_rms_norm, join_norms
 
 HALVES = [torch.bfloat16, torch.float16]
 # Two steps of the last bit, for two roundings: sums in another order may turn each of them.
@@ -29,6 +30,19 @@ def compare(backend: str, x: Tensor, residual: Tensor | None, weight: Tensor, ep
     expected, expected_total = add_rms_norm(x, residual, weight, eps, backend="reference")
     assert torch.equal(total, expected_total)
     torch.testing.assert_close(normed, expected, rtol=STEP[x.dtype], atol=SMALLEST[x.dtype])
+
+
+def compare_joined(backend: str, rows: int, width: int, dtype: torch.dtype, device: str = "cpu") -> None:
+    """Each half is the norm of its rows to the bit, by the same backend; with and without ids."""
+    table, x, first = (one.to(device) for one in inputs(rows + 5, width, dtype, seed=width))
+    x, second = x[:rows], first.flip(0)
+    ids = torch.arange(rows - 1, -1, -1, device=device) * (rows + 4) // max(rows - 1, 1)
+    for chosen, picked in ((ids, table[ids]), (None, table[:rows])):
+        given = table if chosen is not None else table[:rows]
+        found = join_norms(given, chosen, x, first, second, 1e-5, backend=backend)
+        assert found.shape == (rows, 2 * width)
+        for half, part, weight in zip(found.split(width, 1), (picked, x), (first, second)):
+            assert torch.equal(half, add_rms_norm(part, None, weight, 1e-5, backend=backend)[0])
 
 
 def test_known_rows() -> None:
@@ -64,6 +78,43 @@ def test_emulated_kernel_equals_the_reference(
     x, residual, weight = inputs(3, width, dtype, seed=width)
     compare("emulated", x, residual, weight)
     compare("emulated", x, None, weight, eps=2.0)
+    compare_joined("emulated", 3, width, dtype)
+
+
+def test_joined_norms_by_hand() -> None:
+    table, x = torch.tensor([[9.0, 9.0], [3.0, 4.0]]), torch.tensor([[1.0, -1.0]])
+    found = join_norms(table, torch.tensor([1]), x, torch.tensor([1.0, 2.0]), torch.tensor([5.0, 7.0]), 0.0)
+    scale = 12.5**-0.5
+    torch.testing.assert_close(found, torch.tensor([[3 * scale, 8 * scale, 5.0, -7.0]]))
+
+
+def test_wrong_joined_norms_are_refused() -> None:
+    table, x, weight = inputs(4, 16, torch.bfloat16)
+    ids = torch.zeros(4, dtype=torch.int64)
+    for given in (
+        (table[:3], None, x, weight, weight),
+        (table, ids[:3], x, weight, weight),
+        (table, ids.int(), x, weight, weight),
+        (table.float(), ids, x, weight, weight),
+        (table, ids, x[:, :8], weight, weight),
+        (table, ids, x, weight, weight[:8]),
+    ):
+        with pytest.raises(UsageError, match="join_norms"):
+            join_norms(*given, 1e-5)
+
+
+def test_emulated_joined_norms_take_rows_of_wider_tensors_and_no_rows(
+    emulated: Callable[[str], None],
+) -> None:
+    """Zeros stand for an id outside the table: no kernel reads beyond it."""
+    emulated("add_rms_norm")
+    wide, x, weight = inputs(5, 96, torch.bfloat16)
+    table, weight, ids = wide[:, 64:], weight[:32], torch.tensor([4, 0, 5, -1])
+    found = join_norms(table, ids, x[:1, 7:39].expand(4, -1), weight, weight, 1e-5, backend="emulated")
+    padded = torch.cat([table, torch.zeros_like(table[:1])])
+    given = padded, torch.tensor([4, 0, 5, 5]), x[:1, 7:39].expand(4, -1).clone()
+    assert torch.equal(found, join_norms(*given, weight, weight, 1e-5, backend="emulated"))
+    assert join_norms(table, ids[:0], x[:0, :32], weight, weight, 1e-5, backend="emulated").shape == (0, 64)
 
 
 def test_emulated_kernel_takes_rows_of_a_wider_tensor_and_rows_out_of_line(
@@ -96,6 +147,7 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.
         x, residual, weight = inputs(rows, width, dtype, seed=width)
         compare("native", x, residual, weight)
         compare("native", x, None, weight, eps=2.0)
+        compare_joined("native", rows, width, dtype)
 
 
 @pytest.mark.gpu
@@ -106,5 +158,6 @@ def test_cuda_kernel_equals_the_reference(native_cuda: None, width: int, dtype: 
         x, residual, weight = (one.cuda() for one in inputs(rows, width, dtype, seed=rows))
         compare("native", x, residual, weight)
         compare("native", x, None, weight)
+        compare_joined("native", rows, width, dtype, "cuda")
         first = add_rms_norm(x, residual, weight, 1e-5, backend="native")[0]
         assert torch.equal(first, add_rms_norm(x, residual, weight, 1e-5, backend="native")[0])

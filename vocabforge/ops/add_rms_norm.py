@@ -36,6 +36,17 @@ def _op_reference(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 _OP = Op("add_rms_norm", _op_reference)
 
 
+def join_norms_reference(
+    table: Tensor, ids: Tensor | None, x: Tensor, first: Tensor, second: Tensor, eps: float
+) -> Tensor:
+    """As :func:`join_norms`, in PyTorch."""
+    rows = table if ids is None else table[ids]
+    return torch.cat([rms_norm_reference(rows, first, eps), rms_norm_reference(x, second, eps)], -1)
+
+
+_JOIN = Op("join_norms", join_norms_reference)
+
+
 def add_rms_norm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
@@ -66,11 +77,61 @@ def add_rms_norm(
         check_shape(op, "residual", residual, rows, width)
         check_dtype(op, "residual", residual, (x.dtype,))
     check_together(op, (x, residual, weight))
-    fits = width % 8 == 0 and width <= _MOST_WIDTH
-    backend = fitting_backend(op, backend, x, fits, f"d a multiple of 8, at most {_MOST_WIDTH:,}")
+    backend = _backend(op, backend, x)
     parts = _rows(x), None if residual is None else _rows(residual)
     normed, total = _OP(backend, *parts, weight.contiguous(), eps)
     return normed, x if residual is None else total
+
+
+def join_norms(
+    table: Tensor,
+    ids: Tensor | None,
+    x: Tensor,
+    first: Tensor,
+    second: Tensor,
+    eps: float,
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """RMS norms of embedded tokens and of their states, side by side: what EAGLE-3's layer reads.
+
+    Source: EAGLE-3 (Li et al., 2025), section 3.2; Zhang and Sennrich, 2019, equation 4, with the roundings of
+    :func:`add_rms_norm`.
+
+    Args:
+        table: (V, d) bf16, fp16 or fp32 embeddings; its rows' stride is free.
+        ids: (R,) int64 tokens, each below V; None: row r is the table's, V = R.
+        x: (R, d) of the same dtype; the rows' stride is free.
+        first, second: (d,) of the same dtype: weights of the table's rows, and of x.
+        eps: added to the mean square.
+        backend: the kernel takes a d that is a multiple of 8, at most 32,768.
+
+    Returns:
+        (R, 2 d) of x's dtype.
+    """
+    op = "join_norms"
+    check_shape(op, "x", x, None, None)
+    rows, width = x.shape
+    check_range(op, "the width of a row", width, 1, None)
+    check_dtype(op, "x", x, FLOATS)
+    check_shape(op, "table", table, rows if ids is None else None, width)
+    check_dtype(op, "table", table, (x.dtype,))
+    if ids is not None:
+        check_shape(op, "ids", ids, rows)
+        check_dtype(op, "ids", ids, (torch.int64,))
+        ids = ids.contiguous()
+    for name, weight in (("first", first), ("second", second)):
+        check_shape(op, name, weight, width)
+        check_dtype(op, name, weight, (x.dtype,))
+    check_together(op, (table, ids, x, first, second))
+    weights = first.contiguous(), second.contiguous()
+    joined: Tensor = _JOIN(_backend(op, backend, x), _rows(table), ids, _rows(x), *weights, eps)
+    return joined
+
+
+def _backend(op: str, backend: str, x: Tensor) -> str:
+    fits = x.shape[1] % 8 == 0 and x.shape[1] <= _MOST_WIDTH
+    return fitting_backend(op, backend, x, fits, f"d a multiple of 8, at most {_MOST_WIDTH:,}")
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -98,10 +98,10 @@ class DeviceCycle:
             states = states_on(tree, path, output.states(self._proposer.reads))
             self._proposer.advance(following, states, counts)
         self._roots.copy_(following[:, -1])
-        if draws is None:
-            self._draws.add_(counts)
-        else:
+        if draws is not None:
             self._draws.copy_(draws)
+        elif sampled:
+            self._draws.add_(counts)
         return path, torch.cat([numbers, tree.depths[:, -1:]], 1)  # no node is deeper than the last
 
     def verify(

@@ -25,7 +25,7 @@ from ..rope import RopeSettings
 from ..target.hf import default_aux_layers
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
-from .eagle_layers import MidLayer, PreNormLayer, RMSNorm, run_layers
+from .eagle_layers import Embedded, MidLayer, PreNormLayer, RMSNorm, run_layers
 from .parts import OverTarget, RotaryPositions, register_tables, share_target
 
 _TINY = 1e-12
@@ -186,11 +186,12 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         mask: Tensor | Sight | int,
     ) -> tuple[Tensor, Tensor]:
         """See :class:`.drafter.CachedDrafter`."""
-        return self._through(self.embed(ids), g, position, cache=cache, slots=slots, mask=mask)
+        fed = self.embedding, ids
+        return self._through(fed, g, position, cache=cache, slots=slots, mask=mask)
 
     def _through(
         self,
-        embedded: Tensor,
+        embedded: Embedded,
         g: Tensor,
         position: Tensor,
         *,
@@ -198,7 +199,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`extend`, of embedded tokens (B, N, H)."""
+        """As :meth:`extend`, of embedded tokens."""
         first = self.midlayer
         if first.fits(g, mask):
             angles = self.angles(position, mask)
@@ -206,6 +207,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
             g, normed = run_layers(layers, g, embedded, self.norm.weight, angles, cache, slots, mask)
             return (normed if self.config.norm_output else g), normed
         angles = self.rotary(position)
+        embedded = self.embed(embedded[1]) if isinstance(embedded, tuple) else embedded
         q, k, v, residual = first.qkv(embedded, g, *angles)
         g = first.finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
         for index, layer in enumerate(self._deeper, 1):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...ops.add_rms_norm import add_rms_norm
+from ...ops.add_rms_norm import add_rms_norm, join_norms
 from ...ops.backend import HALVES
 from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS
@@ -105,6 +105,9 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+Embedded = Tensor | tuple[Tensor, Tensor]  # (B, N, H); or embeddings (V, H) and tokens (B, N)
+
+
 class OneCall(nn.Module):
     """A layer that a CPU runs in one call, and a GPU in few kernels, with merged matrices."""
 
@@ -151,7 +154,7 @@ class OneCall(nn.Module):
 def run_layers(
     layers: Sequence[OneCall],
     x: Tensor,
-    embedded: Tensor | None,
+    embedded: Embedded | None,
     norm: Tensor | None,
     angles: tuple[Tensor, Tensor],
     cache: KVCache,
@@ -162,13 +165,15 @@ def run_layers(
 
     Args:
         layers: that :meth:`OneCall.fits`; layer i has the keys of layer i of the cache.
-        embedded: (B, N, H) that EAGLE-3's layer reads beside x.
+        embedded: what EAGLE-3's layer reads beside x.
         norm: (H,), or None: nothing is normed.
         angles: cosines and signed sines (B, N, D).
         cache, slots, mask: as :func:`.parts.cached_attention` has them; S' is for N tokens of which the last sees all.
     """
     if isinstance(mask, Sight):
         return _on_ops(layers, x, embedded, norm, angles, cache, slots, mask)
+    if isinstance(embedded, tuple):
+        embedded = F.embedding(embedded[1], embedded[0])
     seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
     merged, count = layers[0].merged(), len(layers)
     if count > 1:
@@ -195,7 +200,7 @@ def run_layers(
 def _on_ops(
     layers: Sequence[OneCall],
     x: Tensor,
-    embedded: Tensor | None,
+    embedded: Embedded | None,
     norm: Tensor | None,
     angles: tuple[Tensor, Tensor],
     cache: KVCache,
@@ -211,10 +216,10 @@ def _on_ops(
         w, eps = dict(zip(WEIGHTS, merged["weights"])), merged["eps"]
         if "joined" in merged:
             assert embedded is not None
+            table, ids = embedded if isinstance(embedded, tuple) else (embedded.flatten(0, 1), None)
             first, second = merged["joined"]
-            state = add_rms_norm(x, None, second, eps)[0]
-            read = torch.cat([add_rms_norm(embedded.flatten(0, 1), None, first, eps)[0], state], -1)
-            x = state if merged["normed_residual"] else x
+            read = join_norms(table, None if ids is None else ids.flatten(), x, first, second, eps)
+            x = read[:, x.shape[1] :] if merged["normed_residual"] else x
         elif w["attention_norm"].numel():
             read, x = sum_and_norm(change, x, w["attention_norm"], eps)
         else:
