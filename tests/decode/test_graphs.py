@@ -27,7 +27,7 @@ from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.models.heads.registry import HEADS, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
@@ -36,6 +36,23 @@ TREE = MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=9)
 CHAIN = MethodSpec(tree="chain", depth=2)
 STATIC = MethodSpec(tree="static", depth=2, topk=2, total_nodes=7)
 BLOCKS = ("dflash", "dspark", "peagle")
+CAPTURED: list[tuple[str, MethodSpec, int]] = [
+    ("eagle3", TREE, 1),
+    ("eagle3", TREE, 3),
+    ("eagle3", CHAIN, 2),
+    ("eagle2", TREE, 2),
+    ("eagle1", STATIC, 1),
+    ("eagle1", STATIC, 2),
+    ("draft-model", TREE, 1),
+    ("draft-model", TREE, 3),
+    ("draft-model", CHAIN, 2),
+    *((kind, options, rows) for kind in BLOCKS for options, rows in ((TREE, 1), (TREE, 2), (CHAIN, 3))),
+    ("medusa", STATIC, 2),
+    (OWN_HEADS, STATIC, 1),
+    ("early-exit", TREE, 2),
+    ("early-exit", CHAIN, 1),
+    ("eagle3.1 of two layers", TREE, 2),
+]
 PATTERN = (True, False, False, None, True, False)
 
 
@@ -88,31 +105,91 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(tmp_path_factory.mktemp("graphs"))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "rows"),
-    [
-        ("eagle3", TREE, 1),
-        ("eagle3", TREE, 3),
-        ("eagle3", CHAIN, 2),
-        ("eagle2", TREE, 2),
-        ("eagle1", STATIC, 1),
-        ("eagle1", STATIC, 2),
-        ("draft-model", TREE, 1),
-        ("draft-model", TREE, 3),
-        ("draft-model", CHAIN, 2),
-        *((kind, options, rows) for kind in BLOCKS for options, rows in ((TREE, 1), (TREE, 2), (CHAIN, 3))),
-        ("medusa", STATIC, 2),
-        (OWN_HEADS, STATIC, 1),
-        ("early-exit", TREE, 2),
-        ("early-exit", CHAIN, 1),
-        ("eagle3.1 of two layers", TREE, 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "rows"), CAPTURED)
 def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: MethodSpec, rows: int) -> None:
     capture, found = same_as_eager(models.parts(name, options), requests(rows + 1), rows=rows)
     assert len(capture.done) == 1, "one recording serves all lengths"
     if name == "draft-model":
         assert any(max(one[1]) > 2 for one in found), "nothing was accepted"
+
+
+def ahead(
+    make: Callable[[], Any], asked: list[Request], cycles: list[int] | None = None, **options: Any
+) -> tuple[Any, list[tuple[Any, ...]]]:
+    """The outcome where each cycle is started before the last one is read; ``cycles``: how many were started."""
+    decoder = Decoder(*make(), wrap=traced(), ahead=True, **options)
+    cycle = decoder.device_cycle
+    assert cycle is not None
+    start, count = cycle._start, [] if cycles is None else cycles
+
+    def counted() -> Any:
+        count.append(1)
+        return start()
+
+    cycle._start = counted  # type: ignore[method-assign]
+    return cycle, outcome(decoder.generate_batch(asked))
+
+
+@pytest.mark.parametrize(("name", "options", "rows"), CAPTURED)
+def test_the_next_cycle_started_early_changes_nothing(
+    models: Models, name: str, options: MethodSpec, rows: int
+) -> None:
+    """Tokens, accepted lengths and counts; the rows' requests end in different cycles, and others take their place."""
+    make, asked = models.parts(name, options), requests(rows + 2)
+    cycle, found = ahead(make, asked, rows=rows)
+    assert cycle.ahead
+    assert found == outcome(Decoder(*make(), rows=rows).generate_batch(asked))
+
+
+@pytest.mark.parametrize("verifier", [None, "match", "point"])
+@pytest.mark.parametrize("name", ["draft-model", None])
+def test_early_cycles_draw_the_same_numbers(models: Models, name: str | None, verifier: str | None) -> None:
+    make = models.parts(name, TREE) if name else lambda: (models.target, None)
+    asked = requests(4, *SAMPLED)
+    _, found = ahead(make, asked, rows=2, verifier=verifier)
+    assert found == outcome(Decoder(*make(), rows=2, verifier=verifier).generate_batch(asked))
+
+
+def test_early_cycles_end_at_stops_and_at_the_context(models: Models) -> None:
+    """A cycle is dropped behind every end; the last one writes beyond the context's last position."""
+    make = models.parts("draft-model", CHAIN)
+    whole = Decoder(*make()).generate(requests(1)[0].prompt_ids, max_new_tokens=40, stop_ids=()).token_ids
+    prompt = requests(1)[0].prompt_ids
+    for request, context in (
+        (Request(prompt, 40, (whole[12],)), None),
+        (Request(prompt, 40, ()), len(prompt) + 15),
+        (Request(prompt, 1, ()), None),
+    ):
+        cycles: list[int] = []
+        _, found = ahead(make, [request], cycles, context=context)
+        assert found == outcome(Decoder(*make(), context=context).generate_batch([request]))
+        read = len(found[0][1])
+        assert len(cycles) == (read + 1 if read else 0)
+
+
+def test_a_stream_left_behind_leaves_no_early_cycle(models: Models) -> None:
+    make, asked = models.parts("eagle3", TREE), requests(2)
+    decoder, eager = Decoder(*make(), wrap=traced(), ahead=True), Decoder(*make())
+    penalised = requests(2, SamplingParams(0.0, repetition_penalty=1.3))
+    for left in asked:
+        stream = decoder.stream_batch([left], [Generation()])
+        next(stream), next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        for given in (asked, penalised, asked):
+            assert outcome(decoder.generate_batch(given)) == outcome(eager.generate_batch(given))
+
+
+def test_a_head_that_reads_the_text_waits_for_it(models: Models) -> None:
+    """The host tells it the tokens of a cycle: the next one cannot begin before."""
+    drafter, options = models.drafters["eagle3"], HeadOptions(ranked=tuple(range(8)), context=6, ops=True)
+
+    def make() -> tuple[LeanModel, Any]:
+        head = build_head("context", base_of(drafter), None, options)
+        return models.target, make_proposer("eagle3", ProposerParts(models.target, drafter, head, TREE))
+
+    cycle, found = ahead(make, requests(3), rows=2)
+    assert not cycle.ahead
+    assert found == outcome(Decoder(*make(), rows=2).generate_batch(requests(3)))
 
 
 def test_a_line_above_a_tree(models: Models, tmp_path: Path) -> None:

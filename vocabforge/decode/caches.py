@@ -24,6 +24,7 @@ class Caches:
         capture: has recorded passes over these caches, which are forgotten when they move.
         context: most positions of a request.
         grow: start with room for ``FIRST_POSITIONS``; else with the whole context.
+        spare: positions beyond those of requests.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class Caches:
         context: int,
         *,
         grow: bool,
+        spare: int = 0,
     ) -> None:
         self._side, self._proposer, self._capture, self._context = side, proposer, capture, context
         self._scratch = max(proposer.plan.nodes, proposer.scratch) if proposer else PLAIN_PLAN.nodes
-        self._claims = 0
+        self._claims, self._spare = 0, spare
         self.allocate(min(context, FIRST_POSITIONS) if grow else context)
 
     def allocate(self, positions: int) -> None:
@@ -46,14 +48,14 @@ class Caches:
         self._damaged = True  # until all of them are there: memory may run out between two
         if self._capture is not None:
             self._capture.forget()
-        self._side.allocate(positions, self._scratch)
+        self._side.allocate(positions + self._spare, self._scratch)
         if self._proposer is not None:
             # Before anything of it changes: what is made by half is not the former owner's any more.
             _OWNERS[self._proposer] = ref(self)
             if self._capture is not None and isinstance(self._proposer, WrapsPasses):
                 # The proposer may have been another decoder's, with that one's passes.
                 self._proposer.wrap(self._capture)
-            self._proposer.allocate(self._side.rows, positions, self._side.cache)
+            self._proposer.allocate(self._side.rows, positions + self._spare, self._side.cache)
         self._positions, self._damaged = positions, False
 
     def reserve(self, positions: int) -> None:

@@ -36,11 +36,12 @@ PREFILL = "prefill"
 class Clock:
     """Seconds by part, measured between laps and counted for every request that is in work.
 
-    The time that the consumer of a stream takes is not counted: call :meth:`resume` after it.
+    The time that the consumer of a stream takes is not counted: call :meth:`resume` after it. Without ``waits`` a part
+    ends where the host goes on, whatever the device still computes.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, waits: bool = True) -> None:
+        self._device, self._waits = device, waits
         self._last = time.perf_counter()
         self.results: Sequence[Generation] = ()
 
@@ -53,7 +54,9 @@ class Clock:
 
     def lap(self, part: str) -> float:
         """Count what passed since the last lap as ``part``; returns the seconds."""
-        if self._device.type == "cuda":  # else a part's time would count where its results are first read
+        if (
+            self._device.type == "cuda" and self._waits
+        ):  # else a part's time would count where its results are first read
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         passed, self._last = now - self._last, now
@@ -74,6 +77,8 @@ class Decoder:
         verifier: a name of ``VERIFIERS``; None chooses by request and tree.
         wrap: makes passes faster, see ``accelerate/``; compiled passes need caches of the full size from the start.
         chance: from a seed, a request's random stream.
+        ahead: where whole cycles are captured, start the next one before this one's result is read: see
+            :class:`~vocabforge.decode.accelerate.device_cycle.DeviceCycle`.
 
     Raises:
         UsageError: a context beyond the target's positions, no such verifier or control, trees too deep to capture, or
@@ -92,6 +97,7 @@ class Decoder:
         verifier: str | None = None,
         wrap: Wrap | None = None,
         chance: Callable[[int], Chance] = SeededChance,
+        ahead: bool = False,
     ) -> None:
         limit = target.config.max_positions
         if context is not None and not 1 < context <= limit:
@@ -122,10 +128,12 @@ class Decoder:
         self._single = root_trees(torch.zeros(1, dtype=torch.int64, device=target.device))
         self._stepped = SteppedCycle(self._side, proposer, verifier)
         # Whole cycles on the device; None where passes are not captured, or not all of them can be.
-        self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier)
+        self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier, ahead)
+        ahead = self.device_cycle is not None and self.device_cycle.ahead
         self._cycles: Cycle = self._stepped  # what runs the requests in work
         grow = wrap is None or self._capture is not None  # compiled passes are made for one size
-        self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow)
+        spare = self.levels + 1 if ahead else 0  # what the cycle behind a request's last one commits
+        self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow, spare=spare)
 
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
@@ -198,7 +206,7 @@ class Decoder:
         self.control.begin()
         waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
         work: list[Work | None] = [None] * self.rows
-        clock = Clock(self.target.device)
+        clock = Clock(self.target.device, waits=whole is None or not whole.ahead)
         try:
             while waiting or any(work):
                 if waiting and None in work:
@@ -260,7 +268,7 @@ class Decoder:
         verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}
         for row, one in enumerate(work):
-            if one is not None:
+            if one is not None and verdicts.accepted[row] >= 0:
                 one.result.record(plan.levels, deepest[row], drafted[row], verdicts.accepted[row])
                 one.judge.history.add(verdicts.tokens[row])
                 fresh[row] = one.take(verdicts.tokens[row])

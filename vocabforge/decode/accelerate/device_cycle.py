@@ -7,6 +7,7 @@ numbers a request has used. The host reads one small tensor a cycle: how many dr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,19 +32,43 @@ from ..verify.registry import greedy_verdicts
 from .graphs import GraphCapture
 
 
+class _Started(NamedTuple):
+    """A cycle whose result is on its way to the host: ``done`` says that ``numbers`` have arrived."""
+
+    path: Tensor
+    numbers: Tensor
+    done: torch.cuda.Event | None
+
+
 class DeviceCycle:
     """Cycles of one plan that run on the device from end to end.
 
     A row's tokens are the target's argmax, or drawn: by ``match`` (number n of a request decides its token n, whatever
     was drafted, as in ``verify/match.py``) or, with ``point``, by ``verify/point.py``, with the host's random numbers.
     Without a proposer it decodes plainly.
+
+    ``ahead``: the next cycle is started before this one's result is read, so that the device does not wait for the
+    host. A request's end is then seen one cycle late, and what the cycle after it gives is dropped.
     """
 
     def __init__(
-        self, side: TargetSide, proposer: ModelProposer | None, plan: Plan, capture: GraphCapture, point: bool
+        self,
+        side: TargetSide,
+        proposer: ModelProposer | None,
+        plan: Plan,
+        capture: GraphCapture,
+        point: bool,
+        ahead: bool = False,
     ) -> None:
         self._side, self._proposer, self._plan, self._point = side, proposer, plan, point
         rows, device = side.rows, side.target.device
+        # A head that reads the text is told it by the host.
+        self.ahead = ahead and (proposer is None or not proposer.head.context_size)
+        self._next: _Started | None = None
+        self._busy, self._counted = (
+            [False] * rows,
+            [False] * rows,
+        )  # the latter: whose result in ``_next`` is wanted
         self._roots, self._draws, self._seeds, self._top_k, self._active = (
             torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(5)
         )
@@ -59,7 +84,7 @@ class DeviceCycle:
         )
 
     def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
-        self._sampled[row] = not sampling.greedy
+        self._busy[row], self._counted[row], self._sampled[row] = True, False, not sampling.greedy
         self._roots[row], self._active[row] = root, 1
         self._temperature[row], self._top_p[row] = sampling.temperature, sampling.top_p
         self._min_p[row], self._top_k[row] = sampling.min_p, sampling.top_k
@@ -67,20 +92,39 @@ class DeviceCycle:
         self._draws[row] = 1  # the first token took one
 
     def end(self, row: int) -> None:
-        self._active[row], self._sampled[row] = 0, False
+        self._busy[row] = self._counted[row] = self._sampled[row] = False
+        self._active[row] = 0
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
-        if self._proposer is not None:
-            self._proposer.prepare()
-        replay = self._sampled_pass if any(self._sampled) else self._greedy_pass
-        path, numbers = replay()
-        read = numbers.cpu()  # the one time that the host waits for the device
-        verdicts = greedy_verdicts(path, read[:, :-1], judges)
+        """One cycle; rows that began after it was started have no result: they count as idle."""
+        if self._next is not None and any(self._counted):
+            started = self._next
+            judges = [judge if counted else None for judge, counted in zip(judges, self._counted)]
+        else:
+            started = self._start()
+        self._next = None
+        if self.ahead:
+            self._next, self._counted = self._start(), self._busy.copy()
+        if started.done is not None:
+            started.done.synchronize()  # the one time that the host waits for the device
+        read = started.numbers
+        verdicts = greedy_verdicts(started.path, read[:, :-1], judges)
         self._side.note([count + 1 for count in verdicts.accepted])
         if self._proposer is not None:
             self._proposer.note(verdicts.tokens)
         lap("cycle")
         return CycleResult(verdicts, read[:, -1].tolist(), [self._plan.nodes - 1] * len(judges))
+
+    def _start(self) -> _Started:
+        if self._proposer is not None:
+            self._proposer.prepare()
+        path, numbers = (self._sampled_pass if any(self._sampled) else self._greedy_pass)()
+        if not numbers.is_cuda:
+            return _Started(path, numbers, None)
+        read, done = torch.empty_like(numbers, device="cpu", pin_memory=True), torch.cuda.Event()
+        read.copy_(numbers, non_blocking=True)
+        done.record(torch.cuda.current_stream(numbers.device))
+        return _Started(path, read, done)
 
     def _state(self) -> list[Tensor]:
         """What makes one cycle differ from the next, beside what is in the caches behind the committed slots."""
@@ -159,6 +203,7 @@ def device_cycle(
     control: Control,
     capture: GraphCapture | None,
     verifier: str | None,
+    ahead: bool = False,
 ) -> DeviceCycle | None:
     """Captured whole cycles, or None where these parts can be captured at most one by one.
 
@@ -167,10 +212,10 @@ def device_cycle(
     if capture is None or not isinstance(control, FixedControl):
         return None
     if proposer is None:
-        return DeviceCycle(side, None, PLAIN_PLAN, capture, verifier == "point")
+        return DeviceCycle(side, None, PLAIN_PLAN, capture, verifier == "point", ahead)
     plan = control.plan()
     if plan.levels and isinstance(proposer, ModelProposer) and proposer.on_device():
-        return DeviceCycle(side, proposer, plan, capture, verifier == "point")
+        return DeviceCycle(side, proposer, plan, capture, verifier == "point", ahead)
     return None
 
 
