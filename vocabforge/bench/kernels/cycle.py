@@ -198,17 +198,19 @@ def cycle_figures(options: KernelOptions) -> list[Figure]:
 
 
 def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
-    """One kind of decoding with and without graphs, beside the bytes that it must read."""
+    """One kind of decoding with and without graphs, and ahead, beside the bytes that it must read."""
     assert options.ceilings is not None
     moved = pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
     floor = moved / options.ceilings.copy
     count = max(8, int(options.measure * 1000)) if options.device != "cpu" else 3
     graphs = cycle_times(pair, setting, count, new_capture(pair.target.device))
+    ahead = cycle_times(pair, setting, count, new_capture(pair.target.device), ahead=True)
     plainly = cycle_times(pair, setting, -(-count // 2), None)
     return {
         "model": pair.shape.name,
         "by": "one token a step" if setting is None else label_of(setting),
         "ms": median(graphs) * 1e3,
+        "ahead_ms": median(ahead) * 1e3,
         "without_ms": median(plainly) * 1e3,
         "cycles": len(graphs),
         "prefix": pair.shape.prefix,
@@ -220,13 +222,16 @@ def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> 
 
 
 def cycle_times(
-    pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None
+    pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None, *, ahead: bool = False
 ) -> list[float]:
-    """Host seconds from one committed cycle to the next; each ends with the host reading what was accepted."""
+    """Host seconds from one committed cycle to the next; each ends with the host reading what was accepted.
+
+    ``ahead``: see ``Decoder``; a head that reads the text waits for it all the same.
+    """
     proposer = None if setting is None else pair.proposer(setting)
     levels = 0 if setting is None else pair.shape.levels
     most = (levels + 1) * (count + _WARM + 2)
-    decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture)
+    decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture, ahead=ahead)
     stream = decoder.stream(Request(pair.prompt(), most, ()), Generation())
     for _ in range(_WARM):
         next(stream)
