@@ -158,14 +158,18 @@ def test_graphs_equal_the_cpu_in_fp32(name: str, rows: int, sampled: bool) -> No
     assert len(capture.done) == len({one.name for one in capture.done}) > 0
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", METHODS)
-def test_graphs_equal_their_kernels_in_bf16(name: str, rows: int) -> None:
+def test_graphs_equal_their_kernels_in_bf16(name: str, rows: int, ahead: bool) -> None:
+    """``ahead``: each is started before the last one is read."""
     asked = requests(5, *SAMPLED)
     stepped = Decoder(*make(name, "cuda", torch.bfloat16), rows=rows, wrap=GraphCapture(RunsAgain))
     expected = outcome(stepped.generate_batch(asked))
-    decoder = Decoder(*make(name, "cuda", torch.bfloat16), rows=rows, wrap=capture_passes("cuda"))
-    assert outcome(decoder.generate_batch(asked)) == expected
+    graphs = {"wrap": capture_passes("cuda"), "ahead": ahead}
+    decoder = Decoder(*make(name, "cuda", torch.bfloat16), rows=rows, **graphs)
+    for _ in range(2):
+        assert outcome(decoder.generate_batch(asked)) == expected
 
 
 @pytest.mark.parametrize("kind", ["context", "ranker", "ranker in one op", "router"])
