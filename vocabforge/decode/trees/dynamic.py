@@ -84,7 +84,8 @@ class DynamicGrowth:
         k, batch = self.settings.topk, hidden.shape[0]
         logprobs, ids = head.topk(hidden.flatten(0, 1), k, state)  # (B * W, k)
         if self._rounds == 0:
-            start = _start(batch, self.settings, ids.device)
+            make = _start.__wrapped__ if torch.compiler.is_compiling() else _start  # no cache can be traced
+            start = make(batch, self.settings, ids.device)
             self._tokens, self._scores, self._expanded = [ids], [logprobs], [start.expanded]
             self._best, frontier = logprobs, Frontier(ids, start.parents, start.words)  # (B, k)
         else:
