@@ -152,12 +152,18 @@ def test_early_cycles_draw_the_same_numbers(models: Models, name: str | None, ve
 
 def test_early_cycles_end_at_stops_and_at_the_context(models: Models) -> None:
     """A cycle is dropped behind every end; the last one writes beyond the context's last position."""
-    make = models.parts("draft-model", CHAIN)
-    whole = Decoder(*make()).generate(requests(1)[0].prompt_ids, max_new_tokens=40, stop_ids=()).token_ids
+
+    def make() -> tuple[LeanModel, Any]:
+        """Its drafts are all right: four tokens a cycle, so that the last one ends two positions too far."""
+        return models.target, make_proposer(
+            "draft-model", ProposerParts(models.target, models.target, options=CHAIN)
+        )
+
     prompt = requests(1)[0].prompt_ids
+    whole = Decoder(*make()).generate(prompt, max_new_tokens=40, stop_ids=()).token_ids
     for request, context in (
         (Request(prompt, 40, (whole[12],)), None),
-        (Request(prompt, 40, ()), len(prompt) + 15),
+        (Request(prompt, 40, ()), len(prompt) + 14),
         (Request(prompt, 1, ()), None),
     ):
         cycles: list[int] = []
