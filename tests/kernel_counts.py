@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
