@@ -22,7 +22,8 @@ FORMS = ["eagle1", *(one for one in VARIANTS if one.startswith("eagle3")), "eagl
 def passes(drafter: Any, fits: bool) -> list[Tensor]:
     """Four committed positions in each of two rows, then two nodes of a tree behind each."""
     c, random = drafter.config, torch.Generator().manual_seed(5)
-    cache = KVCache(drafter.cache_layers, 2, c.num_kv_heads, 12, c.head_dim)
+    dtype = next(drafter.parameters()).dtype
+    cache = KVCache(drafter.cache_layers, 2, c.num_kv_heads, 12, c.head_dim, dtype)
     found: list[Tensor] = []
     with patch.object(OneCall, "fits", lambda self, x, mask: fits), torch.no_grad():
         for count, start in ((4, 0), (2, 4)):
@@ -32,7 +33,7 @@ def passes(drafter: Any, fits: bool) -> list[Tensor]:
                 words = torch.tensor([[[1], [2]]]).expand(2, -1, -1)
                 sight = Sight(slots[:, 0].contiguous(), words, torch.full((2, 2), 4))
             ids = torch.randint(0, c.vocab_size, (2, count), generator=random)
-            g = torch.randn(2, count, c.hidden_size, generator=random)
+            g = torch.randn(2, count, c.hidden_size, generator=random).to(dtype)
             found += drafter.extend(ids, g, sight.positions, cache=cache, slots=slots, mask=sight)
     return [*found, cache.k, cache.v]
 

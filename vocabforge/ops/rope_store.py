@@ -76,29 +76,31 @@ def rope_store(
     Returns:
         the rotated queries (B, T, Hq, D).
     """
-    _check(qkv, (cos, sin), (keys, values), slots, heads, qk_norm)
+    check_rotation(qkv, (cos, sin), (keys, values), slots, heads, qk_norm)
     dim = keys.shape[3]
     fits = dim % 16 == 0 and dim <= _MOST_DIM
     needs = f"D a multiple of 16, at most {_MOST_DIM}"
     backend = fitting_backend(_OP_NAME, backend, qkv, fits, needs)
     norm = None if qk_norm is None else qk_norm.contiguous()
-    parts = qkv.contiguous(), _vectors(cos), _vectors(sin), keys, values, slots.contiguous()
+    parts = qkv.contiguous(), vectors(cos), vectors(sin), keys, values, slots.contiguous()
     q: Tensor = _OP(backend, *parts, heads, norm, eps)
     return q
 
 
-def _vectors(angles: Tensor) -> Tensor:
+def vectors(angles: Tensor) -> Tensor:
+    """Cosines or sines whose vectors are in one piece."""
     return angles if angles.stride(2) == 1 else angles.contiguous()
 
 
-def _check(
+def check_rotation(
     qkv: Tensor,
     angles: tuple[Tensor, Tensor],
     caches: tuple[Tensor, Tensor],
     slots: Tensor,
     heads: int,
-    qk_norm: Tensor | None,
+    qk_norm: Tensor | None = None,
 ) -> None:
+    """Raises: UsageError: shapes, dtypes or devices other than those of :func:`rope_store`."""
     (cos, sin), (keys, values) = angles, caches
     check_shape(_OP_NAME, "keys", keys, None, None, None, None)
     batch, kv_heads, capacity, dim = keys.shape

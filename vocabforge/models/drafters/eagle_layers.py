@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...ops.add_rms_norm import add_rms_norm, join_norms
+from ...ops.add_rms_norm import join_norms
 from ...ops.backend import HALVES
 from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS
-from ...ops.rope_store import rope_store
-from ...ops.silu_mul import silu_mul
 from ..kv_cache import KVCache, Sight, sight_attention
-from ..lean.layers import rms_norm, sum_and_norm
+from ..lean.layers import layer_on_ops, rms_norm, sum_and_norm
 from ..rope import apply_rope
 
 
@@ -213,37 +212,31 @@ def _on_ops(
     change: Tensor | None = None
     for index, layer in enumerate(layers):
         merged = layer.merged()
-        w, eps = dict(zip(WEIGHTS, merged["weights"])), merged["eps"]
+        w, eps = {name: one for name, one in zip(WEIGHTS, merged["weights"]) if one.numel()}, merged["eps"]
+        read: Tensor | None = None
         if "joined" in merged:
             assert embedded is not None
             table, ids = embedded if isinstance(embedded, tuple) else (embedded.flatten(0, 1), None)
             first, second = merged["joined"]
             read = join_norms(table, None if ids is None else ids.flatten(), x, first, second, eps)
             x = read[:, x.shape[1] :] if merged["normed_residual"] else x
-        elif w["attention_norm"].numel():
-            read, x = sum_and_norm(change, x, w["attention_norm"], eps)
-        else:
-            read = x
-        qkv = F.linear(read, w["qkv"]).view(*shape[:2], -1)
-        keys, values, heads = cache.k_layers[index], cache.v_layers[index], w["qk_norm"]
-        q = rope_store(
-            qkv,
-            *angles,
-            keys,
-            values,
-            slots,
+        change, x = layer_on_ops(
+            change,
+            x,
+            w,
             heads=merged["heads"],
-            qk_norm=heads if heads.numel() else None,
             eps=eps,
+            angles=angles,
+            keys=cache.k_layers[index],
+            values=cache.v_layers[index],
+            slots=slots,
+            attend=partial(sight_attention, sight=sight),
+            read=read,
         )
-        attended = sight_attention(q, keys, values, sight).flatten(0, 1).flatten(1)
-        read, x = add_rms_norm(F.linear(attended, w["o"]), x, w["mlp_norm"], eps)
-        change = F.linear(silu_mul(F.linear(read, w["gate_up"])), w["down"])
-    assert change is not None
     if norm is None:
-        x = x + change
+        x = x if change is None else x + change
         return x.view(shape), x.view(shape)
-    normed, x = add_rms_norm(change, x, norm, eps)
+    normed, x = sum_and_norm(change, x, norm, eps)
     return x.view(shape), normed.view(shape)
 
 

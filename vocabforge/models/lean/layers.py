@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...ops import backend
 from ...ops.add_rms_norm import add_rms_norm
 from ...ops.rope_store import rope_store
 from ...ops.silu_mul import silu_mul
@@ -65,6 +68,67 @@ class StepInputs(NamedTuple):
 def sum_and_norm(change: Tensor | None, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """RMSNorm of ``x + change`` (None: of ``x``), and that sum; all (R, H)."""
     return add_rms_norm(x, None, weight, eps) if change is None else add_rms_norm(change, x, weight, eps)
+
+
+def layer_on_ops(
+    change: Tensor | None,
+    x: Tensor,
+    w: Mapping[str, Tensor],
+    *,
+    heads: int,
+    eps: float,
+    angles: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    attend: Callable[..., Tensor],
+    read: Tensor | None = None,
+    experts: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor | None, Tensor]:
+    """A layer with norms before its blocks in few kernels: five, or seven and what ``change`` adds is summed by a norm.
+
+    Args:
+        change: (B * T, H) what the layer before adds to the residual stream ``x`` (B * T, H); None if that is done.
+        w: of :class:`LeanLayer`; without ``attention_norm`` q, k and v read x itself.
+        angles, keys, values, slots: of ``rope_store``.
+        attend: rotated queries (B, T, h, D), ``keys`` and ``values`` -> (B, T, h, D).
+        read: (B * T, any) what q, k and v read in place of the norm of x.
+        experts: the MLP, if it is not SwiGLU.
+
+    Returns:
+        what this layer's MLP adds to the residual stream, or None if that is done; and the stream.
+    """
+    fused, norm = None, w.get("attention_norm")
+    if backend.FUSED_LAYERS is not None:  # else its module is not even loaded
+        from ...ops.fused_linear import fused_linear, fused_qkv, layers_backend
+
+        fused = layers_backend(x)
+    place = *angles, keys, values, slots
+    rotation: dict[str, Any] = {"heads": heads, "qk_norm": w.get("qk_norm"), "eps": eps}
+    if change is not None and (fused is not None or read is not None or norm is None):
+        x, change = x + change, None
+    if fused is None:
+        if read is None:
+            read, x = (x, x) if norm is None else sum_and_norm(change, x, norm, eps)
+        qkv = F.linear(read, w["qkv"], w.get("qkv_bias")).view(*slots.shape, -1)
+        q = rope_store(qkv, *place, **rotation)
+    else:
+        read, norm = (x, norm) if read is None else (read, None)
+        q = fused_qkv(read, w["qkv"], w.get("qkv_bias"), *place, norm=norm, **rotation, backend=fused)
+    attended = attend(q, keys, values).flatten(0, 1).flatten(1)
+    if fused is None:
+        normed, x = add_rms_norm(F.linear(attended, w["o"], w.get("o_bias")), x, w["mlp_norm"], eps)
+        if experts is not None:
+            return experts(normed), x
+        inner = silu_mul(F.linear(normed, w["gate_up"], w.get("gate_up_bias")))
+        return F.linear(inner, w["down"], w.get("down_bias")), x
+    x = fused_linear(attended, w["o"], w.get("o_bias"), residual=x, backend=fused)
+    norm = w["mlp_norm"]
+    if experts is not None:
+        return experts(add_rms_norm(x, None, norm, eps)[0]), x
+    bias = w.get("gate_up_bias")
+    inner = fused_linear(x, w["gate_up"], bias, norm=norm, eps=eps, gated=True, backend=fused)
+    return None, fused_linear(inner, w["down"], w.get("down_bias"), residual=x, backend=fused)
 
 
 def fits_ops(config: LeanConfig) -> bool:
@@ -223,29 +287,31 @@ class LeanLayer(nn.Module):
 
     def on_ops(
         self, change: Tensor | None, x: Tensor, index: int, step: StepInputs, sight: Sight
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor | None, Tensor]:
         """:meth:`forward` in few kernels, for the families of :func:`fits_ops`.
 
         Args:
             change: (B * T, H) what the block before adds to the residual stream ``x``; None if that is done.
 
         Returns:
-            what this layer's MLP adds to the residual stream, and the stream without it.
+            what :func:`layer_on_ops` gives.
         """
-        config, w, eps, cache = self.config, self._tensors(), self.config.rms_norm_eps, step.cache
-        normed, x = sum_and_norm(change, x, w["attention_norm"], eps)
-        qkv = F.linear(normed, w["qkv"], w.get("qkv_bias")).view(*step.slots.shape, -1)
-        keys, values = cache.k_layers[index], cache.v_layers[index]
-        cos, sin, norm = step.cos.squeeze(2), step.sin.squeeze(2), w.get("qk_norm")  # (B, T, D)
-        q = rope_store(qkv, cos, sin, keys, values, step.slots, heads=config.num_heads, qk_norm=norm, eps=eps)
-        attended = sight_attention(q, keys, values, sight, self._window, config.attention_scale)
-        attended = attended.flatten(0, 1).flatten(1)
-        attended = F.linear(attended, w["o"], w.get("o_bias"))
-        normed, x = add_rms_norm(attended, x, w["mlp_norm"], eps)
-        if self.experts is not None:
-            return self._pass_experts(normed, self.experts.clamped), x
-        inner = silu_mul(F.linear(normed, w["gate_up"], w.get("gate_up_bias")))
-        return F.linear(inner, w["down"], w.get("down_bias")), x
+        config, cache = self.config, step.cache
+        return layer_on_ops(
+            change,
+            x,
+            self._tensors(),
+            heads=config.num_heads,
+            eps=config.rms_norm_eps,
+            angles=(step.cos.squeeze(2), step.sin.squeeze(2)),
+            keys=cache.k_layers[index],
+            values=cache.v_layers[index],
+            slots=step.slots,
+            attend=partial(sight_attention, sight=sight, own=self._window, scale=config.attention_scale),
+            experts=None
+            if self.experts is None
+            else partial(self._pass_experts, clamped=self.experts.clamped),
+        )
 
     def _attend(self, x: Tensor, index: int, step: StepInputs) -> Tensor:
         config, w, eps = self.config, self._tensors(), step.eps

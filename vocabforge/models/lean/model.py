@@ -318,7 +318,7 @@ class LeanModel(nn.Module):
         for index in layers:
             change, x = stack[index].on_ops(change, x, index, step, sight)
             if index in wanted:
-                outputs[index] = x = x + change
+                outputs[index] = x = x if change is None else x + change
                 change = None
         return sum_and_norm(change, x, self.norm, self.config.rms_norm_eps)[0], outputs
 

@@ -18,6 +18,8 @@ OP_BENCHES: dict[str, str] = {
     "cluster_logits": f"{_HERE}.cluster_logits:cases",
     "add_rms_norm": f"{_HERE}.add_rms_norm:cases",
     "rope_store": f"{_HERE}.rope_store:cases",
+    "fused_linear": f"{_HERE}.fused_linear:linear_cases",
+    "fused_qkv": f"{_HERE}.fused_linear:qkv_cases",
     "silu_mul": f"{_HERE}.silu_mul:cases",
     "tree_attention": f"{_HERE}.tree_attention:cases",
     "tree_expand": f"{_HERE}.tree_expand:cases",

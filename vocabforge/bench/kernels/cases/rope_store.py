@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ....ops.rope_store import rope_store, rope_store_reference
@@ -11,23 +13,11 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 def cases(shape: ModelShape) -> list[OpCase]:
     """One request whose rows are the nodes of a draft step."""
     rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
-    capacity = shape.prefix + shape.nodes + rows
     every = heads + 2 * kv_heads
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
-        angles = torch.rand((1, rows, dim // 2), generator=random, device=device) * 6.0
-        cos, sin = angles.cos(), angles.sin()
-        order = torch.rand((1, capacity), generator=random, device=device).argsort(1)
-        return {
-            "qkv": normal((1, rows, every * dim), random, dtype),
-            "cos": torch.cat((cos, cos), -1).to(dtype),
-            "sin": torch.cat((-sin, sin), -1).to(dtype),
-            "keys": normal((1, kv_heads, capacity, dim), random, dtype),
-            "values": normal((1, kv_heads, capacity, dim), random, dtype),
-            "slots": order[:, :rows].contiguous(),
-            "qk_norm": normal((heads + kv_heads, dim), random, dtype) if shape.qk_norm else None,
-        }
+        qkv = normal((1, rows, every * dim), generator(device, seed + 1), dtype)
+        return {"qkv": qkv, **rotation_inputs(shape, device, dtype, seed)}
 
     moved = 2.0 * dim * (rows * (2 * every + 2) + (heads + kv_heads if shape.qk_norm else 0)) + 8.0 * rows
     case = case_of_op(
@@ -42,3 +32,20 @@ def cases(shape: ModelShape) -> list[OpCase]:
         dtypes=(torch.bfloat16, torch.float16),
     )
     return [case]
+
+
+def rotation_inputs(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
+    """Angles, caches, slots and norms of heads for the rows of a draft step."""
+    rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
+    capacity, random = shape.prefix + shape.nodes + rows, generator(device, seed)
+    angles = torch.rand((1, rows, dim // 2), generator=random, device=device) * 6.0
+    cos, sin = angles.cos(), angles.sin()
+    order = torch.rand((1, capacity), generator=random, device=device).argsort(1)
+    return {
+        "cos": torch.cat((cos, cos), -1).to(dtype),
+        "sin": torch.cat((-sin, sin), -1).to(dtype),
+        "keys": normal((1, kv_heads, capacity, dim), random, dtype),
+        "values": normal((1, kv_heads, capacity, dim), random, dtype),
+        "slots": order[:, :rows].contiguous(),
+        "qk_norm": normal((heads + kv_heads, dim), random, dtype) if shape.qk_norm else None,
+    }
