@@ -35,7 +35,7 @@ ORDER = (
     "study",
     "cli",
 )
-FREE = ("__main__",)  # the entry point stands above every package
+FREE = ("__main__", "__init__", "api")  # entry point and Python API stand above every package
 _ROW = re.compile(rf"{NAME}(\.\w+)+:\w+")  # a row of an extension table
 
 WIDE, HIGH, GAP = 66, 36, 8  # of a cell, and between the boxes
