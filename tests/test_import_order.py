@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,10 @@ def test_every_package_is_in_the_order() -> None:
     assert packages <= set(ORDER)
 
 
-def test_the_root_imports_nothing() -> None:
-    tree = ast.parse((ROOT / NAME / "__init__.py").read_text("utf-8"))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+def test_the_root_loads_nothing_of_the_package_until_it_is_used() -> None:
+    code = "import sys, vocabforge; print([name for name in sys.modules if name.startswith(('vocabforge.', 'torch'))])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def plant(root: Path, files: dict[str, str]) -> list[Any]:
@@ -135,11 +137,9 @@ def test_allowed_imports_are_not_caught(tmp_path: Path) -> None:
     }
 
 
-def test_packages_outside_the_order_and_imports_by_the_root_are_caught(tmp_path: Path) -> None:
+def test_packages_outside_the_order_are_caught(tmp_path: Path) -> None:
     found = plant(tmp_path, {"extras/x.py": "from ..core import y", "core/y.py": ""})
     assert "extras is not in the order" in violations(found)[0]
-    found = plant(tmp_path, {"__init__.py": "from .core import y"})
-    assert any("vocabforge imports core" in line for line in violations(found))
 
 
 def test_longer_rings_are_found() -> None:

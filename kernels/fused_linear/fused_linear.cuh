@@ -172,7 +172,10 @@ struct Rotated {
 
 template <typename T>
 SkinnyProduct product_of(const FusedLinearArguments& a) {
-  return {a.x, a.weight, a.n, a.d, a.rows, 0, a.norm, a.eps};
+  SkinnyProduct product{a.x, a.weight, a.n, a.d, a.rows};
+  product.norm = a.norm;
+  product.eps = a.eps;
+  return product;
 }
 
 template <typename T, bool kNorm>
@@ -181,7 +184,8 @@ void start_linear(const FusedLinearArguments& a, Stream stream) {
   T* out = static_cast<T*>(a.out);
   if (a.gated) {
     const Gated<T, kNorm> gated{bias, out, a.n, a.rows / 2};
-    return skinny_product<T, T>(product_of<T>(a), PairedRows{a.rows, a.rows / 2}, gated, SkinnyShared{}, stream);
+    skinny_product<T, T>(product_of<T>(a), PairedRows{a.rows, a.rows / 2}, gated, SkinnyShared{}, stream);
+    return;
   }
   const Sums<T, kNorm> sums{bias, residual, out, a.n, a.rows};
   skinny_product<T, T>(product_of<T>(a), ContiguousRows{a.rows}, sums, SkinnyShared{}, stream);

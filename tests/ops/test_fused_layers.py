@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from tests.decode.drafting import make_drafter
+from tests.kernel_counts import counted
 from tests.models.lean_support import build
-from tests.models.test_layers_on_ops import FORMS, Kernels, passes
+from tests.models.test_layers_on_ops import FORMS, passes
 from vocabforge.models.kv_cache import Sight, line_sight
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.ops import backend as backends
-from vocabforge.ops.backend import Op
 from vocabforge.ops.fused_linear import layers_backend
 
 TARGETS = [
@@ -115,7 +115,7 @@ def fewer(run: Callable[[], object]) -> int:
     for backend in (None, "reference"):
         with switched(backend):
             run()  # merges the matrices
-            with Kernels() as kernels, patch.object(Op, "__call__", kernels.op(Op.__call__)):
+            with counted() as kernels:
                 run()
             counts.append(kernels.count.total())
     return counts[0] - counts[1]
