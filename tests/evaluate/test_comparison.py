@@ -16,10 +16,10 @@ from rich.console import Console
 from tests.evaluate.comparison_support import Made, results_of, write_run
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.evaluate.comparison.compare import RunComparison, compare_runs, ratio_of, verdict_of
+from vocabforge.evaluate.comparison.compare import RunComparison, compare_runs, ratio_of
 from vocabforge.evaluate.comparison.report import comparison_table, headline, render_comparison
 from vocabforge.evaluate.comparison.runs import EvaluationRun, open_runs
-from vocabforge.evaluate.results.intervals import columns_of_mean
+from vocabforge.evaluate.results.intervals import columns_of_mean, verdict_of
 from vocabforge.evaluate.results.schema import Figure
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods

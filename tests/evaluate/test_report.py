@@ -11,7 +11,7 @@ import pytest
 from tests.evaluate.results_sample import sample_results
 from tests.worlds import ROOT
 from vocabforge.evaluate.reports.evaluation import render_report
-from vocabforge.evaluate.reports.tables import headline, parts_of
+from vocabforge.evaluate.reports.tables import headline, overview_table, parts_of, quality_table
 from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
@@ -147,6 +147,8 @@ def test_headline() -> None:
     )
     slower = _with_speedup(results, Figure(value=0.97, low=0.93, high=1.02))
     assert "(no difference that this many questions can show), at" in headline(slower)
+    one_question = _with_speedup(results, Figure(value=0.5))
+    assert "0.50 times as many tokens a second as plain decoding (too few questions" in headline(one_question)
     slowed = _with_speedup(results, Figure(value=0.5, low=0.4, high=0.6))
     assert headline(slowed).startswith(
         "eagle3 is slower than plain decoding, with 0.50 [0.40–0.60] times its tokens a second, at 3.94"
@@ -156,6 +158,27 @@ def test_headline() -> None:
     assert "eagle3 generates 2,000 times as many" in headline(exact)
     unsure = sample_results(2, 1, near_tied=1, faults=1)
     assert headline(unsure).endswith("outputs identical in 478 of 480 (1 fault, 1 near-tied).")
+
+
+def test_a_method_is_set_in_bold_only_if_its_interval_is_above_all_others() -> None:
+    results = sample_results(3, 2)  # 1.61 and 1.84
+    assert overview_table(results).strong == 2
+    near = _with_speedup(results, Figure(value=1.83, low=1.79, high=1.86))
+    assert (
+        overview_table(near.model_copy(update={"methods": [*near.methods, results.methods[2]]})).strong
+        is None
+    )
+    assert overview_table(_with_speedup(results, Figure(value=1.05, low=0.98, high=1.1))).strong is None
+
+
+def test_what_was_not_measured_has_no_column_and_no_meaning(undrawn) -> None:
+    page = render_report(sample_results(2, 1, categories=FEW, temperature=1.0, failures=0))
+    words = _words(page)
+    for absent in ("identical", "near-tied", "fault", "±", "Outputs", "Quality", "Failures", "Load"):
+        assert absent not in words.replace("default", ""), absent
+    right = quality_table(sample_results(2, 1, categories=FEW, scorer="human-eval"))
+    assert "in the asked form" not in right.columns
+    assert "rate" in right.columns
 
 
 def test_a_page_of_figures_that_are_missing(undrawn) -> None:

@@ -52,6 +52,16 @@ def test_plain_decoding_wins_where_nothing_pays() -> None:
     assert "do without the drafter" in found.why[0]
     assert best.name in found.why[1]
     assert found.others == [best.name]
+    assert "told from" not in " ".join(found.why)
+
+
+def test_plain_decoding_is_not_called_faster_within_the_intervals() -> None:
+    """A predicted rate a little below plain decoding's, with wide intervals, decides nothing."""
+    formula = Formula(node=2e-2, off=0.9)
+    found = recommend(entries_of(world_of(("full", 0.3), formula=formula)), plain_of(formula), 1)
+    assert found.method == PLAIN
+    assert "is faster" not in " ".join(found.why)
+    assert "cannot be told from full" in " ".join(found.why)
 
 
 def test_what_cannot_be_told_apart_is_said() -> None:
@@ -60,6 +70,14 @@ def test_what_cannot_be_told_apart_is_said() -> None:
     found = recommend(entries, plain_of(formula), 1)
     close = next(name for name in found.others if name.startswith("same"))
     assert close in " ".join(found.why)
+
+
+def test_a_recommendation_that_may_be_no_faster_than_plain_decoding_says_so_first() -> None:
+    formula = Formula(node=1e-4, off=0.9)
+    world = world_of(*((head, 0.8) for head in "abcdef"), formula=formula)
+    found = recommend(entries_of(world, tuple("abcdef")), plain_of(formula), 1)
+    assert found.method != PLAIN
+    assert f"cannot be told from {PLAIN}, " in found.why[-1]
 
 
 def test_only_ways_known_on_the_most_prompts_are_recommended() -> None:

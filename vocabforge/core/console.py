@@ -6,7 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .distributed import rank
@@ -126,6 +126,14 @@ class DataTable:
             ]
             for row in self.rows
         ]
+
+    def without_empty_columns(self) -> DataTable:
+        """The same without the columns that have a dash in every row."""
+        kept = [
+            place for place, column in enumerate(zip(*self.cells)) if {one.text for one in column} != {"–"}
+        ]
+        columns = [self.columns[place] for place in kept]
+        return replace(self, columns=columns, rows=[[row[place] for place in kept] for row in self.rows])
 
     def markdown(self) -> list[str]:
         """Lines of a Markdown table; the text columns must come first."""

@@ -114,7 +114,7 @@ def _facts(results: TuneResults) -> dict[str, Any]:
     where = [there.get("gpu"), there.get("processor"), f"{there.get('threads')} threads", latency["dtype"]]
     where.append("cycles captured as graphs" if latency["graphs"] else None)
     unknown = [row.name for row in results.candidates if not row.batches]
-    return {
+    found = {
         "target": results.target,
         "drafter": results.drafter,
         "seconds from": ", ".join(str(one) for one in where if one),
@@ -127,3 +127,4 @@ def _facts(results: TuneResults) -> dict[str, Any]:
         "versions": f"vocabforge {results.version}, torch {here.get('torch')}",
         **{f"hash of {role}": digest[:16] for role, digest in results.inputs.items()},
     }
+    return {name: value for name, value in found.items() if value is not None}

@@ -19,13 +19,20 @@ from ...core.errors import MismatchError
 from ...core.registry import check_known
 from ..identity.compare import compare_outputs
 from ..results.answers import MethodRows
-from ..results.intervals import Array, estimate, figure_samples, figure_value, percentile_interval, ratio
+from ..results.intervals import (
+    Array,
+    estimate,
+    figure_samples,
+    figure_value,
+    percentile_interval,
+    ratio,
+    verdict_of,
+)
 from ..results.schema import Figure, MethodResults, Strict
 from ..results.summary import FORMULAS, OVERALL, QuestionTable, task_groups
 from .checks import is_greedy, machine_facts, refuse_incomparable, run_notes, same_streams
 from .runs import EvaluationRun
 
-Verdict = Literal["better", "worse", "no difference shown", "not compared"]
 # Of all figures more is better.
 FIGURES = ("accepted_length", "speedup", "tokens_per_s")
 COMPARED = ("accepted_length", "speedup")
@@ -100,15 +107,6 @@ class _Side:
     @property
     def baseline(self) -> bool:
         return self.method is self.run.results.methods[0]
-
-
-def verdict_of(found: Figure | None) -> Verdict:
-    """A word for a ratio; ``better`` and ``worse`` only if the interval excludes 1."""
-    if found is None or found.low is None or found.high is None:
-        return "not compared"
-    if found.low <= 1 <= found.high:
-        return "no difference shown"
-    return "better" if found.low > 1 else "worse"
 
 
 def compare_runs(runs: Sequence[EvaluationRun], *, reference: str | None = None) -> RunComparison:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ...core.console import DataCell, DataTable, FactList
 from ..reports.page import Block, CodeBlock, PageSection, ReportPage, render_report_page
 from ..reports.tables import figure_cell, interval, number
+from ..results.intervals import Verdict, verdict_of
 from ..results.schema import Figure
 from ..results.summary import OVERALL
-from .compare import FIGURES, MethodRow, RunComparison, Verdict, verdict_of
+from .compare import FIGURES, MethodRow, RunComparison
 
 # Verdict -> mark and tone in the table, words of the headline.
 _WORDS: dict[Verdict, tuple[str, str, str]] = {

@@ -98,7 +98,7 @@ def _text_table(results: CoverageResults) -> DataTable:
         "once, over tokens). Ids without a count: the share of its tokens whose id does not occur in all that was "
         "counted."
     )
-    return DataTable("", columns, rows, note, strong=0)
+    return DataTable("", columns, rows, note, strong=0).without_empty_columns()
 
 
 def vocabulary_table(results: CoverageResults) -> DataTable:

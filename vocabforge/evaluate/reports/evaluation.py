@@ -35,7 +35,7 @@ _MEANINGS = {
     "compared.",
     "near-tied": "At the first differing token the target's two logits are closer than its own rounding moves them, so "
     "either token is its argmax.",
-    "fault": "They are not: the output is wrong, and the method is not lossless here.",
+    "fault": "The target's rounding does not explain the token: the output is wrong, and the method is not lossless here.",
 }
 
 
@@ -57,7 +57,7 @@ def render_report(results: Results) -> str:
         PageSection("Quality", _quality(results), "quality"),
         PageSection("Failures", _failures(results), "failures"),
         PageSection("Run it again", _again(results), "again"),
-        PageSection("What the figures mean", [FactList(_MEANINGS)], "meanings"),
+        PageSection("What the figures mean", [FactList(_meanings(results))], "meanings"),
     ]
     if not results.baseline:
         sections = [one for one in sections if one.key not in ("tasks", "outputs")]
@@ -82,6 +82,22 @@ def render_report(results: Results) -> str:
             warnings=_warnings(results),
         )
     )
+
+
+def _meanings(results: Results) -> dict[str, str]:
+    """What the terms on this page mean."""
+    outputs = [one.summary.outputs for one in results.methods if one.summary.outputs]
+    figures = [one.summary.overall for one in results.methods]
+    shown = {
+        "speed-up": any(one.speedup.value is not None for one in figures),
+        "forwards per token": any(one.forwards_per_token.value is not None for one in figures),
+        "95% interval": any(one.tokens_per_s.low is not None for one in figures),
+        "±": len(results.methods[0].summary.runs) > 1,
+        "identical": bool(outputs),
+        "near-tied": any(one.near_tied for one in outputs),
+        "fault": any(one.faults for one in outputs),
+    }
+    return {name: text for name, text in _MEANINGS.items() if shown.get(name, True)}
 
 
 def _about(results: Results) -> str:
@@ -130,10 +146,9 @@ def _outputs(results: Results) -> list[Block]:
         rows.append([name, same.compared, same.identical, same.near_tied, faults, same.not_judged, same.cut])
     if not rows:
         return []
-    note = (
-        "Token ids against plain decoding's in the same run. For each output that differs, the target judges the first "
-        "differing token; results.json has them all with their logits."
-    )
+    note = "Token ids against plain decoding's in the same run."
+    if any(one.summary.outputs and one.summary.outputs.divergences for one in results.methods):
+        note += " For each output that differs, the target judges the first differing token; results.json has them all with their logits."
     counts = ["compared", "identical", "near-tied", "faults", "not judged", "cut by the cache's end"]
     return [note, DataTable("", ["method<", *counts], rows)]
 
@@ -177,6 +192,8 @@ def _speed_chart(results: Results) -> list[PageChart]:
         speed, speedup = method.summary.overall.tokens_per_s, method.summary.overall.speedup.value
         text = number(speed.value, 1) + (f" · {number(speedup)}×" if index and speedup is not None else "")
         bars.append(Bar(index, method.name, text, speed.value, speed.low, speed.high))
+    if all(bar.value is None for bar in bars):
+        return []
     note = "Mean over questions; the whisker is the 95% interval"
     return [PageChart("Tokens per second", note, bar_rows("tps", "tokens per second", bars))]
 
@@ -201,7 +218,7 @@ def _time_chart(results: Results) -> list[PageChart]:
 
 
 def _load(results: Results) -> list[Block]:
-    """Where speculation stops paying: speed against the questions under way at once."""
+    """Speed against the questions under way at once."""
     if not results.load:
         return []
     table = load_table(results)
@@ -221,7 +238,9 @@ def _load(results: Results) -> list[Block]:
             "load", labels, traces, log_x=True, bottom=0, level=1.0 if results.baseline else None
         )
         note = "Tokens of all requests per second in which one was under way"
-        note += ", over the plain server's; below 1 speculation does not pay" if results.baseline else ""
+        note += (
+            ", over the plain server's; one measurement each, without intervals" if results.baseline else ""
+        )
         legend = [(trace.index, names[trace.index]) for trace in traces]
         blocks.append(PageChart("Speed under load", note, svg, legend))
     return [*blocks, DataTable(table.title, table.columns, table.rows)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...core.console import DataCell, DataTable, percent
 from ...decode.counts import phrase_of
 from ..benchmarks import MT_BENCH
+from ..results.intervals import Verdict, verdict_of
 from ..results.schema import Figure, GroupFigures, MethodResults, Outputs, Results
 from ..results.summary import MT_BENCH_TASK, OVERALL
 
@@ -18,6 +19,12 @@ PART_NAMES = {
     "verify": "verification",
     "cycle": "whole cycle (captured)",
     "other": "other",
+}
+
+
+_UNSURE: dict[Verdict, str] = {
+    "no difference shown": " (no difference that this many questions can show)",
+    "not compared": " (too few questions for an interval: no difference is shown)",
 }
 
 
@@ -83,12 +90,11 @@ def headline(results: Results) -> str:
     speedup = overall.speedup
     if speedup.value is None:
         return f"{best.name} has no speed to compare with plain decoding's."
-    same = speedup.low is not None and speedup.high is not None and speedup.low <= 1.0 <= speedup.high
-    if same or speedup.value >= 1.0:
-        said = f"{best.name} generates {_with(speedup)} times as many tokens a second as plain decoding"
-        said += " (no difference that this many questions can show)" if same else ""
-    else:
+    if (verdict := verdict_of(speedup)) == "worse":
         said = f"{best.name} is slower than plain decoding, with {_with(speedup)} times its tokens a second"
+    else:
+        said = f"{best.name} generates {_with(speedup)} times as many tokens a second as plain decoding"
+        said += _UNSURE.get(verdict, "")
     if overall.accepted_length.value is not None:
         said += f", at {_with(overall.accepted_length)} tokens per verification"
     outputs = best.summary.outputs
@@ -149,7 +155,7 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
     """One line per method; ``page`` adds the draft vocabulary and the deviation over runs."""
     rows, unit = [], "×" if page else ""
     columns: list[str] = []
-    left_out = _unknown_columns(results) | (set() if page else {"draft vocabulary"})
+    judged = any(one.summary.outputs or not one.lossless for one in results.methods[1:])
     for place, method in enumerate(results.methods):
         figures = method.summary.overall
         row = {
@@ -159,32 +165,28 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
             "speed-up": figure_cell(figures.speedup, 2, unit, spread=page),
             "speed-up (re-tok.)": _plain(figure_cell(figures.speedup_retokenised, 2, unit), page),
             "forwards /token": _plain(figure_cell(figures.forwards_per_token, 3), page),
-            "identical": _identical(method, page) if place or not results.baseline else "baseline",
-            "draft vocabulary": _vocabulary(method),
-        }
-        rows.append([cell for name, cell in row.items() if name not in left_out])
-        columns = [name for name in row if name not in left_out]
+            "identical": "baseline"
+            if results.baseline and not place and judged
+            else _identical(method, page),
+        } | ({"draft vocabulary": _vocabulary(method)} if page else {})
+        rows.append(list(row.values()))
+        columns = list(row)
     known = any(method.summary.overall.tokens_per_s.low is not None for method in results.methods)
-    best = results.methods.index(headline_method(results)) if len(results.methods) > 1 else None
-    return DataTable(
-        "" if page else f"{results.target.name} on {results.benchmark.name}",
-        columns,
-        rows,
-        "under a figure: its 95% interval over questions" if known else "",
-        strong=best,
-    )
+    note = "under a figure: its 95% interval over questions" if known else ""
+    if (fastest := _fastest(results)) is not None:
+        note += "; in bold: the method whose speed-up's interval is above all others'"
+    title = "" if page else f"{results.target.name} on {results.benchmark.name}"
+    return DataTable(title, columns, rows, note, strong=fastest).without_empty_columns()
 
 
-def _unknown_columns(results: Results) -> set[str]:
-    """Columns of the overview that servers cannot fill."""
-    if not results.servers:
-        return set()
-    found = {"forwards /token", "draft vocabulary"}
-    if not results.baseline:
-        found |= {"speed-up", "identical"}
-    if all(one.summary.overall.speedup_retokenised.value is None for one in results.methods):
-        found.add("speed-up (re-tok.)")
-    return found
+def _fastest(results: Results) -> int | None:
+    """Place of the method whose speed-up's interval is above all others'; None if there is none."""
+    figures = [method.summary.overall.speedup for method in results.methods]
+    for place, one in enumerate(figures):
+        others = [other.high for other in figures if other is not one]
+        if one.low is not None and others and all(high is not None and high < one.low for high in others):
+            return place
+    return None
 
 
 def load_table(results: Results) -> DataTable:
@@ -207,10 +209,7 @@ def load_table(results: Results) -> DataTable:
     ]
     columns = ["server<", "concurrency", "tokens/s", "speed-up", "accepted length"]
     columns += ["first token, ms", "95%", "between tokens, ms", "95%"]
-    if not results.baseline:
-        columns.remove("speed-up")
-        rows = [row[:3] + row[4:] for row in rows]
-    return DataTable("all requests together, by load", columns, rows)
+    return DataTable("all requests together, by load", columns, rows).without_empty_columns()
 
 
 def _plain(cell: DataCell, page: bool) -> DataCell:
@@ -267,7 +266,7 @@ def quality_table(results: Results) -> DataTable | None:
             ]
         )
     columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]
-    return DataTable("right answers", columns, rows) if rows else None
+    return DataTable("right answers", columns, rows).without_empty_columns() if rows else None
 
 
 def _percent(figure: Figure) -> Figure:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ SEED = 20_240_801
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
+Verdict = Literal["better", "worse", "no difference shown", "not compared"]
 
 
 def ratio(sums: Array) -> Array:
@@ -117,6 +119,15 @@ def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(defined, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def verdict_of(found: Figure | None) -> Verdict:
+    """A word for a ratio of figures of which more is better; the first two only if its interval excludes 1."""
+    if found is None or found.low is None or found.high is None:
+        return "not compared"
+    if found.low <= 1 <= found.high:
+        return "no difference shown"
+    return "better" if found.low > 1 else "worse"
 
 
 def _plain(value: float) -> float | None:

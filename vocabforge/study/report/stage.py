@@ -214,7 +214,7 @@ def render_study(results: StudyResults) -> str:
 
 
 def _cards(results: StudyResults) -> list[PageCard]:
-    """The draft vocabulary that is predicted to be fastest, and whether the decoder is lossless."""
+    """The draft vocabulary with the most predicted tokens/s, and whether the decoder is lossless."""
     speeds = {
         one.label: cell.tokens_per_s
         for one in results.methods
@@ -226,7 +226,7 @@ def _cards(results: StudyResults) -> list[PageCard]:
         note = (
             f"{speeds[best.label] / full:.2f}× the full head's tokens/s, {percent(best.exact)} of its logits"
         )
-        cards.append(PageCard("Predicted to be fastest", best.label, note))
+        cards.append(PageCard("Most tokens/s predicted", best.label, note))
     if results.checked is not None:
         each = results.checked.modes
         same, outputs = sum(one.identical for one in each), sum(one.outputs for one in each)

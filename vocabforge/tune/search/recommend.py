@@ -149,15 +149,16 @@ def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: 
             f"It commits {won.accepted.value or 0:.2f} tokens a cycle of {won.cycle.value * 1e3:.3g} ms; plain "
             f"decoding one in {base.cycle.value * 1e3:.3g} ms."
         ]
-        ways = [*((entry.name, entry.by_batch[batch]) for entry in others), (PLAIN, base)]
-        if close := [way for way, other in ways if not _apart(other, won)]:
-            more = f" and {len(close) - 4} more" if close[4:] else ""
-            why.append(f"Within the intervals it cannot be told from {', '.join(close[:4])}{more}.")
+        ways = [(PLAIN, base), *((entry.name, entry.by_batch[batch]) for entry in others)]
     else:
         name, won = PLAIN, base
-        why = [
-            "Plain decoding is faster than every draft head and tree that was tried: do without the drafter."
-        ]
+        ways = [(entry.name, entry.by_batch[batch]) for entry in order]
+        if not order or any(not _apart(other, won) for _, other in ways):
+            why = ["No draft head and tree is predicted to be faster than plain decoding."]
+        else:
+            why = [
+                "Plain decoding is faster than every draft head and tree of the last round: do without the drafter."
+            ]
         if order:
             first = order[0].by_batch[batch]
             why.append(
@@ -165,6 +166,9 @@ def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: 
                 f"{first.cycle.value * 1e3:.3g} ms, in which plain decoding makes "
                 f"{first.cycle.value / base.cycle.value:.2f}."
             )
+    if close := [way for way, other in ways if not _apart(other, won)]:
+        more = f" and {len(close) - 4} more" if close[4:] else ""
+        why.append(f"Within the intervals it cannot be told from {', '.join(close[:4])}{more}.")
     return Recommendation(
         batch=batch,
         method=name,
