@@ -92,7 +92,7 @@ def test_figures_are_those_that_the_evaluations_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another way to the same numbers: values, deviations and intervals of ``summary.py``."""
-    monkeypatch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda results: "")
+    monkeypatch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda *given: "")
     written = {}
     for label, name, lengths, repeats in (("A", "chain", (3, 1, 2), 2), ("B", "tree", (4, 2), 1)):
         written[label] = evaluate_methods(

@@ -12,6 +12,7 @@ from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.evaluate.reports.coverage import render_coverage, summary_lines
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.vocab.counts.mixtures import TablePart
+from vocabforge.vocab.subset.coverage import knee
 from vocabforge.vocab.subset.subset import make_subset
 
 COUNTS = [0, 50, 30, 10, 5, 3, 1, 1, 0, 0]
@@ -56,6 +57,41 @@ def test_page():
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert text.count("<svg") == 1
+
+
+def test_knee_by_hand():
+    """Of eight ids the line has 1/3 of its rise behind 2 ids and 2/3 behind 4."""
+    counts = np.array([30, 20, 20, 20, 4, 3, 2, 1])  # 4 ids: 0.9 inside, 0.3 + 0.7 * 2/3 = 0.77 on the line
+    assert knee(np.arange(8), counts) == 4
+    assert knee(np.arange(8), np.array([20, 40, 10, 10, 5, 5, 5, 5])) == 2
+    assert knee(np.arange(1), np.array([3])) == 1
+
+
+def test_knee_and_chosen_sizes_are_marked_on_the_held_out_curve(monkeypatch):
+    asked = {}
+
+    def draw(name, labels, traces, **more):
+        asked.update(more)
+        return "<svg></svg>"
+
+    monkeypatch.setattr("vocabforge.evaluate.reports.coverage.trace_lines", draw)
+    table, heldout = make_table(COUNTS), make_table([0, 5, 1, 0, 0, 0, 0, 0, 4, 0])
+    subset = make_subset(table.counts, 4, [0], fingerprint="f")
+    parts = TablePart("counts", table), [TablePart("test", heldout)], {"r4": subset}
+    results = measure_coverage(*parts, sizes=(3, 9))
+    page = page_of(
+        results
+    )  # ids 0, 1, 2 ... 9 in this order: 0, 50, 60, 60, ... 60, 100, 100% of the test inside
+    assert asked["points"] == [(2, 50.0, "D"), (3, 60.0, "o"), (9, 100.0, "o"), (4, 60.0, "s")]
+    assert (
+        "On the curve of test: ◆ knee 2, 50.00%; ● chosen 3, 60.00%; ● chosen 9, 100.00%; ■ r4 (4), 60.00%"
+        in page
+    )
+    assert "log s / log V" in page
+    for text in results["texts"]:
+        del text["knee"]
+    del results["chosen_sizes"]
+    assert "knee" not in page_of(results), "a file of an earlier version"
 
 
 def test_page_with_ceilings():

@@ -142,7 +142,7 @@ def make(target: Path, folder: Path, settings: RunSettings) -> Made:
         Provenance("tiny", describe_environment(device="cpu", dtype="float32")),
     )
     with pytest.MonkeyPatch.context() as patch:  # drawing the charts takes longer than the run
-        patch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda results: "")
+        patch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda *given: "")
         evaluate_methods(folder / "out", evaluation, OutputOptions(dialect="fr-spec"))
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     assert results["answered"] == len(QUESTIONS)

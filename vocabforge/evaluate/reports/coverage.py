@@ -12,6 +12,8 @@ from .plots import METHOD_COLOURS, Trace, trace_lines
 
 CoverageResults = Mapping[str, Any]
 _CEILINGS = ("static", "oracle", "greedy")
+# Sign in a note -> marker in the chart.
+_SIGNS = {"◆": "D", "●": "o", "■": "s"}
 
 
 def render_coverage(results: CoverageResults) -> str:
@@ -23,6 +25,7 @@ def render_coverage(results: CoverageResults) -> str:
         else f"{table['tokens']:,} tokens counted in {table['documents']:,} documents ({table['mode']} mode)"
     )
     about += f", vocabulary of {results['vocab_size']:,} ids, {counted['ids']:,} of them with a count."
+    sizes: list[Block] = [_chart(results), *_knee_lines(results), coverage_table(results)]
     vocabularies: list[Block] = [vocabulary_table(results)] if results["vocabularies"] else []
     how: list[Block] = [FactList(results["facts"]), CodeBlock(results["command"], "Command")]
     return render_report_page(
@@ -30,7 +33,7 @@ def render_coverage(results: CoverageResults) -> str:
             "coverage",
             table["name"],
             [
-                PageSection("Coverage by size", [_chart(results), coverage_table(results)], "coverage"),
+                PageSection("Coverage by size", sizes, "coverage"),
                 PageSection("Texts", [_text_table(results)], "texts"),
                 PageSection("Draft vocabularies", vocabularies, "vocabularies"),
                 PageSection("Ceilings of acceptance", _ceiling_blocks(results), "ceilings"),
@@ -164,6 +167,7 @@ def summary_lines(results: CoverageResults) -> list[str]:
         for row in counted["carrying"]
     )
     lines = [f"The counted tokens are carried: {carrying}; the vocabulary has {results['vocab_size']:,}."]
+    lines += _knee_lines(results)
     if (unseen := counted["unseen_estimate"]) is not None:
         lines.append(f"Expected share of further tokens without a count (Good-Turing): {unseen:.4%}.")
     lines += [
@@ -175,6 +179,18 @@ def summary_lines(results: CoverageResults) -> list[str]:
     if ceilings and ceilings["padded_rows"]:
         lines.append(f"{ceilings['padded_rows']:,} padded rows in the target's head of {ceilings['rows']:,}.")
     return lines
+
+
+def _knee_lines(results: CoverageResults) -> list[str]:
+    text = _knee_text(results)
+    if (knee := text.get("knee")) is None:  # a file of an earlier version
+        return []
+    return [
+        f"Knee of {text['name']}: {knee['size']:,} ids hold {_inside(knee['coverage'])}% of its tokens. The knee is "
+        "the size s at which coverage C is furthest above the line between the curve's ends over log sizes, the "
+        "largest C(s) - C(1) - (C(V) - C(1)) log s / log V; beyond it coverage grows by less per doubling than over "
+        "the whole curve."
+    ]
 
 
 def _inside(value: float | None) -> str:
@@ -194,10 +210,37 @@ def _chart(results: CoverageResults) -> PageChart:
         held = text["role"] == HELD_OUT
         traces.append(Trace(text_look(index), x, values, text["name"], dashed=held, marked=False))
     labels = ("size of the draft vocabulary", "tokens inside, %")
-    svg = trace_lines("coverage", labels, traces, log_x=True, bottom=0.0, top=101.0)
+    marked = _marked(results)
+    points = [(size, 100 * share, _SIGNS[sign]) for size, share, sign, _ in marked if size >= sizes[kept[0]]]
+    svg = trace_lines("coverage", labels, traces, log_x=True, bottom=0.0, top=101.0, points=points)
     legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]
     note = "Ranking made from all counted tokens; forced ids first"
+    if marked:
+        note += f". On the curve of {_knee_text(results)['name']}: " + "; ".join(
+            f"{sign} {words}, {_inside(share)}%" for _, share, sign, words in marked
+        )
     return PageChart("Coverage by size", note, svg, legend)
+
+
+def _knee_text(results: CoverageResults) -> Mapping[str, Any]:
+    """The text whose knee is marked: the first held-out one, else all that was counted."""
+    whole = [text for text in results["texts"] if not text["domain"]]
+    return next((text for text in whole if text["role"] == HELD_OUT), whole[0])
+
+
+def _marked(results: CoverageResults) -> list[tuple[int, float, str, str]]:
+    """Size, share of that text inside, sign and name: of its knee, the sizes asked for, and draft vocabularies."""
+    text, sizes = _knee_text(results), results["sizes"]
+    found = []
+    if knee := text.get("knee"):
+        found.append((knee["size"], knee["coverage"], "◆", f"knee {knee['size']:,}"))
+    chosen = results.get("chosen_sizes", ())
+    found += [(size, text["coverage"][sizes.index(size)], "●", f"chosen {size:,}") for size in chosen]
+    found += [
+        (one["size"], one["coverage"][text["name"]], "■", f"{one['name']} ({one['size']:,})")
+        for one in results["vocabularies"]
+    ]
+    return found
 
 
 def text_look(index: int) -> int:

@@ -16,6 +16,7 @@ from ...vocab.subset.coverage import (
     carrying,
     coverage_at,
     curve_sizes,
+    knee,
     rank_all,
     size_ladder,
     unseen_mass,
@@ -96,6 +97,7 @@ def measure_coverage(
             "bytes": table.bytes,
         },
         "sizes": ladder,
+        "chosen_sizes": sorted(set(sizes)),
         "curve_sizes": curve_sizes(table.vocab_size),
         "texts": [_text_facts(text, table.counts, ranked, ladder) for text in texts],
         "vocabularies": [_vocab_facts(name, subset, texts) for name, subset in vocabs.items()],
@@ -146,6 +148,7 @@ def _warn_of_leaks(counts: TablePart, heldout: Sequence[TablePart]) -> None:
 
 def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> dict[str, Any]:
     counts = text.counts
+    size = knee(ranked, counts)
     return {
         "name": text.name,
         "role": text.role,
@@ -156,6 +159,7 @@ def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> di
         "own_coverage": coverage_at(rank_all(counts), counts, ladder),
         "curve": coverage_at(ranked, counts, curve_sizes(len(counts))),
         "carrying": [asdict(row) for row in carrying(counts)],
+        "knee": {"size": size, "coverage": coverage_at(ranked, counts, [size])[0]},
         "unseen_estimate": None if text.mixed else unseen_mass(counts),
         "without_count": unseen_share(seen, counts),
     }

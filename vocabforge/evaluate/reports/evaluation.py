@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...core.console import DataCell, DataTable, FactList
 from ...decode.counts import phrase_of
 from ..results.schema import Results
@@ -35,12 +37,17 @@ _MEANINGS = {
     "compared.",
     "near-tied": "At the first differing token the target's two logits are closer than its own rounding moves them, so "
     "either token is its argmax.",
-    "fault": "The target's rounding does not explain the token: the output is wrong, and the method is not lossless here.",
+    "fault": "The target's rounding does not explain the token: the output is wrong, and the method is not lossless "
+    "here.",
 }
 
 
-def render_report(results: Results) -> str:
-    """HTML text of the results; it loads nothing from anywhere and runs no script."""
+def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
+    """HTML text of the results; it loads nothing from anywhere and runs no script.
+
+    Args:
+        answers: of ``answers.answer_blocks``.
+    """
     methods = results.methods
     described = {
         method.name: method.description
@@ -51,6 +58,7 @@ def render_report(results: Results) -> str:
         PageSection("Methods", [overview_table(results, page=True), FactList(described)], "methods"),
         PageSection("Speed", [*_speed_chart(results), *_time_chart(results)], "speed"),
         PageSection("Acceptance", _acceptance(results), "acceptance"),
+        PageSection("Answers", answers, "answers"),
         PageSection("Load", _load(results), "load"),
         PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
         PageSection("Outputs", _outputs(results), "outputs"),
@@ -148,7 +156,10 @@ def _outputs(results: Results) -> list[Block]:
         return []
     note = "Token ids against plain decoding's in the same run."
     if any(one.summary.outputs and one.summary.outputs.divergences for one in results.methods):
-        note += " For each output that differs, the target judges the first differing token; results.json has them all with their logits."
+        note += (
+            " For each output that differs, the target judges the first differing token; results.json has them all "
+            "with their logits."
+        )
     counts = ["compared", "identical", "near-tied", "faults", "not judged", "cut by the cache's end"]
     return [note, DataTable("", ["method<", *counts], rows)]
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.console import DataTable, FactList
 from .plots import LIGHT, MARKERS, METHOD_COLOURS
@@ -16,6 +16,18 @@ from .plots import LIGHT, MARKERS, METHOD_COLOURS
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+
+# Background and text colour by draft step, the last for all later ones: matplotlib's viridis at six places. Each is
+# darker than the one before (by 10 L* or so), so that no hue has to be told apart, in light or dark mode.
+STEP_COLOURS = (
+    ("#fde725", "#000"),
+    ("#8ed645", "#000"),
+    ("#37b878", "#000"),
+    ("#1f958b", "#000"),
+    ("#2c738e", "#fff"),
+    ("#3c4f8a", "#fff"),
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,43 @@ class Folded:
     blocks: Sequence[Block]
 
 
-Block = PageChart | DataTable | FactList | CodeBlock | Folded | str
+class AnswerToken(NamedTuple):
+    """Text, draft step (0: the target's own token) and accepted length of its cycle (0: of the prompt's pass)."""
+
+    text: str
+    step: int
+    length: int
+
+
+@dataclass(frozen=True)
+class AnswerPair:
+    """An answer with its tokens coloured by draft step, and another beside it; ``note`` is about the first."""
+
+    title: str
+    question: str
+    note: str
+    name: str
+    tokens: Sequence[AnswerToken]
+    other_name: str
+    other: str
+
+
+@dataclass(frozen=True)
+class StepLegend:
+    """The colours of answers down to the deepest draft step shown."""
+
+    deepest: int
+
+    @property
+    def names(self) -> list[str]:
+        """Of the target's own token and of each colour."""
+        last = len(STEP_COLOURS)
+        ordinals = ["1st", "2nd", "3rd", *(f"{step}th" for step in range(4, last))]
+        ordinals.append(f"{last}th" + (" and later" if self.deepest > last else ""))
+        return ["the target's own token", *(f"{name} draft token" for name in ordinals[: self.deepest])]
+
+
+Block = PageChart | DataTable | FactList | CodeBlock | Folded | AnswerPair | StepLegend | str
 
 
 @dataclass(frozen=True)
@@ -96,7 +144,8 @@ def render_report_page(page: ReportPage) -> str:
     """HTML text of a report; sections without blocks are left out."""
     sections = [one for one in page.sections if one.blocks]
     template = _environment().get_template("page.html.j2")
-    return template.render(page=page, sections=sections, colours=METHOD_COLOURS, light_colours=LIGHT)
+    colours = {"colours": METHOD_COLOURS, "light_colours": LIGHT, "step_colours": STEP_COLOURS}
+    return template.render(page=page, sections=sections, **colours)
 
 
 @functools.cache
@@ -129,6 +178,8 @@ def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
         CodeBlock: "panels",
         DataTable: "tables",
         Folded: "folded",
+        AnswerPair: "answers",
+        StepLegend: "steps",
     }
 
     return [(kind, list(group)) for kind, group in groupby(blocks, lambda one: kinds.get(type(one), "notes"))]

@@ -110,6 +110,7 @@ def trace_lines(
     bottom: float | None = None,
     top: float | None = None,
     marks: Sequence[float] = (),
+    points: Sequence[tuple[float, float, str]] = (),
     level: float | None = None,
     legend: bool = False,
 ) -> str:
@@ -119,6 +120,7 @@ def trace_lines(
         name: prefix of the SVG's ids, different for each chart of a page.
         log_x: sizes, on a logarithmic axis of powers of two.
         marks: places marked by lines across the chart.
+        points: marked places (x, y) with their marker, as matplotlib names it; the first is on top.
         level: a value marked by a line across the chart.
         legend: name the curves inside the chart (for a file that stands alone).
     """
@@ -132,6 +134,9 @@ def trace_lines(
             axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
         for trace in traces:
             _draw_trace(axes, trace)
+        for x, y, marker in reversed(points):
+            axes.axvline(x, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+            axes.plot(x, y, color=INK, marker=marker, markersize=9, markeredgecolor=PAPER, zorder=3)
         axes.margins(x=0.06 if max((len(trace.x) for trace in traces), default=0) < 20 else 0.02, y=0.1)
         axes.set_ylim(bottom, top)
         if log_x:

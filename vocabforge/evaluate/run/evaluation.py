@@ -137,6 +137,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             failures = run_methods(questions, methods, asking, folder, journal, model_ids)
             write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in failures])
             # What follows the runs is imported after them.
+            from ..reports.answers import answer_blocks
             from ..reports.evaluation import render_report
             from ..results.build import build_results
             from ..results.dialects import DIALECTS, write_hf_bench
@@ -161,7 +162,8 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             if handling.dialect is not None:
                 DIALECTS[handling.dialect](folder, evaluation.benchmark, evaluation.names, runs)
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
-            atomic_write(folder / "report.html", render_report(results))
+            answers = answer_blocks(results, folder, evaluation.tokenizer, evaluation.benchmark.questions)
+            atomic_write(folder / "report.html", render_report(results, answers))
             logs = {name: log for name, log in handling.logs.items() if log.is_file()}
             for name, log in logs.items():
                 atomic_write(folder / "servers" / f"{name}.log", log.read_bytes())

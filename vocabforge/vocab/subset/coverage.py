@@ -83,6 +83,20 @@ def carrying(counts: Ids, shares: Sequence[float] = SHARES) -> list[Carrying]:
     return [Carrying(share, size, None if size is None else size / len(counts)) for share, size in found]
 
 
+def knee(ranked: Ids, counts: Ids) -> int:
+    """The size whose coverage is furthest above the line between the curve's ends over log sizes.
+
+    ``argmax over s of C(s) - C(1) - (C(V) - C(1)) log s / log V`` with the coverage C of the first s ids: beyond it
+    coverage grows by less per doubling than over the whole curve (Satopaa et al. 2011, without smoothing).
+
+    Raises:
+        DataError: nothing was counted.
+    """
+    shares = covered(ranked, counts) / _total(counts)
+    along = np.log(np.arange(1, len(shares) + 1)) / max(np.log(len(shares)), 1.0)
+    return int(np.argmax(shares - shares[0] - (shares[-1] - shares[0]) * along)) + 1
+
+
 def unseen_mass(counts: Ids) -> float:
     """Good-Turing estimate (Good 1953) of the share of further text whose ids have no count yet: n_1 / N.
 

@@ -1,0 +1,123 @@
+"""Answers on the page of an evaluation: every token in the colour of its draft step, foreign text as text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.results_sample import sample_results
+from tests.evaluate.test_report import Page
+from vocabforge.evaluate.benchmarks import Question
+from vocabforge.evaluate.reports.answers import SHOWN, answer_blocks
+from vocabforge.evaluate.reports.page import STEP_COLOURS, PageSection, ReportPage, render_report_page
+from vocabforge.evaluate.results.answers import write_rows
+from vocabforge.evaluate.results.schema import Results
+
+SPAN = re.compile(r'<span(?: class="d(\d)")? title="([^"]*)">([^<]*)</span>')
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+@pytest.fixture
+def results() -> Results:
+    return sample_results(2, 1, categories={"qa": 1}, failures=0)
+
+
+def page_of(results: Results, folder: Path, answers: dict[str, tuple[bytes, Sequence[int] | None]]) -> str:
+    """The page of the first two methods' answers, a category each: name -> answer and its accepted lengths."""
+    plain, method = results.methods[:2]
+    for one in (plain, method):
+        (folder / one.details[0]).parent.mkdir(exist_ok=True)
+        write_rows(
+            folder / one.details[0], [_row(*item, one is plain) for item in enumerate(answers.items())]
+        )
+    questions = [Question(at, name, ("What?\n<i>",)) for at, name in enumerate(answers)]
+    blocks = answer_blocks(results, folder, Bytes(), questions)  # type: ignore[arg-type]
+    return render_report_page(ReportPage("k", "t", [PageSection("Answers", blocks)]))
+
+
+def _row(at: int, answer: tuple[str, tuple[bytes, Sequence[int] | None]], plain: bool) -> dict[str, object]:
+    category, (text, lengths) = answer
+    known = None if lengths is None else list(text)
+    taken = [] if lengths is None else [1] * len(text) if plain else list(lengths)
+    choice = {"index": 0, "token_ids": [known], "accept_lengths": [taken]}
+    unused = ("prompt_tokens", "prefill_s", "decode_s", "timings", "target_forwards", "finish")
+    choice |= {name: [] for name in (*unused, "drafted", "drafted_by_depth", "accepted_by_depth")}
+    return {"question_id": at, "category": category, "choices": [choice]}
+
+
+def test_every_token_has_the_colour_of_its_draft_step(results: Results, tmp_path: Path) -> None:
+    """The prompt's pass gives a token, a cycle its drafts and one of the target; the last cycle is cut at the end."""
+    page = page_of(results, tmp_path, {"qa": (b"abcdefghijklmnop", (3, 1, 2, 8, 4))})
+    found = [(text, int(step or 0), tip) for step, tip, text in SPAN.findall(page)]
+    assert "".join(text for text, _, _ in found) == "abcdefghijklmnop"
+    assert [step for _, step, _ in found] == [0, 1, 2, 0, 0, 1, 0, 1, 2, 3, 4, 5, 6, 6, 0, 1]
+    tips = {text: tip for text, _, tip in found}
+    assert tips["a"] == "target's own token, prompt's pass"
+    assert tips["c"] == "draft step 2, accepted length 3"
+    assert tips["d"] == "target's own token, accepted length 3"
+    assert tips["n"] == "draft step 7, accepted length 8"
+    assert tips["p"] == "draft step 1, accepted length 4"
+    legend = re.findall(r'<li class="step d(\d)">([^<]*)<', page)
+    assert legend[:2] == [("0", "the target&#39;s own token"), ("1", "1st draft token")]
+    assert legend[-1] == ("6", "6th and later draft token")
+    assert "16 tokens, 5 verifications, accepted length 3.60; the same tokens as plain decoding." in page
+
+
+def test_text_of_models_is_text_and_long_answers_are_cut(results: Results, tmp_path: Path) -> None:
+    hostile = '<script>é"\n\u202e'.encode()
+    long = b"x" * (SHOWN + 7)
+    page = page_of(
+        results, tmp_path, {"a": (hostile, [len(hostile)]), "b": (long, [2] * len(long)), "c": (b"", ())}
+    )
+    Page(page)
+    assert "<i>" not in page
+    assert "\u202e" not in page
+    spans = [(text, step) for step, _, text in SPAN.findall(page)]
+    assert spans[0] == ("&lt;", "")
+    assert ("é", "6") in spans, "a character of several tokens is the last one's"
+    assert ("↵\n", "6") in spans
+    assert f"first {SHOWN} of {SHOWN + 7} tokens" in page
+    assert sum(text == "x" for text, _ in spans) == SHOWN
+    assert ">" + "x" * SHOWN + "</p>" in page
+
+
+def test_other_tokens_than_plain_decodings_are_said(results: Results, tmp_path: Path) -> None:
+    page_of(results, tmp_path, {"qa": (b"same", (4,))})
+    details = tmp_path / results.methods[0].details[0]
+    details.write_text(details.read_text("utf-8").replace(str(ord("m")), str(ord("n"))), "utf-8")
+    blocks = answer_blocks(results, tmp_path, Bytes(), [Question(0, "qa", ("?",))])  # type: ignore[arg-type]
+    assert blocks[-1].note.endswith("other tokens than plain decoding from token 3 on: see Outputs.")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("answer", [(b"abc", None), (b"abc", (1,))])
+def test_without_single_cycles_there_is_no_section(
+    results: Results, tmp_path: Path, answer: tuple[bytes, Sequence[int] | None]
+) -> None:
+    assert "Answers" not in page_of(results, tmp_path, {"qa": answer})
+
+
+def test_colours_need_no_hue_and_carry_their_text() -> None:
+    """Neighbouring steps differ in lightness (CIE L*), and text has the contrast that WCAG 2 wants."""
+    grounds, inks = ([_luminance(pair[side]) for pair in STEP_COLOURS] for side in (0, 1))
+    lightness = [116 * value ** (1 / 3) - 16 for value in grounds]
+    assert all(one - other >= 9 for one, other in itertools.pairwise(lightness))
+    for ground, ink in zip(grounds, inks):
+        assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    """Relative, of ``#rgb`` or ``#rrggbb``."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))

@@ -1,0 +1,130 @@
+"""Answers of an evaluation, token by token: which came from a draft, from which draft step, and what the target said.
+
+What is shown is read from the side files (``details/METHOD.jsonl``); the tokenizer writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from ...core.console import spelled_out
+from ..results.answers import Row, read_details
+from ..results.schema import Results
+from .page import AnswerPair, AnswerToken, Block, Folded, StepLegend
+from .tables import headline_method
+
+if TYPE_CHECKING:
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ..benchmarks import Question
+
+SHOWN = 160  # tokens of an answer
+_OPEN = 3  # categories that are not folded
+_QUESTION = 240  # characters
+
+
+def answer_blocks(
+    results: Results, folder: Path, tokenizer: TextTokenizer | None, questions: Sequence[Question]
+) -> list[Block]:
+    """The first answer of each category by the headline's method, beside plain decoding's: first run, first turn.
+
+    Args:
+        folder: of the evaluation.
+        tokenizer: None if none is known.
+        questions: those that were asked.
+
+    Returns:
+        nothing if single cycles are not known, as of a server, or nothing was compared with plain decoding.
+
+    Raises:
+        DataError: a side file that cannot be read.
+    """
+    if tokenizer is None or not results.baseline or len(results.methods) < 2:
+        return []
+    method, baseline = headline_method(results), results.methods[0]
+    asked = {question.question_id: question for question in questions}
+    plain = {row["question_id"]: row for row in read_details(folder / baseline.details[0])}
+    first: dict[str, Row] = {}
+    for detail in read_details(folder / method.details[0]):
+        first.setdefault(detail["category"], detail)
+    sampled = results.settings.sampling["temperature"] != 0
+    pairs: list[Block] = []
+    deepest = 0
+    for category, row in first.items():
+        ids, other = (one["choices"][0]["token_ids"][0] for one in (row, plain[row["question_id"]]))
+        lengths = row["choices"][0]["accept_lengths"][0]
+        if ids is None or other is None or len(places := draft_steps(lengths)) < len(ids):
+            return []
+        texts = token_texts(tokenizer, ids[:SHOWN])
+        tokens = [
+            AnswerToken(spelled_out(text).replace("\n", "↵\n"), *place) for text, place in zip(texts, places)
+        ]
+        deepest = max([deepest, *(one.step for one in tokens)])
+        question = asked[row["question_id"]]
+        words = shorten(spelled_out(question.turns[0]), _QUESTION, placeholder=" …")
+        pairs.append(
+            AnswerPair(
+                title=category.replace("_", " "),
+                question=f"Question {question.name}: {words}",
+                note=f"{_cycles(len(ids), lengths)}; {_same(ids, other, sampled=sampled)}.",
+                name=method.name + _cut(len(ids)),
+                tokens=tokens,
+                other_name=baseline.name + _cut(len(other)),
+                other=spelled_out("".join(token_texts(tokenizer, other[:SHOWN]))),
+            )
+        )
+    head: list[Block] = [
+        f"The first question of each category with {method.name}, first turn. Rest the pointer on a token for its "
+        "draft step and the accepted length of its cycle.",
+        StepLegend(deepest),
+    ]
+    more = pairs[_OPEN:]
+    folded = f"{len(more)} more categor{'y' if len(more) == 1 else 'ies'}"
+    return [*head, *pairs[:_OPEN], *([Folded(folded, more)] if more else [])] if pairs else []
+
+
+def draft_steps(accept_lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Draft step and accepted length of the cycle, of each token that an answer's cycles committed.
+
+    The first token is that of the prompt's pass, (0, 0). A cycle of accepted length n commits the draft tokens of steps
+    1 to n - 1 and then the target's own token, step 0. An answer may end within its last cycle.
+    """
+    cycles = [[(step, length) for step in (*range(1, length), 0)] for length in accept_lengths]
+    return [(0, 0), *(place for cycle in cycles for place in cycle)]
+
+
+def token_texts(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
+    """The text of each token, special ones by name; a character of several tokens is the last one's."""
+    texts, said = [], ""
+    for end in range(1, len(ids) + 1):
+        whole = tokenizer.decode(ids[:end], skip_special=False)
+        if whole.endswith("\ufffd") and end < len(ids):
+            texts.append("")
+        else:
+            texts.append(whole[len(said) :])
+            said = whole
+    return texts
+
+
+def _cut(count: int) -> str:
+    return f", first {SHOWN} of {count:,} tokens" if count > SHOWN else ""
+
+
+def _cycles(count: int, lengths: Sequence[int]) -> str:
+    if not lengths:
+        return f"{count:,} tokens without a verification"
+    return (
+        f"{count:,} tokens, {len(lengths):,} verifications, accepted length {sum(lengths) / len(lengths):.2f}"
+    )
+
+
+def _same(ids: Sequence[int], other: Sequence[int], *, sampled: bool) -> str:
+    if ids == other:
+        return "the same tokens as plain decoding"
+    at = next(
+        (at for at, pair in enumerate(zip(ids, other)) if pair[0] != pair[1]), min(len(ids), len(other))
+    )
+    drawn = " (sampled outputs may differ)" if sampled else ": see Outputs"
+    return f"other tokens than plain decoding from token {at + 1:,} on{drawn}"
