@@ -71,7 +71,8 @@ def headline(comparison: RunComparison) -> str:
         for verdict, (*_, text) in _WORDS.items()
         if verdict in said
     ]
-    return f"Against {comparison.reference}: {'; '.join(parts) or 'nothing to compare'}."
+    by = ", by speed-up over each run's own plain decoding" if len(comparison.runs) > 1 else ""
+    return f"Against {comparison.reference}{by}: {'; '.join(parts) or 'nothing to compare'}."
 
 
 def render_comparison(comparison: RunComparison) -> str:
