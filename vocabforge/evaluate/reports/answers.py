@@ -14,7 +14,6 @@ from ...core.console import spelled_out
 from ..results.answers import Row, read_details
 from ..results.schema import Results
 from .page import AnswerPair, AnswerToken, Block, Folded, StepLegend
-from .tables import headline_method
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -28,7 +27,9 @@ _QUESTION = 240  # characters
 def answer_blocks(
     results: Results, folder: Path, tokenizer: TextTokenizer | None, questions: Sequence[Question]
 ) -> list[Block]:
-    """The first answer of each category by the headline's method, beside plain decoding's: first run, first turn.
+    """The first answer of each category beside plain decoding's: first run, first turn.
+
+    The method is the one with the largest accepted length, which the machine's noise does not change.
 
     Args:
         folder: of the evaluation.
@@ -43,7 +44,8 @@ def answer_blocks(
     """
     if tokenizer is None or not results.baseline or len(results.methods) < 2:
         return []
-    method, baseline = headline_method(results), results.methods[0]
+    baseline, *others = results.methods
+    method = max(others, key=lambda one: one.summary.overall.accepted_length.value or 0.0)
     asked = {question.question_id: question for question in questions}
     plain = {row["question_id"]: row for row in read_details(folder / baseline.details[0])}
     first: dict[str, Row] = {}
@@ -76,8 +78,8 @@ def answer_blocks(
             )
         )
     head: list[Block] = [
-        f"The first question of each category with {method.name}, first turn. Rest the pointer on a token for its "
-        "draft step and the accepted length of its cycle.",
+        f"The first question of each category, first turn, with the largest accepted length: {method.name}. Rest the "
+        "pointer on a token for its draft step and the accepted length of its cycle.",
         StepLegend(deepest),
     ]
     more = pairs[_OPEN:]
