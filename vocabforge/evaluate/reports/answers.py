@@ -78,8 +78,8 @@ def answer_blocks(
             )
         )
     head: list[Block] = [
-        f"The first question of each category, first turn, with the largest accepted length: {method.name}. Rest the "
-        "pointer on a token for its draft step and the accepted length of its cycle.",
+        f"The first question of each category, first turn. Shown is {method.name}, which has the largest accepted "
+        "length. Rest the pointer on a token for its draft step and the accepted length of its cycle.",
         StepLegend(deepest),
     ]
     more = pairs[_OPEN:]
