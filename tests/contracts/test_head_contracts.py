@@ -19,7 +19,7 @@ from tests.models.head_cases import (
     of_request,
 )
 from vocabforge.core.errors import MismatchError
-from vocabforge.core.registry import load_attribute
+from vocabforge.core.registry import resolve
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import HEADS, DraftState, HeadOptions, build_head
 from vocabforge.models.target.logits import LogitTransform
@@ -62,7 +62,7 @@ def plain_topk(row: torch.Tensor, k: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_name_is_the_classes(kind: str) -> None:
-    assert kind == load_attribute(HEADS[kind]).KIND
+    assert kind == resolve(HEADS, kind, "draft head").KIND
 
 
 @over_heads

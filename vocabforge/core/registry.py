@@ -1,12 +1,88 @@
-"""Extension tables: a literal ``name -> "module:attr"`` mapping, resolved when a name is used."""
+"""Extension tables: literal rows, and those of installed packages, resolved when a name is used."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections import UserDict
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from .errors import UsageError, did_you_mean
+from .errors import UsageError, VocabForgeError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+RowT = TypeVar("RowT")
+
+
+class ExtensionTable(UserDict[str, RowT]):
+    """Rows by name; behind them the entry points that installed packages have in a group.
+
+    Packages are looked for when the table is first used, and imported when a name of theirs is looked up.
+
+    Args:
+        group: of the entry points, such as ``vocabforge.heads``.
+        rows: ``"module:attr"`` or the objects themselves. An entry point gives its object.
+
+    Raises:
+        UsageError: the name that is looked up is in a package and here, or in two packages.
+        VocabForgeError: the package that has the name cannot be imported.
+    """
+
+    def __init__(self, group: str, rows: Mapping[str, RowT]) -> None:
+        self.group, self._rows = group, rows
+
+    @functools.cached_property
+    def data(self) -> dict[str, Any]:  # type: ignore[override]
+        """What the methods of UserDict work on."""
+        rows: dict[str, Any] = dict(self._rows)
+        for point in _installed().select(group=self.group):
+            rows[point.name] = _Entry(point, rows.get(point.name))
+        return rows
+
+    def __getitem__(self, name: str) -> RowT:
+        row: Any = self.data[name]
+        if not isinstance(row, _Entry):
+            return row
+        if row.other is not None:
+            other = row.other.said if isinstance(row.other, _Entry) else "VocabForge itself"
+            raise UsageError(
+                f"the name {name!r} of {self.group} is taken twice",
+                got=f"{row.said} and {other}",
+                expected="a name of its own for each",
+                remedy=f"uninstall {row.package}, or ask its authors for another name",
+            )
+        try:
+            return row.point.load()
+        except Exception as error:
+            raise VocabForgeError(
+                f"the package {row.package} cannot be imported",
+                got=f"{type(error).__name__}: {error}",
+                expected=f"{row.point.value}, for the name {name!r} of {self.group}",
+                remedy=f"update or uninstall {row.package}",
+            ) from error
+
+
+class _Entry(NamedTuple):
+    point: EntryPoint
+    other: Any  # the row that has its name already
+
+    @property
+    def package(self) -> str:
+        dist = self.point.dist
+        return self.point.value.partition(":")[0] if dist is None else dist.name
+
+    @property
+    def said(self) -> str:
+        return f"the package {self.package} ({self.point.value})"
+
+
+@functools.cache
+def _installed() -> Any:  # one search for all tables
+    from importlib.metadata import entry_points
+
+    return entry_points()
 
 
 def load_attribute(target: str) -> Any:
@@ -15,14 +91,15 @@ def load_attribute(target: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
+def resolve(table: Mapping[str, Any], name: str, what: str) -> Any:
     """The object a table lists under ``name``.
 
     Raises:
         UsageError: no such row; names the rows that there are.
     """
     check_known(name, table, what)
-    return load_attribute(table[name])
+    row = table[name]
+    return load_attribute(row) if isinstance(row, str) else row
 
 
 def check_known(name: str, known: Collection[str], what: str, *, source: object = None) -> None:

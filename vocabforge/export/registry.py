@@ -7,7 +7,7 @@ from pathlib import Path
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.files import read_json
-from ..core.registry import resolve
+from ..core.registry import ExtensionTable, resolve
 from ..corpus.tokenizer.tokenizer import check_fingerprint
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target
@@ -18,19 +18,22 @@ from ..vocab.subset.subset import load_subset
 from .layouts.interface import Layout
 
 # name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
-FORMATS: dict[str, str] = {
-    "native": "vocabforge.export.layouts.native:Native",
-    "vllm": "vocabforge.export.layouts.vllm:VllmEagle3",
-    "sglang-eagle3": "vocabforge.export.layouts.eagle3:SglangEagle3",
-    "speculators-block": "vocabforge.export.layouts.speculators_block:SpeculatorsBlock",
-    "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
-    "block": "vocabforge.export.layouts.block:ServedBlock",
-    "eagle": "vocabforge.export.layouts.eagle1:Eagle",
-    "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
-    "gguf": "vocabforge.export.layouts.gguf.layout:Gguf",
-    "medusa": "vocabforge.export.layouts.medusa:Medusa",
-    "mtp": "vocabforge.export.layouts.mtp:Mtp",
-}
+FORMATS = ExtensionTable(
+    "vocabforge.layouts",
+    {
+        "native": "vocabforge.export.layouts.native:Native",
+        "vllm": "vocabforge.export.layouts.vllm:VllmEagle3",
+        "sglang-eagle3": "vocabforge.export.layouts.eagle3:SglangEagle3",
+        "speculators-block": "vocabforge.export.layouts.speculators_block:SpeculatorsBlock",
+        "speculators-eagle3": "vocabforge.export.layouts.speculators:SpeculatorsEagle3",
+        "block": "vocabforge.export.layouts.block:ServedBlock",
+        "eagle": "vocabforge.export.layouts.eagle1:Eagle",
+        "fr-spec": "vocabforge.export.layouts.eagle1:FrSpec",
+        "gguf": "vocabforge.export.layouts.gguf.layout:Gguf",
+        "medusa": "vocabforge.export.layouts.medusa:Medusa",
+        "mtp": "vocabforge.export.layouts.mtp:Mtp",
+    },
+)
 
 
 def layout_of(name: str) -> type[Layout]:

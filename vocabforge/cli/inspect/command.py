@@ -43,7 +43,7 @@ def inspect(
     from ...core.artifact import open_artifact
     from ...core.errors import ArtifactError
     from ...core.files import form_errors
-    from ...core.registry import load_attribute
+    from ...core.registry import resolve
     from . import VIEWS
     from .names import names_for
     from .parts import ViewRequest
@@ -63,7 +63,7 @@ def inspect(
         path,
         remedy="use the version that wrote it",
     ):
-        view: View = load_attribute(VIEWS[artifact.kind])(artifact, ViewRequest(top, names))
+        view: View = resolve(VIEWS, artifact.kind, "kind of artefact")(artifact, ViewRequest(top, names))
         tables = view.tables()
     header = _header(artifact)
     if as_json:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import UsageError
+from ...core.registry import resolve
 from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, with_drafter
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
@@ -302,7 +303,7 @@ def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
         UsageError: none of the named ones can.
     """
     wanted = [name for name in named if with_drafter(name)]
-    fitting = FITTING[kind]
+    fitting: tuple[str, ...] = resolve(FITTING, kind, "row of vocabforge.fitting")
     chosen = [name for name in wanted if with_drafter(name) in fitting]
     if wanted and not chosen:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ...core.registry import resolve
+from ...core.registry import ExtensionTable, resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.target.interface import Target
@@ -20,40 +20,47 @@ if TYPE_CHECKING:
     from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
-PROPOSERS: dict[str, str] = {
-    "draft-model": "vocabforge.decode.proposers.draft_model:build",
-    "n-gram": "vocabforge.decode.proposers.ngram:build",
-    "early-exit": "vocabforge.decode.proposers.early_exit:build",
-    "medusa": "vocabforge.decode.proposers.medusa:build",
-    "peagle": "vocabforge.decode.proposers.block:build",
-    "dflash": "vocabforge.decode.proposers.block:build",
-    "dspark": "vocabforge.decode.proposers.block:build",
-    "eagle1": "vocabforge.decode.proposers.eagle:build_eagle1",
-    "eagle2": "vocabforge.decode.proposers.eagle:build_eagle2",
-    "eagle3": "vocabforge.decode.proposers.eagle:build_eagle3",
-    "mtp": "vocabforge.decode.proposers.eagle:build_mtp",
-    "tli": "vocabforge.decode.cross_vocab.proposer:build_tli",
-    "slem": "vocabforge.decode.cross_vocab.proposer:build_slem",
-    "slrs": "vocabforge.decode.cross_vocab.slrs:build",
-}
+PROPOSERS = ExtensionTable(
+    "vocabforge.proposers",
+    {
+        "draft-model": "vocabforge.decode.proposers.draft_model:build",
+        "n-gram": "vocabforge.decode.proposers.ngram:build",
+        "early-exit": "vocabforge.decode.proposers.early_exit:build",
+        "medusa": "vocabforge.decode.proposers.medusa:build",
+        "peagle": "vocabforge.decode.proposers.block:build",
+        "dflash": "vocabforge.decode.proposers.block:build",
+        "dspark": "vocabforge.decode.proposers.block:build",
+        "eagle1": "vocabforge.decode.proposers.eagle:build_eagle1",
+        "eagle2": "vocabforge.decode.proposers.eagle:build_eagle2",
+        "eagle3": "vocabforge.decode.proposers.eagle:build_eagle3",
+        "mtp": "vocabforge.decode.proposers.eagle:build_mtp",
+        "tli": "vocabforge.decode.cross_vocab.proposer:build_tli",
+        "slem": "vocabforge.decode.cross_vocab.proposer:build_slem",
+        "slrs": "vocabforge.decode.cross_vocab.slrs:build",
+    },
+)
 
 FOREIGN = ("tli", "slem", "slrs")  # proposers for a draft model with another vocabulary: they need a bridge
 
-ALONE = ("n-gram", "early-exit")  # proposers that need no drafter
+# Proposers that need no drafter. Those of packages need none if no row of FITTING has them.
+ALONE = ("n-gram", "early-exit")
 
 JOIN = "+"  # between the names of a hybrid's proposers
 
 # kind of drafter -> the proposers that can draft with it, its default first
-FITTING = {
-    "eagle3": ("eagle3",),
-    "eagle1": ("eagle2", "eagle1"),
-    "medusa": ("medusa",),
-    "mtp": ("mtp",),
-    "peagle": ("peagle",),
-    "dflash": ("dflash",),
-    "dspark": ("dspark",),
-    "draft-model": ("draft-model", *FOREIGN),
-}
+FITTING = ExtensionTable(
+    "vocabforge.fitting",
+    {
+        "eagle3": ("eagle3",),
+        "eagle1": ("eagle2", "eagle1"),
+        "medusa": ("medusa",),
+        "mtp": ("mtp",),
+        "peagle": ("peagle",),
+        "dflash": ("dflash",),
+        "dspark": ("dspark",),
+        "draft-model": ("draft-model", *FOREIGN),
+    },
+)
 
 
 def _default_options() -> MethodSpec:
@@ -139,7 +146,13 @@ def part_names(name: str) -> list[str]:
 
 def with_drafter(name: str) -> str | None:
     """Which of them needs a drafter; None if none does."""
-    return next((part for part in part_names(name) if part not in ALONE), None)
+    return next((part for part in part_names(name) if not _is_alone(part)), None)
+
+
+def _is_alone(part: str) -> bool:
+    if part in ALONE or part not in PROPOSERS:
+        return part in ALONE
+    return not any(part in row for row in FITTING.values())
 
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:

@@ -9,19 +9,22 @@ import torch
 from torch import Tensor
 
 from ...core.errors import UsageError
-from ...core.registry import check_known, resolve
+from ...core.registry import ExtensionTable, check_known, resolve
 from ..request import SamplingParams
 from ..sampling import Chance, TokenHistory, no_law
 from ..tree import DraftTree, Law, RowTree, Verifier, children_of
 from .greedy import GreedyVerdicts, read_greedy, verify_greedy
 
 # name -> "module:attr", a tree.Verifier; a new one is a file and a row.
-VERIFIERS: dict[str, str] = {
-    "greedy": "vocabforge.decode.verify.greedy:GREEDY",
-    "match": "vocabforge.decode.verify.match:MATCH",
-    "point": "vocabforge.decode.verify.point:POINT",
-    "residual": "vocabforge.decode.verify.residual:RESIDUAL",
-}
+VERIFIERS = ExtensionTable(
+    "vocabforge.verifiers",
+    {
+        "greedy": "vocabforge.decode.verify.greedy:GREEDY",
+        "match": "vocabforge.decode.verify.match:MATCH",
+        "point": "vocabforge.decode.verify.point:POINT",
+        "residual": "vocabforge.decode.verify.residual:RESIDUAL",
+    },
+)
 
 
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:

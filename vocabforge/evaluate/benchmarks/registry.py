@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.errors import DataError
+from ...core.registry import ExtensionTable
 from .readers import read_chats, read_gsm8k, read_human_eval, read_questions
 from .rows import iter_rows, no_question
 from .types import BenchmarkRow, Question, Scorer, Source
@@ -28,74 +29,81 @@ def _source(repository: str, commit: str, path: str, sha256: str, unpacked: str 
 
 
 # name -> row; adding a benchmark in a known format is a row.
-BENCHMARKS: dict[str, BenchmarkRow] = {
-    "spec-bench": BenchmarkRow(
-        files=("spec_bench/question.jsonl",),
-        format="spec-bench",
-        sources=(
-            _source(
-                "hemingkx/Spec-Bench",
-                _SPEC_BENCH,
-                "data/spec_bench/question.jsonl",
-                "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
+BENCHMARKS = ExtensionTable(
+    "vocabforge.benchmarks",
+    {
+        "spec-bench": BenchmarkRow(
+            files=("spec_bench/question.jsonl",),
+            format="spec-bench",
+            sources=(
+                _source(
+                    "hemingkx/Spec-Bench",
+                    _SPEC_BENCH,
+                    "data/spec_bench/question.jsonl",
+                    "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
+                ),
             ),
+            max_new_tokens=1024,
+            scorer=None,
+            about="Six tasks in 13 categories: conversations of two turns, translation, summaries, answers, sums, RAG.",
+            questions=480,
         ),
-        max_new_tokens=1024,
-        scorer=None,
-        about="Six tasks in 13 categories: conversations of two turns, translation, summaries, answers, sums, RAG.",
-        questions=480,
-    ),
-    "human-eval": BenchmarkRow(
-        files=("human_eval/HumanEval.jsonl.gz", "human_eval/HumanEval.jsonl", "human_eval/question.jsonl"),
-        format="human-eval",
-        sources=(
-            _source(
-                "openai/human-eval",
-                _HUMAN_EVAL,
-                "data/HumanEval.jsonl.gz",
-                "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
-                _HUMAN_EVAL_SHA256,
+        "human-eval": BenchmarkRow(
+            files=(
+                "human_eval/HumanEval.jsonl.gz",
+                "human_eval/HumanEval.jsonl",
+                "human_eval/question.jsonl",
             ),
-            _source("thunlp/FR-Spec", _FR_SPEC, "data/human_eval/question.jsonl", _HUMAN_EVAL_SHA256),
+            format="human-eval",
+            sources=(
+                _source(
+                    "openai/human-eval",
+                    _HUMAN_EVAL,
+                    "data/HumanEval.jsonl.gz",
+                    "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+                    _HUMAN_EVAL_SHA256,
+                ),
+                _source("thunlp/FR-Spec", _FR_SPEC, "data/human_eval/question.jsonl", _HUMAN_EVAL_SHA256),
+            ),
+            max_new_tokens=512,
+            scorer="human-eval",
+            about="Python functions to complete, each with tests: pass@1.",
+            questions=164,
         ),
-        max_new_tokens=512,
-        scorer="human-eval",
-        about="Python functions to complete, each with tests: pass@1.",
-        questions=164,
-    ),
-    "gsm8k": BenchmarkRow(
-        files=("gsm8k/test.jsonl", "gsm8k/test-00000-of-00001.parquet"),
-        format="gsm8k",
-        sources=(
-            _source(
-                "openai/grade-school-math",
-                _GRADE_SCHOOL,
-                "grade_school_math/data/test.jsonl",
-                "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+        "gsm8k": BenchmarkRow(
+            files=("gsm8k/test.jsonl", "gsm8k/test-00000-of-00001.parquet"),
+            format="gsm8k",
+            sources=(
+                _source(
+                    "openai/grade-school-math",
+                    _GRADE_SCHOOL,
+                    "grade_school_math/data/test.jsonl",
+                    "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+                ),
+                _source(
+                    "thunlp/FR-Spec",
+                    _FR_SPEC,
+                    "data/gsm8k/gsm8k/main/test-00000-of-00001.parquet",
+                    "ee7b8da9e381df27b9e3f7758a159ab2bdaa4dbaa910546cbbc47e0cb44e4f59",
+                ),
             ),
-            _source(
-                "thunlp/FR-Spec",
-                _FR_SPEC,
-                "data/gsm8k/gsm8k/main/test-00000-of-00001.parquet",
-                "ee7b8da9e381df27b9e3f7758a159ab2bdaa4dbaa910546cbbc47e0cb44e4f59",
-            ),
+            max_new_tokens=512,
+            scorer="gsm8k",
+            about="Sums in words for school children (test split): exact match of the result.",
+            questions=1319,
         ),
-        max_new_tokens=512,
-        scorer="gsm8k",
-        about="Sums in words for school children (test split): exact match of the result.",
-        questions=1319,
-    ),
-    # The demo's questions, which its training texts never hold: the number of each category and the seed are its own.
-    "sample": BenchmarkRow(
-        files=(),
-        format="sample",
-        sources=(),
-        max_new_tokens=256,
-        scorer=None,
-        about="The demo's questions in nine categories, made here: needs no file, measures no real use.",
-        questions=45,
-    ),
-}
+        # The demo's questions, which its training texts never hold: numbers of each category and seed are its own.
+        "sample": BenchmarkRow(
+            files=(),
+            format="sample",
+            sources=(),
+            max_new_tokens=256,
+            scorer=None,
+            about="The demo's questions in nine categories, made here: needs no file, measures no real use.",
+            questions=45,
+        ),
+    },
+)
 
 
 class Format(NamedTuple):
@@ -108,12 +116,17 @@ class Format(NamedTuple):
 
 
 # name -> format; the first whose keys a file's first row holds is taken.
-FORMATS: dict[str, Format] = {
-    "spec-bench": Format(read_questions, ("question_id", "category", "turns"), 1024, None),
-    "human-eval": Format(read_human_eval, ("task_id", "prompt", "entry_point", "test"), 512, "human-eval"),
-    "gsm8k": Format(read_gsm8k, ("question", "answer"), 512, "gsm8k"),
-    "chat": Format(read_chats, ("conversations or messages",), 1024, None),
-}
+FORMATS = ExtensionTable(
+    "vocabforge.question_formats",
+    {
+        "spec-bench": Format(read_questions, ("question_id", "category", "turns"), 1024, None),
+        "human-eval": Format(
+            read_human_eval, ("task_id", "prompt", "entry_point", "test"), 512, "human-eval"
+        ),
+        "gsm8k": Format(read_gsm8k, ("question", "answer"), 512, "gsm8k"),
+        "chat": Format(read_chats, ("conversations or messages",), 1024, None),
+    },
+)
 
 
 def read_format(name: str, path: Path) -> list[Question]:

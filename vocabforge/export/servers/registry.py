@@ -9,8 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...core.errors import DataError
-from ...core.registry import resolve
+from ...core.console import say
+from ...core.errors import DataError, VocabForgeError
+from ...core.registry import ExtensionTable, resolve
 from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
 from ..layouts.eagle1 import token_map
@@ -19,19 +20,34 @@ from ..layouts.gguf.layout import drafter_file, is_gguf, serving_form
 from .types import Folder, Reader, Served, ServedTarget
 
 # name -> "module:attr" of a types.Reader; a new server is a file and a row.
-READERS: dict[str, str] = {
-    "sglang": "vocabforge.export.servers.sglang:SGLANG",
-    "vllm": "vocabforge.export.servers.vllm:VLLM",
-    "speculators": "vocabforge.export.servers.speculators:SPECULATORS",
-    "llamacpp": "vocabforge.export.servers.llamacpp:LLAMACPP",
-    "fr-spec": "vocabforge.export.servers.sglang:FR_SPEC",
-}
+READERS = ExtensionTable(
+    "vocabforge.servers",
+    {
+        "sglang": "vocabforge.export.servers.sglang:SGLANG",
+        "vllm": "vocabforge.export.servers.vllm:VLLM",
+        "speculators": "vocabforge.export.servers.speculators:SPECULATORS",
+        "llamacpp": "vocabforge.export.servers.llamacpp:LLAMACPP",
+        "fr-spec": "vocabforge.export.servers.sglang:FR_SPEC",
+    },
+)
 
 
 def reader_of(name: str) -> Reader:
     """The reader of a name; an unknown one is a UsageError."""
     reader: Reader = resolve(READERS, name, "server")
     return reader
+
+
+def readers_of(folder: Folder) -> list[str]:
+    """The servers that know a folder. A package whose reader cannot be imported is named and left out."""
+    names = []
+    for name in READERS:
+        try:
+            if reader_of(name).matches(folder):
+                names.append(name)
+        except VocabForgeError as error:
+            say(error.render())
+    return names
 
 
 def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:

@@ -9,21 +9,24 @@ from typing import Any
 from torch import Tensor
 
 from ...core.errors import ConfigError, MismatchError
-from ...core.registry import resolve
+from ...core.registry import ExtensionTable, resolve
 from ..target.logits import IDENTITY, LogitTransform
 from .interface import Drafter
 from .parts import SizeWishes, read_target_sizes
 
 # name -> "module:attr" of a class with .kind (the name) and .sizes_type (its sizes, with from_dict, from_target)
-DRAFTERS: dict[str, str] = {
-    "eagle3": "vocabforge.models.drafters.eagle3:Eagle3Drafter",
-    "eagle1": "vocabforge.models.drafters.eagle1:Eagle1Drafter",
-    "medusa": "vocabforge.models.drafters.medusa:MedusaDrafter",
-    "mtp": "vocabforge.models.drafters.mtp:MtpDrafter",
-    "peagle": "vocabforge.models.drafters.peagle:PEagleDrafter",
-    "dflash": "vocabforge.models.drafters.dflash:DFlashDrafter",
-    "dspark": "vocabforge.models.drafters.dspark:DSparkDrafter",
-}
+DRAFTERS = ExtensionTable(
+    "vocabforge.drafters",
+    {
+        "eagle3": "vocabforge.models.drafters.eagle3:Eagle3Drafter",
+        "eagle1": "vocabforge.models.drafters.eagle1:Eagle1Drafter",
+        "medusa": "vocabforge.models.drafters.medusa:MedusaDrafter",
+        "mtp": "vocabforge.models.drafters.mtp:MtpDrafter",
+        "peagle": "vocabforge.models.drafters.peagle:PEagleDrafter",
+        "dflash": "vocabforge.models.drafters.dflash:DFlashDrafter",
+        "dspark": "vocabforge.models.drafters.dspark:DSparkDrafter",
+    },
+)
 
 
 def drafter_class(kind: str) -> Any:

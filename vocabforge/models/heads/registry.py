@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...core.registry import resolve
+from ...core.registry import ExtensionTable, resolve
 from ..drafters.interface import Drafter, is_autoregressive
 from ..target.interface import Target
 from .context import ContextHead, HybridHead
@@ -42,16 +42,19 @@ __all__ = [
 ]
 
 # name -> "module:attr" of a class as in head_types.DraftHeadKind; a new kind is a file and a row.
-HEADS: dict[str, str] = {
-    "full": "vocabforge.models.heads.exact:FullHead",
-    "static": "vocabforge.models.heads.exact:StaticHead",
-    "ranker": "vocabforge.models.heads.low_rank:RankerHead",
-    "low-rank": "vocabforge.models.heads.low_rank:LowRankHead",
-    "router": "vocabforge.models.heads.router:RouterHead",
-    "scheduled": "vocabforge.models.heads.scheduled:ScheduledHead",
-    "context": "vocabforge.models.heads.context:ContextHead",
-    "hybrid": "vocabforge.models.heads.context:HybridHead",
-}
+HEADS = ExtensionTable(
+    "vocabforge.heads",
+    {
+        "full": "vocabforge.models.heads.exact:FullHead",
+        "static": "vocabforge.models.heads.exact:StaticHead",
+        "ranker": "vocabforge.models.heads.low_rank:RankerHead",
+        "low-rank": "vocabforge.models.heads.low_rank:LowRankHead",
+        "router": "vocabforge.models.heads.router:RouterHead",
+        "scheduled": "vocabforge.models.heads.scheduled:ScheduledHead",
+        "context": "vocabforge.models.heads.context:ContextHead",
+        "hybrid": "vocabforge.models.heads.context:HybridHead",
+    },
+)
 
 
 def build_head(

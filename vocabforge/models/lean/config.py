@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from ...core.errors import DataError, UnsupportedError
 from ...core.files import read_json
+from ...core.registry import ExtensionTable
 from ..rope import RopeSettings, layer_ropes, parse_rope
 from ..target.logits import LogitTransform
 from ..target.text_config import text_config
@@ -92,81 +93,84 @@ class FamilyTraits:
     sliding_window: int | None = None
 
 
-FAMILIES: dict[str, FamilyTraits] = {
-    "LlamaForCausalLM": FamilyTraits("llama", mlp_bias="config"),
-    "MistralForCausalLM": FamilyTraits(
-        "mistral", qkv_bias="never", o_bias="never", windows="all", num_kv_heads=8, sliding_window=4096
-    ),
-    "Qwen2ForCausalLM": FamilyTraits(
-        "qwen2", qkv_bias="always", o_bias="never", windows="switch", num_kv_heads=32, sliding_window=4096
-    ),
-    "Qwen3ForCausalLM": FamilyTraits(
-        "qwen3", qk_norm="head", windows="switch", num_kv_heads=32, head_dim=128, sliding_window=4096
-    ),
-    "Qwen3MoeForCausalLM": FamilyTraits(
-        "qwen3_moe",
-        qk_norm="head",
-        windows="all",
-        experts=ExpertTraits(size="moe_intermediate_size", normed="config"),
-        completed=True,
-    ),
-    "MixtralForCausalLM": FamilyTraits(
-        "mixtral",
-        qkv_bias="never",
-        o_bias="never",
-        windows="all",
-        experts=ExpertTraits(
-            stored_router="block_sparse_moe.gate", stored=("block_sparse_moe.experts", "w1", "w3", "w2")
+FAMILIES = ExtensionTable(
+    "vocabforge.targets",
+    {
+        "LlamaForCausalLM": FamilyTraits("llama", mlp_bias="config"),
+        "MistralForCausalLM": FamilyTraits(
+            "mistral", qkv_bias="never", o_bias="never", windows="all", num_kv_heads=8, sliding_window=4096
         ),
-        completed=True,
-    ),
-    "GptOssForCausalLM": FamilyTraits(
-        "gpt_oss",
-        windows="types",
-        sinks=True,
-        experts=ExpertTraits(router="mlp.router", stored=None, clamped=True),
-        completed=True,
-    ),
-    "Gemma3ForCausalLM": FamilyTraits(
-        "gemma3_text",
-        norms=(
-            "input_layernorm",
-            "post_attention_layernorm",
-            "pre_feedforward_layernorm",
-            "post_feedforward_layernorm",
+        "Qwen2ForCausalLM": FamilyTraits(
+            "qwen2", qkv_bias="always", o_bias="never", windows="switch", num_kv_heads=32, sliding_window=4096
         ),
-        one_plus=True,
-        qk_norm="head",
-        windows="types",
-        rope="types",
-        scales="gemma",
-        completed=True,
-    ),
-    "Glm4ForCausalLM": FamilyTraits(
-        "glm4",
-        o_bias="never",
-        norms=(
-            "input_layernorm",
-            "post_self_attn_layernorm",
-            "post_attention_layernorm",
-            "post_mlp_layernorm",
+        "Qwen3ForCausalLM": FamilyTraits(
+            "qwen3", qk_norm="head", windows="switch", num_kv_heads=32, head_dim=128, sliding_window=4096
         ),
-        rope="neighbours",
-        fused_gate_up=True,
-        completed=True,
-    ),
-    "SmolLM3ForCausalLM": FamilyTraits(
-        "smollm3", mlp_bias="config", windows="switch", rope="some", completed=True
-    ),
-    "GraniteForCausalLM": FamilyTraits("granite", mlp_bias="config", scales="granite", completed=True),
-    "Olmo2ForCausalLM": FamilyTraits("olmo2", norms=AFTER, qk_norm="all", rms_norm_eps=1e-5),
-    "Olmo3ForCausalLM": FamilyTraits(
-        "olmo3", norms=AFTER, qk_norm="all", windows="types", rope="types", completed=True
-    ),
-    "BitNetForCausalLM": FamilyTraits(
-        "bitnet", sub_norms=True, rms_norm_eps=1e-5, hidden_act="relu2", rope_theta=500_000.0
-    ),
-}
+        "Qwen3MoeForCausalLM": FamilyTraits(
+            "qwen3_moe",
+            qk_norm="head",
+            windows="all",
+            experts=ExpertTraits(size="moe_intermediate_size", normed="config"),
+            completed=True,
+        ),
+        "MixtralForCausalLM": FamilyTraits(
+            "mixtral",
+            qkv_bias="never",
+            o_bias="never",
+            windows="all",
+            experts=ExpertTraits(
+                stored_router="block_sparse_moe.gate", stored=("block_sparse_moe.experts", "w1", "w3", "w2")
+            ),
+            completed=True,
+        ),
+        "GptOssForCausalLM": FamilyTraits(
+            "gpt_oss",
+            windows="types",
+            sinks=True,
+            experts=ExpertTraits(router="mlp.router", stored=None, clamped=True),
+            completed=True,
+        ),
+        "Gemma3ForCausalLM": FamilyTraits(
+            "gemma3_text",
+            norms=(
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+            ),
+            one_plus=True,
+            qk_norm="head",
+            windows="types",
+            rope="types",
+            scales="gemma",
+            completed=True,
+        ),
+        "Glm4ForCausalLM": FamilyTraits(
+            "glm4",
+            o_bias="never",
+            norms=(
+                "input_layernorm",
+                "post_self_attn_layernorm",
+                "post_attention_layernorm",
+                "post_mlp_layernorm",
+            ),
+            rope="neighbours",
+            fused_gate_up=True,
+            completed=True,
+        ),
+        "SmolLM3ForCausalLM": FamilyTraits(
+            "smollm3", mlp_bias="config", windows="switch", rope="some", completed=True
+        ),
+        "GraniteForCausalLM": FamilyTraits("granite", mlp_bias="config", scales="granite", completed=True),
+        "Olmo2ForCausalLM": FamilyTraits("olmo2", norms=AFTER, qk_norm="all", rms_norm_eps=1e-5),
+        "Olmo3ForCausalLM": FamilyTraits(
+            "olmo3", norms=AFTER, qk_norm="all", windows="types", rope="types", completed=True
+        ),
+        "BitNetForCausalLM": FamilyTraits(
+            "bitnet", sub_norms=True, rms_norm_eps=1e-5, hidden_act="relu2", rope_theta=500_000.0
+        ),
+    },
+)
 
 
 def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, FamilyTraits]:
