@@ -118,7 +118,7 @@ def count_freq(
 
     Args:
         tokenizer: ``tokenizer.json``, its folder, or a name of the Hub.
-        input: files, folders, globs or ``hub:NAME`` data sets.
+        input: files, folders, globs or data sets (``ultrachat``, ``hub:NAME``).
         output: folder of the frequency table.
         options: further options of the command, such as ``mode="assistant"`` and ``workers=4``.
 

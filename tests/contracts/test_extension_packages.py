@@ -21,6 +21,7 @@ from vocabforge.cli.inspect import VIEWS
 from vocabforge.core import registry
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.core.registry import ExtensionTable, resolve
+from vocabforge.corpus.sources.known import DATASETS
 from vocabforge.decode.proposers.registry import FITTING, PROPOSERS
 from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.evaluate.benchmarks.load import load_benchmark
@@ -38,7 +39,7 @@ TABLES: dict[str, ExtensionTable[Any]] = {
     table.group: table
     for table in (
         *(DRAFTERS, FITTING, HEADS, PROPOSERS, VERIFIERS, FAMILIES),
-        *(BENCHMARKS, QUESTION_FORMATS, FORMATS, READERS, VIEWS),
+        *(BENCHMARKS, QUESTION_FORMATS, DATASETS, FORMATS, READERS, VIEWS),
     )
 }
 Ship = Callable[..., None]

@@ -180,7 +180,7 @@ def test_hub_without_network(monkeypatch):
     datasets = pytest.importorskip("datasets")
 
     def unreachable(*_, **given):
-        assert given == {"split": "train", "streaming": True}  # never trust_remote_code
+        assert given == {"split": "train", "revision": None, "streaming": True}  # never trust_remote_code
         raise ConnectionError("Couldn't reach it")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)

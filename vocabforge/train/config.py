@@ -24,7 +24,7 @@ class DataConfig(StrictModel):
     """What the drafter learns from. Fields with a description are options of prepare-data, too.
 
     Attributes:
-        train: files, folders, globs or hub:NAME data sets (.txt, .jsonl, .json, .parquet; .gz, .xz and .zst
+        train: files, folders, globs or data sets (ultrachat, hub:NAME; .txt, .jsonl, .json, .parquet; .gz, .xz, .zst
             too): texts or conversations.
         heldout: the same for evaluation; if empty, the last ``heldout_documents`` of ``train`` are set aside.
         prepared: folder made by ``vocabforge prepare-data``, in place of ``train`` and ``heldout``; the other keys of

@@ -41,8 +41,8 @@ class PrepareRequest(StrictModel):
     )
     input: tuple[str, ...] = option(
         (),
-        "Texts or conversations: files, folders, globs in quotes, `hub:NAME[:CONFIG[:SPLIT]]`. Several may follow "
-        "one --input.",
+        "Texts or conversations: files, folders, globs in quotes, data sets (`ultrachat`, "
+        "`hub:NAME[:CONFIG[:SPLIT]]`). Several may follow one --input.",
         "PATH …",
         many=True,
     )

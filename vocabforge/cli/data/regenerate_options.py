@@ -15,7 +15,10 @@ class RegenerateOptions(StrictModel):
     """Every field is an option."""
 
     input: tuple[str, ...] = option(
-        ..., "Conversations: files, folders, globs, `hub:NAME[:CONFIG[:SPLIT]]`.", "PATH", many=True
+        ...,
+        "Conversations: files, folders, globs, data sets (`ultrachat`, `hub:NAME[:CONFIG[:SPLIT]]`).",
+        "PATH",
+        many=True,
     )
     output: Path = option(..., "Artefact; its rows are in `responses.jsonl`.", "DIR")
     target: ModelPath | None = option(

@@ -113,11 +113,12 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
 def _on_corpus(
     a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], asked: CompareRequest
 ) -> dict[str, Any]:
+    from ...corpus.sources.inputs import is_hub
     from ...corpus.sources.sources import SourceOptions, expand_paths, iter_documents
     from ...vocab.overlap.on_text import compare_on_corpus
 
     options, limit = SourceOptions(asked.text_field, asked.text_unit), asked.max_documents
-    stored = sum(path.stat().st_size for path in expand_paths(inputs))
+    stored = sum(path.stat().st_size for path in expand_paths(inputs) if not is_hub(path))
     with ProgressBar("comparing", None if limit else stored, "B") as bar:
         read: Iterator[Document] = iter_documents(inputs, options, on_bytes=bar.update)
         return compare_on_corpus(a, b, islice(read, limit))

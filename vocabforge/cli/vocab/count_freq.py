@@ -24,8 +24,8 @@ class CountRequest(StrictModel):
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
     input: tuple[str, ...] = option(
         (),
-        "Files, folders (searched through), globs in quotes, or `hub:NAME[:CONFIG[:SPLIT]]` data sets: .txt, "
-        ".jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. Several may follow one --input.",
+        "Files, folders (searched through), globs in quotes, data sets (`ultrachat`, `hub:NAME[:CONFIG[:SPLIT]]`): "
+        ".txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. Several may follow one --input.",
         "PATH …",
         many=True,
     )

@@ -52,6 +52,8 @@ _ROLES = {
     "user": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
+    "bing": "assistant",  # of ShareGPT
+    "bard": "assistant",
     "assistant": "assistant",
     "model": "assistant",
     "system": "system",

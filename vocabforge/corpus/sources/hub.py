@@ -66,14 +66,16 @@ def hub_digest(source: str, start: int, stop: int | None) -> str:
 def _stream(name: HubName) -> Any:
     datasets = import_extra("datasets", "reading Hub data sets", f"hub:{name.name}")
     datasets.disable_progress_bars()
-    return datasets.load_dataset(name.name, name.config, split=name.split, streaming=True)
+    return datasets.load_dataset(
+        name.name, name.config, split=name.split, revision=name.revision, streaming=True
+    )
 
 
 @functools.lru_cache(maxsize=8)
 def _files(name: HubName) -> list[Any]:
     """For each data file of the split: what pins its content."""
     datasets = import_extra("datasets", "reading Hub data sets", f"hub:{name.name}")
-    builder = datasets.load_dataset_builder(name.name, name.config)
+    builder = datasets.load_dataset_builder(name.name, name.config, revision=name.revision)
     files = (builder.config.data_files or {}).get(name.split)
     if files is None:
         return [builder.hash]

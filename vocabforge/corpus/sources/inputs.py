@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import importlib
 from collections.abc import Iterable
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.artifact import MANIFEST
-from ...core.errors import DataError, UsageError, VocabForgeError
+from ...core.console import say
+from ...core.errors import DataError, UsageError, VocabForgeError, did_you_mean
+from .known import DATASETS
 
 TEXT_SUFFIXES = (".txt", ".text")
 LINE_SUFFIXES = (".jsonl", ".ndjson")
@@ -31,6 +34,7 @@ class HubName:
     name: str
     config: str | None = None
     split: str = "train"
+    revision: str | None = None
 
 
 def is_hub(path: Path | str) -> bool:
@@ -39,7 +43,8 @@ def is_hub(path: Path | str) -> bool:
 
 
 def parse_hub(path: Path | str) -> HubName:
-    """``hub:NAME``, ``hub:NAME:CONFIG`` or ``hub:NAME:CONFIG:SPLIT`` (an empty CONFIG means none).
+    """``hub:NAME``, ``hub:NAME:CONFIG`` or ``hub:NAME:CONFIG:SPLIT`` (an empty CONFIG means none); each NAME may be
+    ``NAME@REVISION``.
 
     Raises:
         UsageError: no name, or more parts than these.
@@ -49,10 +54,50 @@ def parse_hub(path: Path | str) -> HubName:
         raise UsageError(
             "a Hub data set is not written like this",
             got=path,
-            expected="hub:NAME, hub:NAME:CONFIG or hub:NAME:CONFIG:SPLIT",
+            expected="hub:NAME, hub:NAME:CONFIG or hub:NAME:CONFIG:SPLIT; NAME@REVISION pins it",
         )
     config, split = [*rest, "", ""][:2]
-    return HubName(name, config or None, split or "train")
+    revision = None
+    if "@" in name and not Path(name).exists():
+        name, _, revision = name.rpartition("@")
+    return HubName(name, config or None, split or "train", revision)
+
+
+@dataclass(frozen=True)
+class DataOrigin:
+    """What others may be told of an input.
+
+    Attributes:
+        name: its short name, its name on the Hub, or the file's name without its folders.
+        repository: on the Hub; None: it is not from there.
+        licence: see ``KnownDataset``.
+    """
+
+    name: str
+    repository: str | None = None
+    licence: str | None = None
+
+
+def origin_of(source: Path | str) -> DataOrigin:
+    """Where an input is from, by what was given or by what ``expand_paths`` made of it."""
+    for name in DATASETS:
+        try:
+            row = DATASETS[name]
+        except VocabForgeError:  # said where that name is used
+            continue
+        if str(source) in (name, row.source):
+            return DataOrigin(name, parse_hub(row.source).name, row.licence)
+    if is_hub(source) and not Path(hub := parse_hub(source).name).exists():
+        return DataOrigin(hub, hub)
+    return DataOrigin(Path(str(source)).name)
+
+
+@functools.cache  # said once
+def _known_source(name: str) -> str:
+    row = DATASETS[name]
+    licence = row.licence or "its card states none"
+    say(f"{name} is the Hub's data set {row.source.removeprefix('hub:')}; licence: {licence}")
+    return row.source
 
 
 def split_suffix(path: Path) -> tuple[str, str]:
@@ -79,12 +124,16 @@ def kind_of(path: Path | str) -> SourceKind:
 def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
     """The files among ``paths``, each once; folders and globs are searched through, sorted by name.
 
+    A name of :data:`DATASETS` that is no file here becomes its ``hub:`` name, and its licence is said.
+
     Raises:
         DataError: a path is missing or of an unsupported kind, a folder or a glob gives no supported file.
         UsageError: no path at all, or a Hub data set written wrongly.
     """
     found: dict[str, Path] = {}
     for path in paths:
+        if str(path) in DATASETS and not Path(path).exists():
+            path = _known_source(str(path))
         if is_hub(path):
             parse_hub(path)
             found.setdefault(str(path), Path(path))
@@ -113,7 +162,11 @@ def _files(path: Path) -> list[Path]:
         )
     if glob.has_magic(str(path)):
         return _matches(path)
-    raise DataError("the input is missing", expected=path, remedy="check the path")
+    raise DataError(
+        "the input is missing",
+        expected=f"{path}, or a data set: {', '.join(DATASETS)}",
+        remedy=did_you_mean(str(path), DATASETS) or "check the path",
+    )
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -1,0 +1,45 @@
+"""Data sets of the Hugging Face Hub by short names, with their licences."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...core.registry import ExtensionTable
+
+
+class KnownDataset(NamedTuple):
+    """A data set of the Hub.
+
+    Attributes:
+        source: as an input, ``hub:NAME[@REVISION][:CONFIG[:SPLIT]]``. Without a revision the Hub gives its newest.
+        licence: as the data set's card states it (an SPDX name in lower case); None: it states none.
+    """
+
+    source: str
+    licence: str | None
+
+
+# The names of SpecForge and speculators. Rows are read by their usual fields (rows.py): messages (ultrachat),
+# conversations (sharegpt, perfectblend, magpie, openhermes), question and answer, instruction and response.
+DATASETS = ExtensionTable(
+    "vocabforge.datasets",
+    {
+        "sharegpt": KnownDataset(
+            "hub:Aeala/ShareGPT_Vicuna_unfiltered@8b0048ad6ae8c22f46a78c15559dec98feef5539", "apache-2.0"
+        ),
+        "ultrachat": KnownDataset(
+            "hub:HuggingFaceH4/ultrachat_200k@8049631c405ae6576f93f445c6b8166f76f5505a::train_sft", "mit"
+        ),
+        "perfectblend": KnownDataset(
+            "hub:mlabonne/open-perfectblend@af60f3c18201652a83a93f46fcfee1b646ba3df7", "apache-2.0"
+        ),
+        "magpie": KnownDataset("hub:Magpie-Align/Magpie-Qwen2.5-Pro-1M-v0.1", None),
+        "openhermes": KnownDataset(
+            "hub:teknium/OpenHermes-2.5@b82037821055c377bed0d495e72e46de3bc72e84", None
+        ),
+        "gsm8k": KnownDataset("hub:openai/gsm8k@cc7b047b6e5bb11b4f1af84efc572db110a51b3c:main", "mit"),
+        "magicoder": KnownDataset(
+            "hub:ise-uiuc/Magicoder-Evol-Instruct-110K@b0079beaa0361d82412520b873715bee59cc7dd4", "apache-2.0"
+        ),
+    },
+)
