@@ -1,11 +1,17 @@
-"""Every file that can reach a network is known, with the reason."""
+"""Every file that can reach a network is known, with the reason; commands on local folders reach for none."""
 
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 from tests.contracts.test_no_unsafe_calls import SOURCES, _called, _read
-from tests.worlds import ROOT
+from tests.worlds import ROOT, World
 
 # file: why it reaches for a network. Whatever else does would have to import one of these.
 NETWORK_MODULES = {
@@ -14,7 +20,7 @@ NETWORK_MODULES = {
     "wandb", "mlflow",
 }  # fmt: skip
 NETWORK = {
-    "vocabforge/core/hub.py": "models and tokenizers named as on the Hub, which are not in its cache",
+    "vocabforge/core/hub.py": "models and tokenizers named as on the Hub, which are not in its cache; push",
     "vocabforge/corpus/regenerate/server.py": "the servers of --server; the client library for both files below",
     "vocabforge/corpus/sources/hub.py": "data sets named hub:..., by the library datasets",
     "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
@@ -50,3 +56,64 @@ def _reaches(name: str) -> bool:
         or parts[-1] in ("http_library", "LOGGER_TYPE_TO_CLASS")
         or "httpx" in name
     )
+
+
+# The interpreter itself reports every look-up of a name and every connection, whichever library asks for it.
+WATCHED = """
+import sys
+reached = []
+def watch(event, given):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        place = given[1] if event == "socket.connect" else given
+        if not isinstance(place, (str, bytes)):  # a file of this machine
+            reached.append(f"{event} {place}")
+            raise OSError("no network in this test")
+sys.addaudithook(watch)
+from vocabforge.cli import COMMANDS
+from vocabforge.cli.app import build_app
+from vocabforge.core.registry import load_attribute
+app = build_app({name: load_attribute(place) for name, place in COMMANDS.items()}, list(COMMANDS))
+for line in sys.stdin.read().splitlines():
+    try:
+        app(line.split("\\t"))
+    except SystemExit as done:
+        assert not done.code, line
+    assert not reached, (line, reached)
+import huggingface_hub
+try:
+    huggingface_hub.HfApi().whoami(token="hf_none")
+except Exception:
+    pass
+assert reached, "what watches sees nothing"
+"""
+
+
+@pytest.mark.long
+def test_nothing_is_sent_home(pristine: World, tmp_path: Path) -> None:
+    """The whole line on local folders, in a process that may use the network: none of it asks for one."""
+    target, drafter = ["--target", pristine.target], ["--drafter", pristine.drafter]
+    recipe = {"target": pristine.target, "output": tmp_path / "run", "data.train": f"[{pristine.text}]"}
+    recipe |= {"data.sequence_length": 32, "data.heldout_documents": 1, "optim.steps": 2, "ttt.steps": 2}
+    recipe |= {"optim.batch_size": 1, "run.live.prompts": 0, "data.text_unit": "paragraph"}
+    lines = [
+        ["count-freq", "--tokenizer", pristine.target, "--input", pristine.text, "--output", tmp_path / "c"],
+        ["select-vocab", "--counts", tmp_path / "c", "--size", 8, "--output", tmp_path / "v"],
+        ["train-drafter", *(f"{key}={value}" for key, value in recipe.items())],
+        ["generate", *target, *drafter, "--prompt", "once", "--max-new-tokens", 4],
+        ["eval", *target, *drafter, "--benchmark", "sample", "--limit", 1, "--max-new-tokens", 4]
+        + ["--output", tmp_path / "e", "--warmup", 0],
+        ["export", *target, *drafter, "--format", "sglang-eagle3", "--output", tmp_path / "x"],
+        ["doctor", *target, "--drafter", tmp_path / "x"],
+        ["inspect", tmp_path / "x"],
+    ]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        cwd=ROOT,
+        env={**clean, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)},
+        input="\n".join("\t".join(map(str, line)) for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

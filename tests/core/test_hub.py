@@ -29,7 +29,7 @@ FILES = {
     "original/model.safetensors": b"the same weights",
     "README.md": b"read me",
 }
-NEEDED = {"config.json", "tokenizer.json", "model.safetensors"}
+NEEDED = {"config.json", "tokenizer.json", "model.safetensors", "README.md"}
 
 
 class FakeHub(BaseHTTPRequestHandler):

@@ -92,6 +92,33 @@ def test_its_licence_is_left_to_the_publisher(export: Export) -> None:
     assert {"speculative-decoding", "eagle3", "sglang", "vllm"} <= set(head["tags"])
 
 
+def test_licences_of_target_and_data_are_said(export: Export, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: other\nlicense_name: gemma\n---\n# A target\n")
+    sources = ["ultrachat", "openhermes", "hub:org/texts@main", "/secret/place/chats.jsonl"]
+    card = changed(export, target_path=tmp_path, config={"data": {"train": sources}})
+    assert front_matter(card)["datasets"] == [
+        "HuggingFaceH4/ultrachat_200k",
+        "teknium/OpenHermes-2.5",
+        "org/texts",
+    ]
+    assert "| data | `ultrachat`, `openhermes`, `org/texts`, `chats.jsonl` |" in card
+    for line in (
+        "- target `tiny-61`: gemma",
+        "- data `HuggingFaceH4/ultrachat_200k`: mit",
+        "- data `teknium/OpenHermes-2.5`: see its card",
+        "- data `org/texts`: see its card",
+    ):
+        assert line in card.splitlines()
+    assert "license" not in front_matter(card)
+    # Prepared data name what they were made of.
+    (tmp_path / "manifest.json").write_text(json.dumps({"config": {"train": ["gsm8k"]}}))
+    prepared = changed(export, config={"data": {"train": [], "prepared": str(tmp_path)}})
+    assert "- data `openai/gsm8k`: mit" in prepared
+    for unreadable in ("---\nlicense: [\n---\n", "no front matter", "---\n- a list\n---\n"):
+        (tmp_path / "README.md").write_text(unreadable)
+        assert "- target" not in changed(export, target_path=tmp_path)
+
+
 def test_a_target_on_the_hub_is_its_base_model(export: Export) -> None:
     assert "base_model" not in front_matter(changed(export))
     assert "`tiny-61`" in changed(export)

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "report-training": "vocabforge.cli.train.report_training:report_training",
     "export": "vocabforge.cli.ship.export:export",
     "revocab": "vocabforge.cli.ship.revocab:revocab",
+    "push": "vocabforge.cli.ship.push:push",
     "tune": "vocabforge.cli.decode.tune:tune",
     "eval": "vocabforge.cli.decode.eval:evaluate",
     "report": "vocabforge.cli.decode.report:report",

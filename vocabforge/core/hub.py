@@ -1,19 +1,23 @@
-"""Models and tokenizers by their names on the Hugging Face Hub: ``Qwen/Qwen3-0.6B`` or ``Qwen/Qwen3-0.6B@REVISION``."""
+"""Models and tokenizers by their names on the Hugging Face Hub: ``Qwen/Qwen3-0.6B`` or ``Qwen/Qwen3-0.6B@REVISION``;
+folders pushed to it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .distributed import rank
-from .errors import DataError, VocabForgeError
+from .errors import DataError, UsageError, VocabForgeError
 
 # As huggingface_hub allows them.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
 _SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})$")
-_TEXTS = ["*.json", "*.jinja", "*.model", "*.txt"]
+_CARD = "README.md"
+_TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", _CARD]
 _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
 
 
@@ -136,3 +140,65 @@ def model_name(path: Path) -> str:
     """The last part of a model's name."""
     found = _SNAPSHOT.search(path.as_posix())
     return path.resolve().name if found is None else found[2]
+
+
+def model_licence(folder: Path) -> str | None:
+    """What the model card in a folder states as its licence; None: there is no card, or it states none."""
+    if not (folder / _CARD).is_file():
+        return None
+    import huggingface_hub
+    import yaml
+
+    try:
+        facts = huggingface_hub.metadata_load(folder / _CARD) or {}
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    found = facts.get("license_name") or facts.get("license")
+    # On one line, as it goes into other cards.
+    return " ".join(str(found).split())[:80] if found else None
+
+
+def push_files(name: str, files: Mapping[str, Path | bytes], *, public: bool) -> str:
+    """Upload files into a model repository, in one commit; the repository is made if there is none.
+
+    Args:
+        name: ``OWNER/NAME``. files: path in the repository -> a file here, or its content.
+        public: whether everybody may read the repository.
+
+    Returns:
+        the repository's address.
+
+    Raises:
+        UsageError: no such name, or the repository is public and must not be, or the other way round.
+        VocabForgeError: the Hub cannot be reached, or refuses.
+    """
+    import huggingface_hub
+
+    found, wanted = _NAME.fullmatch(name), "public" if public else "private"
+    if found is None or found[2] is not None:
+        raise UsageError("this is no name of a repository", got=name, expected="OWNER/NAME")
+    hub = huggingface_hub.HfApi()
+    try:
+        address = str(hub.create_repo(name, private=not public, exist_ok=True))
+        if (is_public := not hub.repo_info(name).private) != public:
+            raise UsageError(
+                f"the repository is {'public' if is_public else 'private'} already",
+                got=address,
+                expected=f"a {wanted} one",
+                remedy="leave --public out" if public else "pass --public, or change it on the Hub",
+            )
+        added = [
+            huggingface_hub.CommitOperationAdd(path, content if isinstance(content, bytes) else str(content))
+            for path, content in files.items()
+        ]
+        hub.create_commit(name, added, commit_message="Upload with VocabForge")
+    except VocabForgeError:
+        raise
+    except Exception as error:  # also those of its HTTP library
+        raise VocabForgeError(
+            "the Hub did not take the folder",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            source=name,
+            remedy="check the name and the network; set HF_TOKEN to a token that may write, or run: hf auth login",
+        ) from error
+    return address

@@ -12,11 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.artifact import MANIFEST
 from ..core.console import markdown_table
+from ..core.files import read_json
+from ..core.hub import model_licence
+from ..corpus.sources.inputs import DataOrigin, origin_of
 from ..models.target.load import dtype_name
 from .layouts.block import block_readers
 from .layouts.interface import Export
 
+NO_LICENCE = "# license: name the licence here before publishing"
+_SHOWN = 12  # sources that a card names
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {
     "eagle3": "EAGLE-3",
@@ -48,9 +54,46 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
         _training(export),
         *sections,
         "## Use\n\n" + _commands(name, layout, export),
-        "## Licence\n\nSet by whoever publishes this folder (`license:` above); the target's licence may bind it.",
+        _licence(export),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def vocab_card(name: str, meta: Mapping[str, Any], data: Sequence[DataOrigin]) -> str:
+    """The card of a draft vocabulary.
+
+    Args:
+        name: of the folder. meta: of its manifest. data: what was counted for it.
+    """
+    coverage = meta.get("coverage")
+    rows = [
+        ("tokens", f"{meta['size']:,} of {meta['vocab_size']:,}"),
+        ("tokenizer", f"fingerprint `{str(meta['fingerprint'])[:16]}`"),
+        *([] if coverage is None else [("coverage", f"{coverage:.2%} of the tokens counted")]),
+        *([("counted", _named(data))] if data else []),
+    ]
+    parts = [
+        "\n".join(
+            [
+                "---",
+                NO_LICENCE,
+                *_datasets(data),
+                "tags:",
+                "- speculative-decoding",
+                "- draft-vocabulary",
+                "---",
+            ]
+        ),
+        f"# {name}",
+        "A draft vocabulary for speculative decoding: the tokens that a drafter may propose.",
+        _table("## Draft vocabulary", ("", ""), rows),
+        "## Use\n\n```\nvocabforge export --drafter DRAFTER --vocab DIR --format sglang-eagle3 --output OUTPUT\n```\n\n"
+        "DIR is a copy of this folder: `hf download NAME --local-dir DIR`.",
+        "\n".join(
+            ["## Licence", "", "Set by whoever publishes this folder (`license:` above).", *_licences(data)]
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def base_model(export: Export) -> str:
@@ -65,8 +108,9 @@ def _front_matter(layout: str, export: Export) -> str:
     tags = ["speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export)]
     lines = [
         "---",
-        "# license: name the licence here before publishing",
+        NO_LICENCE,
         f"base_model: {target}" if "/" in target else "# base_model: the target's repository on the Hub",
+        *_datasets(_origins(export.config or {})),
         "pipeline_tag: text-generation",
         "tags:",
         *(f"- {tag}" for tag in tags),
@@ -118,8 +162,8 @@ def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterab
         part = recipe.get(section)
         return part.get(name) if isinstance(part, Mapping) else None
 
-    if sources := of("data", "train"):
-        yield "data", ", ".join(f"`{Path(str(one)).name}`" for one in sources)
+    if data := _origins(recipe):
+        yield "data", _named(data)
     facts = (
         ("steps", meta.get("steps") or of("optim", "steps")),
         ("rows a step", of("optim", "batch_size")),
@@ -135,6 +179,46 @@ def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterab
     accuracy = heldout.get("accuracy") if isinstance(heldout, Mapping) else None
     if accuracy:
         yield "held-out accuracy by draft step", ", ".join(f"{value:.3f}" for value in accuracy)
+
+
+def _origins(recipe: Mapping[str, Any]) -> list[DataOrigin]:
+    """Of the training data; of prepared data as long as their folder is there."""
+    data = recipe.get("data")
+    data = data if isinstance(data, Mapping) else {}
+    sources, prepared = data.get("train"), data.get("prepared")
+    if prepared and (Path(str(prepared)) / MANIFEST).is_file():
+        sources = read_json(Path(str(prepared)) / MANIFEST)["config"]["train"]
+    return [origin_of(str(one)) for one in sources or ()]
+
+
+def _named(data: Sequence[DataOrigin]) -> str:
+    names = [f"`{one.name}`" for one in data[:_SHOWN]]
+    return ", ".join(names) + (f" and {len(data) - _SHOWN:,} more" if len(data) > _SHOWN else "")
+
+
+def _datasets(data: Sequence[DataOrigin]) -> list[str]:
+    """Lines of a card's front matter."""
+    found = list(dict.fromkeys(one.repository for one in data if one.repository is not None))
+    return ["datasets:", *(f"- {name}" for name in found)] if found else []
+
+
+def _licences(data: Sequence[DataOrigin]) -> list[str]:
+    found = dict.fromkeys((one.repository, one.licence or "see its card") for one in data if one.repository)
+    return [f"- data `{name}`: {licence}" for name, licence in found]
+
+
+def _licence(export: Export) -> str:
+    licence = None if export.target_path is None else model_licence(export.target_path)
+    return "\n".join(
+        [
+            "## Licence",
+            "",
+            "Set by whoever publishes this folder (`license:` above); the target's licence may bind it.",
+            "",
+            *([] if licence is None else [f"- target `{base_model(export)}`: {licence}"]),
+            *_licences(_origins(export.config or {})),
+        ]
+    )
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ...core.console import say
 from ...core.errors import UsageError
 from ...core.files import sha256_file
 from ...core.values import sizes_in
+from ...corpus.sources.inputs import origin_of
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...vocab.counts.mixtures import choose_domains
 from ...vocab.counts.table import FrequencyTable, load_counts
@@ -69,7 +71,7 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
             table.counts, size, forced, fingerprint=table.fingerprint, fill=asked.fill, schedule=schedule
         )
     exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
-    _save(exports, parents, asked, overwrite=overwrite)
+    _save(exports, parents, asked, table.sources, overwrite=overwrite)
     return _facts([given], made, list(plan.values()), rows)
 
 
@@ -172,7 +174,7 @@ def _import_list(
         )
     digest = sha256_file(file)
     export = ExportInputs(subset, None, rows)
-    _save({asked.output: export}, {"list": digest}, asked, overwrite=overwrite)
+    _save({asked.output: export}, {"list": digest}, asked, (), overwrite=overwrite)
     given = [{"path": str(file), "sha256": digest}]
     return _facts(given, {asked.output: subset}, [f"list {file}"], rows, missing)
 
@@ -200,13 +202,21 @@ def _has_tokenizer(target: Path | None) -> bool:
 
 
 def _save(
-    made: Mapping[Path, ExportInputs], parents: Mapping[str, str], asked: SelectRequest, *, overwrite: bool
+    made: Mapping[Path, ExportInputs],
+    parents: Mapping[str, str],
+    asked: SelectRequest,
+    sources: Iterable[str],
+    *,
+    overwrite: bool,
 ) -> None:
     formats = tuple(dict.fromkeys(asked.export))
     # Says what is missing before any writes.
+    config = {"data": [asdict(origin_of(source)) for source in sources]}
     ready = {place: exporters(formats, one) for place, one in made.items()}
     for place, writers in ready.items():
-        save_subset(made[place].subset, place, parents=parents, overwrite=overwrite, exports=writers)
+        save_subset(
+            made[place].subset, place, parents=parents, config=config, overwrite=overwrite, exports=writers
+        )
 
 
 def _facts(

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -168,6 +169,7 @@ def save_subset(
     path: Path,
     *,
     parents: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     exports: Iterable[Callable[[Path], object]] = (),
 ) -> None:
@@ -181,7 +183,7 @@ def save_subset(
         "filled": subset.filled,
         "schedule": list(subset.schedule),
     }
-    with write_artifact(path, KIND, meta, parents=parents, overwrite=overwrite) as folder:
+    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
         arrays = {"ids": np.ascontiguousarray(subset.ids), "ranked": np.ascontiguousarray(subset.ranked)}
         save_file(arrays, folder / _FILE)
         for export in exports:
