@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -92,16 +93,26 @@ assert reached, "what watches sees nothing"
 def test_nothing_is_sent_home(pristine: World, tmp_path: Path) -> None:
     """The whole line on local folders, in a process that may use the network: none of it asks for one."""
     target, drafter = ["--target", pristine.target], ["--drafter", pristine.drafter]
-    recipe = {"target": pristine.target, "output": tmp_path / "run", "data.train": f"[{pristine.text}]"}
-    recipe |= {"data.sequence_length": 32, "data.heldout_documents": 1, "optim.steps": 2, "ttt.steps": 2}
-    recipe |= {"optim.batch_size": 1, "run.live.prompts": 0, "data.text_unit": "paragraph"}
+    recipe = {
+        "target": str(pristine.target),
+        "output": str(tmp_path / "run"),
+        "data": {
+            "train": [str(pristine.text)],
+            "text_unit": "paragraph",
+            "heldout_documents": 4,
+            "sequence_length": 64,
+        },
+        "optim": {"steps": 2, "batch_size": 1},
+        "ttt": {"steps": 2},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    results = ["--limit", 1, "--max-new-tokens", 4, "--output", tmp_path / "e"]
     lines = [
         ["count-freq", "--tokenizer", pristine.target, "--input", pristine.text, "--output", tmp_path / "c"],
         ["select-vocab", "--counts", tmp_path / "c", "--size", 8, "--output", tmp_path / "v"],
-        ["train-drafter", *(f"{key}={value}" for key, value in recipe.items())],
+        ["train-drafter", "--config", tmp_path / "recipe.yaml"],
         ["generate", *target, *drafter, "--prompt", "once", "--max-new-tokens", 4],
-        ["eval", *target, *drafter, "--benchmark", "sample", "--limit", 1, "--max-new-tokens", 4]
-        + ["--output", tmp_path / "e", "--warmup", 0],
+        ["eval", *target, *drafter, "--benchmark", "sample", *results],
         ["export", *target, *drafter, "--format", "sglang-eagle3", "--output", tmp_path / "x"],
         ["doctor", *target, "--drafter", tmp_path / "x"],
         ["inspect", tmp_path / "x"],
