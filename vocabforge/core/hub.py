@@ -25,7 +25,7 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     """The local folder that ``path`` means.
 
     What exists is taken as it is. Else a name of the Hub is looked up in the cache of huggingface_hub, then downloaded:
-    configuration, tokenizer and safetensors weights. Everything else comes back unchanged.
+    configuration, tokenizer, model card and safetensors weights. Everything else comes back unchanged.
 
     Args:
         weights: False for a tokenizer alone.

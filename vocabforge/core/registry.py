@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections import UserDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .errors import UsageError, VocabForgeError, did_you_mean
@@ -63,6 +63,16 @@ class ExtensionTable(UserDict[str, RowT]):
                 remedy=f"update or uninstall {row.package}",
             ) from error
 
+    def usable(self) -> Iterator[str]:
+        """The names that can be looked up. What is wrong with others is said once."""
+        for name in self:
+            try:
+                self[name]
+            except VocabForgeError as error:
+                _say_once(error.render())
+            else:
+                yield name
+
 
 class _Entry(NamedTuple):
     point: EntryPoint
@@ -76,6 +86,13 @@ class _Entry(NamedTuple):
     @property
     def said(self) -> str:
         return f"the package {self.package} ({self.point.value})"
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    from .console import say
+
+    say(text)
 
 
 @functools.cache

@@ -48,9 +48,10 @@ def check_trains(target: TargetFacts, trained: HFTarget) -> Finding[None]:
             "report the config.json of this target",
         )
     config = read_target_config(target.path)
-    for kind in DRAFTERS:
+    usable = list(DRAFTERS.usable())
+    for kind in usable:
         drafter_sizes(kind, config)
-    kinds = ", ".join(drafter_class(kind).label for kind in DRAFTERS)
+    kinds = ", ".join(drafter_class(kind).label for kind in usable)
     return Finding(f"{kinds}; EAGLE-3 over layers {', '.join(map(str, trained.aux_layers))}")
 
 

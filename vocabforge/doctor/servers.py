@@ -12,7 +12,7 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..evaluate.acceptance.probe import ProbedText, default_prompts, probe
 from ..export.layouts.block import ServedBlock
 from ..export.layouts.gguf.layout import is_gguf
-from ..export.servers.registry import open_folder, read_as, reader_of, readers_of
+from ..export.servers.registry import READERS, open_folder, read_as, reader_of
 from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
 from ..models.drafters.interface import Drafter
 from ..models.target.hf import read_target_config
@@ -66,16 +66,16 @@ def check_servers(
     if not (path / "config.json").is_file() and not is_gguf(path):
         report.run(GROUP, "layout", check_native, drafter)
         return
-    known = report.run(GROUP, "layout", check_folder, path, options)
-    if known is None or target is None:
+    folder = report.run(GROUP, "layout", check_folder, path, options)
+    if folder is None or target is None:
         return
-    folder, names = known
     side = ServedTarget(
         read_target_config(target.path),
         target.model.config.num_layers,
         target.model.embedding.detach().float().cpu(),
         target.model.lm_head_weight.detach().float().cpu(),
     )
+    names = [name for name in READERS.usable() if reader_of(name).matches(folder)]
     chosen = [name for name in names if not options.servers or name in options.servers]
     served = [read_as(name, folder, side) for name in chosen]
     texts = _texts(report, target, served, options)
@@ -139,10 +139,10 @@ def check_native(drafter: Drafter) -> Finding[None]:
     return Finding(f"native, read by vocabforge alone; for servers export it ({known})")
 
 
-def check_folder(path: Path, options: ServerCheckOptions) -> Finding[tuple[Folder, list[str]]]:
+def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
     """Which servers know the folder's architecture."""
     folder = open_folder(path)
-    names = readers_of(folder)
+    names = [name for name in READERS.usable() if reader_of(name).matches(folder)]
     named = ", ".join(folder.architectures) or "no architecture"
     missing = [name for name in options.servers if name not in names]
     if missing:
@@ -156,7 +156,7 @@ def check_folder(path: Path, options: ServerCheckOptions) -> Finding[tuple[Folde
             remedy = "compare accepted lengths with the server's; export --format block lists the servers"
         return Finding(f"{named}: {found}", "warning", remedy)
     titles = ", ".join(reader_of(name).title for name in names)
-    return Finding(f"{named}: read by {titles}", value=(folder, names))
+    return Finding(f"{named}: read by {titles}", value=folder)
 
 
 def check_configuration(served: Served) -> Finding[None]:

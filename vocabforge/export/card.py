@@ -187,7 +187,7 @@ def _origins(recipe: Mapping[str, Any]) -> list[DataOrigin]:
     data = data if isinstance(data, Mapping) else {}
     sources, prepared = data.get("train"), data.get("prepared")
     if prepared and (Path(str(prepared)) / MANIFEST).is_file():
-        sources = read_json(Path(str(prepared)) / MANIFEST)["config"]["train"]
+        sources = (read_json(Path(str(prepared)) / MANIFEST).get("config") or {}).get("train")
     return [origin_of(str(one)) for one in sources or ()]
 
 

@@ -51,17 +51,17 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
     layers = int(text_config(read_target_config(target_path), target_path).num_hidden_layers)
     if (path / MANIFEST).is_file():
         artifact = open_artifact(path)
-        layouts = map(layout_of, FORMATS)  # imported up to the one that is needed
+        layouts = map(layout_of, FORMATS.usable())  # imported up to the one that is needed
         kind = next((layout for layout in layouts if artifact.kind == layout.KIND), None)
         if kind is None:
-            open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS))  # says what it is
+            open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS.usable()))  # says what it is
         assert kind is not None
         if path.resolve() != target_path.resolve():  # else it is the target's own module
             check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file():
         body = read_json(path / "config.json", "drafter's config.json", finite=False)
-        for layout in map(layout_of, FORMATS):
+        for layout in map(layout_of, FORMATS.usable()):
             if isinstance(body, dict) and layout.matches(body):
                 return _checked(layout.read(path, target, layers), layers, path), None
     if any(path.glob("*.gguf")):

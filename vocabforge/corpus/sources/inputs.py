@@ -80,11 +80,8 @@ class DataOrigin:
 
 def origin_of(source: Path | str) -> DataOrigin:
     """Where an input is from, by what was given or by what ``expand_paths`` made of it."""
-    for name in DATASETS:
-        try:
-            row = DATASETS[name]
-        except VocabForgeError:  # said where that name is used
-            continue
+    for name in DATASETS.usable():
+        row = DATASETS[name]
         if str(source) in (name, row.source):
             return DataOrigin(name, parse_hub(row.source).name, row.licence)
     if is_hub(source) and not Path(hub := parse_hub(source).name).exists():

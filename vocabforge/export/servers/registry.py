@@ -9,8 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...core.console import say
-from ...core.errors import DataError, VocabForgeError
+from ...core.errors import DataError
 from ...core.registry import ExtensionTable, resolve
 from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
@@ -36,18 +35,6 @@ def reader_of(name: str) -> Reader:
     """The reader of a name; an unknown one is a UsageError."""
     reader: Reader = resolve(READERS, name, "server")
     return reader
-
-
-def readers_of(folder: Folder) -> list[str]:
-    """The servers that know a folder. A package whose reader cannot be imported is named and left out."""
-    names = []
-    for name in READERS:
-        try:
-            if reader_of(name).matches(folder):
-                names.append(name)
-        except VocabForgeError as error:
-            say(error.render())
-    return names
 
 
 def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
