@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ..core.config import Positive, StrictModel, apply_overrides, parse_config
+from ..core.config import Positive, Size, StrictModel, apply_overrides, parse_config
 from ..core.errors import VocabForgeError
 from ..core.files import atomic_write_json
 from ..core.progress import ProgressBar
@@ -57,7 +57,7 @@ class MemoryBenchConfig(StrictModel):
         chats: conversations that are counted, prepared and learnt.
     """
 
-    vocab: Annotated[int, Field(ge=_LEAST, le=_MOST)] = 262_144
+    vocab: Annotated[Size, Field(ge=_LEAST, le=_MOST)] = 262_144
     hidden: Annotated[int, Field(ge=64, multiple_of=64)] = 64
     length: Positive = 512
     chats: Annotated[int, Field(ge=100)] = 4_000

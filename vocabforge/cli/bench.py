@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from ..core.config import Positive, StrictModel, TokenizerPath
+from ..core.config import Positive, Size, StrictModel, TokenizerPath
 from ..core.console import DataTable
 from ..core.errors import UsageError
 from ..core.registry import resolve
@@ -255,7 +255,7 @@ class BenchRequest(StrictModel):
     seeds: str = option("0,1,2", "draft-heads, drafters: one training each.", "N,...")
     draft_vocab: str = option("128,256", "draft-heads: sizes of static draft vocabularies.", "R,...")
     shortlist: str = option("32,64,128", "draft-heads: candidates of the rankers.", "K,...")
-    clusters: Annotated[int, Field(ge=2)] = option(32, "draft-heads: clusters of the router.")
+    clusters: Annotated[Size, Field(ge=2)] = option(32, "draft-heads: clusters of the router.")
     budget: str | None = option(
         None,
         "draft-heads: clusters that the router opens, K or LAW:K_MAX:K_MIN [default: an eighth, a quarter and a half "
@@ -331,7 +331,7 @@ def bench(
     `vocabforge bench draft-heads --config heads --output heads/` or
     `vocabforge bench drafters --config losses --output losses/`
     """
-    from ..core.files import atomic_write_json
+    from ..core.files import atomic_write_json, check_output_file, check_run_folder
 
     run, settings, output = resolve(BENCHMARKS, name, "benchmark"), list(asked.settings), asked.output
     if asked.config is not None and name not in COMPARISONS:
@@ -341,6 +341,8 @@ def bench(
             expected=" or ".join(COMPARISONS) + ", which alone read one",
             remedy="leave --config out",
         )
+    if output is not None:
+        (check_run_folder if name in COMPARISONS else check_output_file)(output)
     if name == "count-freq":
         if asked.tokenizer is None or not asked.input or settings:
             raise UsageError(

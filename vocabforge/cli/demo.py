@@ -193,10 +193,11 @@ def demo(
 
     Needs no network. Prints every command before it runs. The same command again goes on where it was stopped.
     """
-    from ..core.files import read_json
+    from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results
     from .decode.eval_record import print_tables
 
+    check_run_folder(output)
     start = time.monotonic()
     steps = _steps_until(demo_steps(output, size, target_recipe), until)
     ran = False

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -335,6 +336,8 @@ def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactErro
     maker = maker_of(kinds) or "run the command that makes it again"
     remedy = f"check the path; {maker}, and an interrupted run leaves none"
     inside = sorted(one.parent.name for one in path.glob(f"*/{manifest}"))
+    if kinds == ("subset",) and re.fullmatch(r"\d+[kK]?", path.name):
+        remedy = f"this takes a folder; vocabforge select-vocab --size {path.name} makes one"
     if inside:
         remedy = f"there are artefacts inside it: {', '.join(inside[:8])}"
     final = Path(os.path.realpath(path))

@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
 
 from .errors import ConfigError, closest
 from .hub import hub_name, model_folder
-from .values import yaml_pair
+from .values import parse_size, yaml_pair
 
 Positive = Annotated[int, Field(gt=0)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]  # ids of a vocabulary: 16384 or 16k
 _RECORDED = PlainSerializer(hub_name, return_type=str, when_used="json")
 # A folder, or a name of the Hub; of a tokenizer no weights are fetched.
 ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]

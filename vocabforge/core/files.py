@@ -10,6 +10,7 @@ import math
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -112,6 +113,17 @@ def check_run_folder(path: Path) -> None:
         check_writable(path if path.exists() else Path(os.path.realpath(path)).parent, path)
 
 
+def check_output_file(path: Path) -> None:
+    """Refuse, before any work is done, a file that could not be written at the end.
+
+    Raises:
+        UsageError: it is a folder, or lies where nothing can be written.
+    """
+    if path.is_dir():
+        raise UsageError("the output is a folder", got=path, expected="a file", remedy="name a file in it")
+    check_writable(path.resolve().parent, path)
+
+
 def check_apart(output: Path, inputs: Iterable[tuple[str, Path | None]]) -> None:
     """Refuse to replace an output folder that is, or holds, something it is made from.
 
@@ -140,13 +152,15 @@ def check_writable(folder: Path, path: Path) -> None:
         UsageError: naming the folder that stands in the way.
     """
     parent = next(one for one in (folder, *folder.parents) if one.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+    try:  # permissions do not tell: root may do everything, but not in /proc
+        os.rmdir(tempfile.mkdtemp(prefix=".vocabforge-", dir=parent))
+    except OSError as error:
         raise UsageError(
             "the output's folder cannot be written to",
-            got=f"{parent} ({'not writable' if parent.is_dir() else 'not a folder'})",
+            got=f"{parent} ({error.strerror if parent.is_dir() else 'not a folder'})",
             source=path,
             remedy="choose another --output",
-        )
+        ) from error
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
+from ..core.config import Positive, Size, StrictModel, apply_overrides, parse_config, read_yaml
 from ..core.errors import ConfigError, UsageError, did_you_mean
 from ..core.files import read_json
 from ..demo.target.config import TargetTrainingConfig
@@ -16,7 +16,7 @@ from ..train.config import Fraction, Precision
 
 RARE = "rare"  # the set of questions that the stage data makes of the sources of that role
 Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # a part of a file name
-Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
+Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...], Field(min_length=1)]
 
 _PRECISION = "set mixed_precision of the study"
@@ -68,7 +68,7 @@ class StudyDataConfig(StrictModel):
 
     root: Path | None = None  # folder of the files; None: the working directory
     tokenizer: Path | None = None  # folder of tokenizer.json(.xz) below ``root``; None makes a small one
-    tokenizer_size: Annotated[int, Field(ge=300)] = 1024  # entries of a tokenizer that is made
+    tokenizer_size: Annotated[Size, Field(ge=300)] = 1024  # entries of a tokenizer that is made
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
     benchmarks: dict[Name, Annotated[int, Field(ge=0)]]  # how many questions of each, evenly spread; 0: all
     rare_questions: Positive = 36  # of a category of the set ``rare`` at most
@@ -94,7 +94,7 @@ class StudyTargetConfig(TargetTrainingConfig):
     sequence_length: Annotated[int, Field(ge=8)] = 512
     init_std: Annotated[float, Field(gt=0.0)] = 0.02
     induction: bool = True  # start with attention that copies from the prompt (``study.induction``)
-    candidates: Positive | None = (
+    candidates: Size | None = (
         None  # tokens that a step's loss is estimated on; held-out losses are over all V
     )
     loss_on: Literal["assistant", "all"] = "all"
@@ -143,12 +143,12 @@ class DraftersConfig(StrictModel):
     intermediate_size: Positive | None = None
     steps: Positive = 4  # K of the training-time test
     sequence_length: Annotated[int, Field(ge=8)] = 256  # T of packed rows
-    candidates: Positive | None = None  # tokens that a step's vocabulary loss is estimated on; None: all
+    candidates: Size | None = None  # tokens that a step's vocabulary loss is estimated on; None: all
     copying: bool = True  # start with a head that copies from the prompt (``study.copying``)
     corpus_share: Fraction = (
         0.5  # of the conversations are texts of the sources, the others the target's answers
     )
-    reduced_size: Positive  # ids of the reduced drafter
+    reduced_size: Size  # ids of the reduced drafter
     full: PartConfig  # the drafter over all ids, with a ranker of each rank and a low-rank head (joint)
     reduced: PartConfig
     alone: PartConfig  # rankers on the finished drafter
@@ -171,8 +171,8 @@ class MethodsConfig(StrictModel):
     budgets: Shares = (0.02, 0.05, 0.1, 0.2)  # of the clusters that a router opens, at every step
     schedules: tuple[str, ...] = ("decay", "linear")  # laws by which the larger budgets fall to half
     cores: Sizes = (512, 1024, 2048)  # of context and hybrid heads, ids of the FR-Spec ranking
-    context: Positive = 1024  # tokens of the text that a context head reads
-    tail: Positive = 512  # k of a hybrid head's ranker
+    context: Size = 1024  # tokens of the text that a context head reads
+    tail: Size = 512  # k of a hybrid head's ranker
 
 
 class ReplayConfig(StrictModel):
@@ -199,7 +199,7 @@ class RooflineConfig(StrictModel):
     """The shape of an 8B model and its device, for the byte roofline of the report."""
 
     hidden: Positive = 4096
-    rows: Positive = 151_936
+    rows: Size = 151_936
     bandwidth: Annotated[float, Field(gt=0)] = 4.3e12  # bytes a second
     layer_us: Annotated[float, Field(gt=0)] = 117.0  # a drafter's layer a step
     target_us: Annotated[float, Field(gt=0)] = 3500.0  # the target a cycle

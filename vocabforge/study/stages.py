@@ -11,7 +11,7 @@ import torch
 from ..core.artifact import open_artifact
 from ..core.console import say
 from ..core.errors import ArtifactError, DataError, UsageError
-from ..core.files import atomic_write_json, read_json
+from ..core.files import atomic_write_json, check_run_folder, read_json
 from ..core.lock import only_writer
 from ..core.progress import ProgressBar
 from ..core.registry import load_attribute
@@ -87,6 +87,7 @@ def perform(config: StudyConfig, names: Sequence[str]) -> None:
     if choose_device(config.device).type == "cpu":
         keep_freed_memory()  # logits of a block are tens of megabytes, made anew for every block
     layout = StudyLayout(config.output)
+    check_run_folder(layout.root)
     layout.root.mkdir(parents=True, exist_ok=True)
     with only_writer(layout.root):
         for name in STAGES:

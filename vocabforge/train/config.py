@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from ..capture.config import CaptureConfig
-from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, without_removed
+from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, without_removed
 from ..core.errors import did_you_mean
 
 
@@ -209,7 +209,7 @@ class LowRankConfig(StrictModel):
     rank: Positive | None = None
     init: Literal["svd", "random"] = "svd"
     weight: Annotated[float, Field(gt=0.0)] = 0.1
-    shortlist: Positive = 2048
+    shortlist: Size = 2048
 
 
 class RouterSizes(StrictModel):

@@ -65,18 +65,18 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
 def _check_output(output: Path | None) -> None:
     """Refuse, before any work, a page that could not be written or that would replace something else."""
     from ...core.errors import UsageError
-    from ...core.files import check_writable
+    from ...core.files import check_output_file
 
     if output is None:
         return
-    if output.suffix.lower() not in (".html", ".htm") or output.is_dir():
+    if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(
             "the page needs the name of an HTML file",
             got=output,
-            expected="a name that ends with .html, and no folder",
+            expected="a name that ends with .html",
             source="--output FILE.html",
         )
-    check_writable(output.resolve().parent, output)
+    check_output_file(output)
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:

@@ -18,11 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import typer
-from pydantic import BeforeValidator, Field
-
-from ...core.values import parse_size
-
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]  # 16384 or 16k
+from pydantic import Field
 
 
 def option(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
 from ..app import ResultOptions, print_json
-from ..options.groups import Size, option
+from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer

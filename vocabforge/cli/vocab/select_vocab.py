@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.config import Positive, StrictModel, TokenizerPath
+from ...core.config import Positive, Size, StrictModel, TokenizerPath
 from ...core.console import DataTable
 from ..app import ResultOptions, print_json, stdout_console
-from ..options.groups import Size, option
+from ..options.groups import option
 
 
 class SelectRequest(StrictModel):

@@ -21,6 +21,9 @@ BLOCK_BYTES = 1 << 20
 DOCUMENT_LIMIT = 64 << 20
 """Longest line, row, paragraph or stretch of text without a cut that is held, in bytes."""
 BOM = b"\xef\xbb\xbf"
+_LOOKED_AT = 64 << 10  # bytes at the start that show what a file holds
+# No text begins with these: they are not UTF-8.
+_PACKED = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 
 OnBytes = Callable[[int], None]
 
@@ -90,6 +93,31 @@ def file_size(path: Path) -> int:
         raise unreadable(path, error) from error
 
 
+def no_text(path: Path) -> str | None:
+    """Why a file is no UTF-8 text, as its start shows; None if it may be.
+
+    Raises:
+        DataError: as of :meth:`ByteSpan.blocks`.
+    """
+    start = next((block for _, block in ByteSpan(path).blocks()), b"")[:_LOOKED_AT]
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16: iconv -f UTF-16 -t UTF-8 converts it"
+    if start.count(b"\0") * 10 > len(start):
+        return "binary: NUL bytes"
+    *lines, _ = start.split(b"\n")
+    if len(lines) >= 8 and sum(len(line) for line in lines if _is_utf8(line)) * 10 < len(start):
+        return "binary, or of another encoding: most lines are not UTF-8"
+    return None
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def unreadable(path: Path, error: OSError) -> DataError:
     """The error for a file that the system does not let us read."""
     return DataError(
@@ -120,9 +148,17 @@ class ByteSpan:
         """(offset in the content, bytes) of consecutive blocks; a byte order mark at the start is dropped.
 
         Raises:
-            DataError: unreadable, damaged, cut short, or shorter than ``stop``.
+            DataError: unreadable, damaged, cut short, shorter than ``stop``, or compressed under a plain name.
         """
         for at, block in self._read(on_bytes, unpacked=True):
+            suffix = next((_PACKED[magic] for magic in _PACKED if at == 0 and block.startswith(magic)), None)
+            if suffix is not None:
+                raise DataError(
+                    "the file is compressed, but its name does not say so",
+                    got=f"{suffix[1:]} data",
+                    source=self.path,
+                    remedy=f"rename it to {self.path.name}{suffix}",
+                )
             bare = block[len(BOM) :] if at == 0 and block.startswith(BOM) else block
             yield at + len(block) - len(bare), bare
 

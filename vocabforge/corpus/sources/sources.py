@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .bytes import ByteSpan, OnBytes, Problems, text_lines
+from .bytes import ByteSpan, OnBytes, Problems, no_text, text_lines
 from .document import Document, ReadContext, Sampler, SourceOptions
 from .inputs import SourceKind, expand_paths, kind_of
 from .jsonl import json_documents, line_documents
@@ -51,6 +51,9 @@ def documents_between(
     """Documents of a source, or of the part [start, stop) of it that a shard names: bytes (``text``, ``lines``), row
     groups (``parquet``) or shards (``hub``); a ``json`` file is read whole. Raises as :func:`iter_documents`.
     """
+    if kind in ("text", "lines", "json") and path.is_file() and (why := no_text(path)) is not None:
+        context.problems.add("the file is not UTF-8 text", path, 1, why)
+        return iter(())
     if kind == "text":
         return text_documents(ByteSpan(path, start, stop), context)
     if kind == "lines":

@@ -9,12 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
 from ...core.errors import UsageError
 from ...core.hub import model_folder
-from ...core.values import labelled, parse_size
+from ...core.values import labelled
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 DRAFT_MODEL = "draft-model"
 

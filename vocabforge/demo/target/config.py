@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from ...core.config import Positive, StrictModel, TokenizerPath
+from ...core.config import Positive, Size, StrictModel, TokenizerPath
 from ...train.config import OptimConfig
 
 # Settings that do not change the weights, and paths: the files count by their content.
@@ -36,7 +36,7 @@ class TargetTrainingConfig(StrictModel):
             the output until it is finished; the same call resumes from the newest one.
     """
 
-    rows: Positive | None = None
+    rows: Size | None = None
     hidden_size: Positive = 256
     intermediate_size: Positive = 384
     num_layers: Positive = 3
@@ -84,7 +84,7 @@ class TinyTargetConfig(TargetTrainingConfig):
     train: Path
     heldout: Path | tuple[Path, ...]
     tokenizer: TokenizerPath | None = None
-    vocab_size: Annotated[int, Field(ge=300)] = 4096
+    vocab_size: Annotated[Size, Field(ge=300)] = 4096
     heldout_rows: Positive | None = None
     layer_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     early_exit_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0

@@ -31,6 +31,7 @@ GSM8K_SYSTEM = (
     "Solve the problem step by step. "
     'Then write "#### " and the result on a line of its own, as a number without units, and nothing after it.'
 )
+NO_CATEGORY = "none"  # public sets leave it empty
 _TASK_ID = re.compile(r"[^/]+/(\d{1,9})")
 _SYSTEM_ROLES = ("system", "developer")
 
@@ -56,7 +57,8 @@ def question_of(row: Row, source: str) -> Question:
     number, turns = value_of(row, "question_id", source), value_of(row, "turns", source)
     require(isinstance(number, int) and not isinstance(number, bool), "question_id", number, "int", source)
     require(-(2**63) <= number < 2**63, "question_id", number, "a number from -2^63 to 2^63 - 1", source)
-    category = text_of(row, "category", source)
+    category = value_of(row, "category", source)
+    category = NO_CATEGORY if category in ("", None) else text_of(row, "category", source)
     printable = "a name on one line, without control characters"
     require(category.isprintable(), "category", category, printable, source)
     texts = isinstance(turns, list) and bool(turns) and all(isinstance(text, str) and text for text in turns)
