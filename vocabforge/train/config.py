@@ -26,7 +26,7 @@ class DataConfig(StrictModel):
     Attributes:
         train: files, folders, globs or data sets (ultrachat, hub:NAME; .txt, .jsonl, .json, .parquet; .gz, .xz, .zst
             too): texts or conversations.
-        heldout: the same for evaluation; if empty, the last ``heldout_documents`` of ``train`` are set aside.
+        heldout: the same for evaluation; if empty, the last documents of ``train`` are set aside.
         prepared: folder made by ``vocabforge prepare-data``, in place of ``train`` and ``heldout``; the other keys of
             data are that folder's.
         cache: folder of prepared data, found again by content; None is OUTPUT/data.
@@ -39,8 +39,9 @@ class DataConfig(StrictModel):
     heldout: tuple[Path, ...] = ()
     prepared: Path | None = None
     cache: Path | None = None
-    heldout_documents: Positive = Field(
-        default=64, description="Documents set aside if no held-out texts are given."
+    heldout_documents: Positive | None = Field(
+        default=None,
+        description="Documents set aside if no held-out texts are given [default: a tenth, 1 to 64].",
     )
     heldout_prompts: Positive = Field(
         default=40, description="Held-out prompts to write in Spec-Bench format, at most."

@@ -103,6 +103,9 @@ def _described(data: TrainData) -> str:
         f"{figures['counted'] / max(figures['tokens'], 1):.0%} of the tokens learnt from), "
         f"{len(data.heldout):,} rows held out"
     )
+    if not data.prepared.artifact.meta["key_of"]["heldout"]:
+        aside = data.figures["heldout"]["documents"]
+        line += f" ({aside:,} of {aside + figures['documents']:,} documents)"
     if long := figures["overlong"]["sequences"]:
         line += f"; {long:,} documents longer than a row, {figures['overlong']['lost_tokens']:,} tokens lost"
     return line

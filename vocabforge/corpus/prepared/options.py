@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...core.files import sha256_file
 from ...core.progress import ProgressBar
@@ -23,11 +23,13 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class HeldoutOptions:
-    """What is set aside: ``documents`` at the end of the training files when none are given apart; of these at most
-    ``prompts`` become prompts in Spec-Bench format, plain texts cut behind ``prompt_tokens`` tokens.
+    """What is set aside: ``documents`` at the end of the training files when none are given apart (None: a tenth, 1 to
+    ``MOST``); of these at most ``prompts`` become prompts in Spec-Bench format, plain texts cut behind
+    ``prompt_tokens`` tokens.
     """
 
-    documents: int = 64
+    MOST: ClassVar = 64
+    documents: int | None = None
     prompts: int = 40
     prompt_tokens: int = 32
 
@@ -75,12 +77,15 @@ def content_key(
     options: PrepareOptions,
 ) -> tuple[str, dict[str, Any]]:
     """The key, and what it is the hash of."""
+    values = options.to_dict()
+    if heldout and options.heldout.documents is None:
+        values["heldout"]["documents"] = HeldoutOptions.MOST  # as earlier versions have it in the key; it decides nothing
     body = {
         "format": FORMAT,
         "train": source_digests(train),
         "heldout": source_digests(heldout) if heldout else [],
         "tokenizer": tokenizer_facts(tokenizer),
-        "options": options.to_dict(),
+        "options": values,
     }
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest(), body
 

@@ -173,8 +173,8 @@ def write_splits(
 ) -> dict[str, Any]:
     """Write arrays and held-out prompts of both splits into ``folder``.
 
-    Without held-out files, the last ``options.heldout.documents`` documents of the training files are held back while
-    they stream by. Returns :class:`SplitFigures` of both, ``facts``, and ``skipped`` documents and lines by reason.
+    Without held-out files, the last documents of the training files (``options.heldout``) are held back while they
+    stream by. Returns :class:`SplitFigures` of both, ``facts``, and ``skipped`` documents and lines by reason.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -189,13 +189,18 @@ def write_splits(
         for writer in writers:
             stack.callback(writer.abort)
         held: deque[list[TrainingSequence]] = deque()
+        most = options.heldout.documents or options.heldout.MOST
         for sequences in _documents(tokenizer, train, options, facts, skipped):
             if not heldout:
                 held.append(sequences)
-                if len(held) <= options.heldout.documents:
+                if len(held) <= most:
                     continue
                 sequences = held.popleft()
             writers[0].add(sequences)
+        if options.heldout.documents is None:
+            most = max(1, (writers[0].figures.documents + len(held)) // 10)
+        while len(held) > most:
+            writers[0].add(held.popleft())
         _check_train(writers[0], held, train, options)
         for sequences in _documents(tokenizer, heldout, options, facts, skipped) if heldout else held:
             writers[1].add(sequences)
@@ -236,7 +241,7 @@ def _check_train(
         raise ConfigError(
             "there are too few documents to hold some out",
             got=f"{len(held)} documents in {', '.join(map(str, train))}",
-            expected=f"more than {options.heldout.documents} "
+            expected=f"more than {options.heldout.documents or 1} "
             "(--heldout-documents, in a recipe data.heldout_documents)",
             remedy=f"hold out fewer, or name held-out files (--heldout, data.heldout){_SPLIT if one_text else ''}",
         )
