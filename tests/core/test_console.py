@@ -125,6 +125,16 @@ def test_a_table_too_wide_goes_on_in_further_ones_with_its_first_column(width: i
     assert (parts == 1) is (width == 200)
 
 
+@pytest.mark.parametrize("width", [70, 80])
+def test_a_row_keeps_its_name_and_its_last_digit_beside_long_texts(width: int) -> None:
+    columns = ["method<", "says<", *(f"count {number}" for number in range(3))]
+    row = ["eagle3+ngram-r32768-k", "words " * 20, *(f"{number},234,567.8{number}" for number in range(3))]
+    lines = shown(DataTable("", columns, [row]), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(line.split()[:1] == [row[0]] for line in lines) == (2 if width == 70 else 1)
+    assert all(number in " ".join(lines) for number in row[2:])
+
+
 def test_a_table_as_markdown_and_facts_as_lines() -> None:
     table = DataTable("", ["name<", "size"], [["a|b", DataCell("1", "(2)")]])
     assert table.markdown() == ["| name | size |", "| --- | ---: |", "| a\\|b | 1 (2) |"]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # rich is only needed where something is shown
 # Control characters but tab and newline, the characters that turn the direction of writing, and halves of characters,
 # which no output can encode.
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NAME = 22  # characters of a row's name that are not folded
 _TONES = {"good": "green", "bad": "red", "mild": "dim", "": ""}
 
 
@@ -150,14 +151,14 @@ class DataTable:
             lines = [line for row in cells for line in (row[place].text, row[place].under)]
             words = [*lines, *textwrap.wrap(name, 9)]
             if text and place == 0:  # folded, but a short name stays whole
-                words = [word[:22] for word in words]
+                words = [line[:_NAME] for line in (name, *lines)]
             elif text:
                 words = [word[:20] for line in (name, *lines) for word in line.split()]
             needs.append(max(map(len, words), default=0) + 2)
         rest, title = list(range(1, len(needs))), self.title
         while True:
             shown, left = [0], options.max_width - needs[0]
-            while rest and (len(shown) == 1 or left >= needs[rest[0]] - 2):
+            while rest and (len(shown) == 1 or left >= needs[rest[0]]):
                 left -= needs[rest[0]]
                 shown.append(rest.pop(0))
             yield self._part(title, shown, cells, needs)
@@ -186,7 +187,8 @@ class DataTable:
                 Text(name if text else "\n".join(lines)),
                 justify="left" if text else "right",
                 overflow="fold",
-                no_wrap=not text,
+                # rich shortens what may wrap, by turns: short names of rows must not pay for long texts
+                no_wrap=not text or (place == 0 and needs[0] < _NAME + 2),
             )
         for number, row in enumerate(cells):
             found: list[RenderableType] = []

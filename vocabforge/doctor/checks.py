@@ -83,6 +83,10 @@ class Report:
         """Record that a check was not run for want of an earlier one."""
         self.rows.append(CheckRow(group, check, "skipped", "needs a check above that did not pass"))
 
+    def failed(self, check: str) -> bool:
+        """Whether a check of this name failed."""
+        return any(row.check == check and row.state == "failed" for row in self.rows)
+
     def count(self, state: State) -> int:
         """How many rows ended so."""
         return sum(row.state == state for row in self.rows)

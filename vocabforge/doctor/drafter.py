@@ -27,6 +27,7 @@ from .checks import Finding, Report
 from .target import TargetFacts, check_loads, check_weights, not_finite, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
+MADE_FOR = "made for this target"
 _TOKENS = 16
 _WEIGHTS = "model.safetensors"
 _ELSEWHERE = "made elsewhere: no manifest, so nothing can be verified"
@@ -37,7 +38,10 @@ def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Dra
     verified = report.run(GROUP, "artefact", check_artifact, path)
     artifact = verified[0] if verified else None
     if artifact is not None:
-        report.run(GROUP, "made for this target", check_fingerprints, artifact, target)
+        report.run(GROUP, MADE_FOR, check_fingerprints, artifact, target)
+        if report.failed(MADE_FOR):  # whatever else is compared with this target would differ, too
+            report.skip(GROUP, "all other checks")
+            return None
     drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
     report.run(GROUP, "auxiliary layers", check_layers, drafter, target)
     report.run(GROUP, "draft vocabulary", check_map, drafter)

@@ -107,7 +107,7 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     from ...core.console import say
     from ...core.errors import UsageError
     from ...decode.build.models import is_draft_model
-    from ...doctor.drafter import check_draft_model, check_drafter
+    from ...doctor.drafter import MADE_FOR, check_draft_model, check_drafter
     from ...doctor.servers import check_servers
 
     say(f"Checking the drafter {path} …")
@@ -122,6 +122,8 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
         check_draft_model(report, path, facts)
         return None
     loaded = check_drafter(report, path, facts)
+    if report.failed(MADE_FOR):
+        return None
     say("Reading it as servers do …")
     check_servers(report, path, facts, loaded, _server_options(facts, asked))
     return loaded
