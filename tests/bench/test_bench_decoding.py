@@ -239,7 +239,7 @@ def test_a_wrong_token_is_reported_with_its_margin(
         (
             ["methods.n-gram.proposer=n-gram", "methods.n-gram.verifier=point"],
             UsageError,
-            "takes the best ones",
+            "this run is greedy",
         ),
         (["foreign_drafter=x"], ConfigError, "methods.slem.drafter=DIR"),
         (["draft_tokens=3"], ConfigError, "methods.NAME.depth=N"),

@@ -129,9 +129,13 @@ def raising(error: BaseException):
         (DataError("broken", remedy="mend it"), 1, "remedy: mend it"),
         (KeyboardInterrupt(), 130, "Interrupted"),
         (PermissionError(13, "Permission denied", "/root/x"), 1, "Permission denied: /root/x"),
-        (MemoryError(), 1, "memory does not suffice"),
-        (RuntimeError("CUDA out of memory. Tried to allocate"), 1, "memory does not suffice"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 1, "suffice"),
+        (MemoryError(), 1, "out of memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate"), 1, "out of memory"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+            1,
+            "out of memory",
+        ),
     ],
 )
 def test_what_a_user_can_cause_is_a_message_and_a_code(error: BaseException, code: int, said: str) -> None:

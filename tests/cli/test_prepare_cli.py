@@ -40,7 +40,7 @@ def test_figures_as_json_and_the_same_content_is_used_again(place):
     assert facts["figures"]["skipped"] == {"the line is not valid JSON": 1}
     assert facts["digest"] == load_prepared(place / "out").digest()
     again = run(place, "--length", 512, "--thinking", "mask", "--json")
-    assert "nothing is to be done" in again.stderr
+    assert "is already up to date" in again.stderr
     assert json.loads(again.stdout) == facts
     other = run(place, "--length", 256)
     assert_user_error(other, 2, "exists already")

@@ -137,9 +137,9 @@ def test_wrong_types_and_ranges_are_refused(values: dict, where: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "'a' stands twice"),
-        ("s:\n  a: 1\n  a: 2\n", "'a' stands twice"),
-        ("s: [{a: 1, 'a': 2}]\n", "'a' stands twice"),
+        ("a: 1\nb: 2\na: 3\n", "'a' is given twice"),
+        ("s:\n  a: 1\n  a: 2\n", "'a' is given twice"),
+        ("s: [{a: 1, 'a': 2}]\n", "'a' is given twice"),
         ("a: [1\n", "not valid YAML"),
         ("a: b: c\n", "not valid YAML"),
         ("a: \tb\n\tc: d\n", "not valid YAML"),

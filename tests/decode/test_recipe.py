@@ -108,7 +108,7 @@ def test_keys_of_former_recipes_are_read(tmp_path: Path) -> None:
         ("target: t\nmethods: {a: {drafter: d, topk: 0}}", "methods.a.topk"),
         ("target: t\nmethods: {a: {drafter: d, tree: wide}}", "methods.a.tree"),
         ("target: t\ndtype: int8\nmethods: {a: {drafter: d}}", "dtype"),
-        ("target: t\nmethods: {a: {drafter: d}, a: {drafter: e}}", "stands twice"),
+        ("target: t\nmethods: {a: {drafter: d}, a: {drafter: e}}", "is given twice"),
         ("target: t\nmethods: {1: {drafter: d}}", "valid string"),
         ('target: t\nmethods: {"a\\nb": {drafter: d}}', "name of a method"),
     ],

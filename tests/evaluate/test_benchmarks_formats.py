@@ -136,7 +136,7 @@ def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> 
     ("name", "change", "expected"),
     [
         ("human-eval", {"task_id": "HumanEval-2"}, "the task_id holds no number"),
-        ("human-eval", {"task_id": "HumanEval/1"}, "a question id stands twice"),
+        ("human-eval", {"task_id": "HumanEval/1"}, "a question id is given twice"),
         ("human-eval", {"prompt": ""}, "prompt is not valid"),
         ("human-eval", {"test": None}, "test is not valid"),
         ("human-eval", {"entry_point": 3}, "entry_point is not valid"),

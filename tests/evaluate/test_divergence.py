@@ -194,11 +194,11 @@ def test_an_output_that_ends_without_a_stop_token_is_a_fault(tokenizer: TextToke
 def test_an_output_that_is_too_long_is_a_fault(world: World) -> None:
     row = world.one(LIMIT, 9)
     assert (row.judgement, row.expected, row.got) == ("fault", None, 9)
-    assert row.reason == "this method's output goes on beyond the limit of 12 tokens"
+    assert row.reason == "this method's output continues beyond the limit of 12 tokens"
     row = world.one(LIMIT, 9, settings=dataclasses.replace(world.settings, max_new_tokens=20))
     assert row.reason.startswith("plain decoding's output ends without a stop token, 12 tokens long")
     row = world.one(6, None, settings=dataclasses.replace(world.settings, max_new_tokens=6))
-    assert row.reason == "plain decoding's output goes on beyond the limit of 6 tokens"
+    assert row.reason == "plain decoding's output continues beyond the limit of 6 tokens"
     assert {row.judgement} == {"fault"}
 
 
@@ -210,7 +210,7 @@ def test_an_output_that_goes_on_after_a_stop_token_is_a_fault(tokenizer: TextTok
     assert end < LIMIT
     row = world.one(end, 9)
     assert (row.judgement, row.expected) == ("fault", None)
-    assert row.reason == "this method's output goes on after a stop token"
+    assert row.reason == "this method's output continues after a stop token"
 
 
 # ---- penalties ----

@@ -207,7 +207,7 @@ def test_answers_survive_a_server_that_fails_and_the_same_command_goes_on(
         done = evaluate(questions, "--server", broken.url, *words)
         port = broken.port
     assert done.exit_code == 1, done.output
-    assert f"Error: the server of server {message}" in done.output
+    assert f"Error: the server server {message}" in done.output
     assert "run the same command again" in done.output
     partial = questions.parent / "out.partial"
     rows = (partial / "rows.jsonl").read_text("utf-8")
@@ -252,7 +252,7 @@ def test_a_key_is_shown_nowhere(questions: Path, monkeypatch: pytest.MonkeyPatch
         (("--server", "plain=http://127.0.0.1:1", "--drafter", "x"), "a server decides how it decodes"),
         (("--concurrency", "2"), "there is no server to ask"),
         (("--server", "ftp://x"), "not a server's address"),
-        (("--server", "http://127.0.0.1:1"), "cannot be asked"),
+        (("--server", "http://127.0.0.1:1"), "cannot be reached"),
         (("--server", "a=http://127.0.0.1:1", "--server", "a=http://127.0.0.1:2"), "the same label"),
         (
             ("--server", "http://127.0.0.1:1", "--prompt-format", "raw", "--system", "x"),

@@ -159,7 +159,7 @@ def test_another_embedding_is_refused(
 ) -> None:
     """The servers disagree about it: SGLang takes the target's, vLLM keeps this one."""
     trained = written[1] | {"embed_tokens.weight": drafter.embedding + 0.1}
-    with pytest.raises(MismatchError, match="embedding of its own"):
+    with pytest.raises(MismatchError, match="own input embedding"):
         read(put(tmp_path / "e", written[0], trained), drafter)
 
 

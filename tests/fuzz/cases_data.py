@@ -62,7 +62,7 @@ ROWS: list[tuple[str, str, Change, str]] = [
     (SPEC, "a question_id of a text", row(0, "question_id", "1"), "question_id"),
     (SPEC, "a question_id beyond 64 bits", row(0, "question_id", 2**70), "question_id"),
     (SPEC, "one id twice", row(1, "question_id", 1), "twice"),
-    (SPEC, "a key twice", whole('{"question_id": 1, "question_id": 2, "category": "a", "turns": ["x"]}\n'), "stands twice"),
+    (SPEC, "a key twice", whole('{"question_id": 1, "question_id": 2, "category": "a", "turns": ["x"]}\n'), "is given twice"),
     (SPEC, "turns of a text", row(0, "turns", "x"), "turns"),
     (SPEC, "no turn", row(0, "turns", []), "turns"),
     (SPEC, "a turn of a number", row(0, "turns", [1]), "turns"),
@@ -122,11 +122,11 @@ LISTS: list[tuple[str, str, Change, str]] = [
     (LATENCY, "another axis", put("parts.0.points.0.at", {"x": 1}), "plain by"),
     (LATENCY, "another version", put("schema_version", 99), "another version"),
     (LATENCY, "a version of truth", put("schema_version", True), "harmless: true is 1"),
-    (LATENCY, "a key twice", twice("schema_version", 2), "stands twice"),
+    (LATENCY, "a key twice", twice("schema_version", 2), "is given twice"),
 ]  # fmt: skip
 
 LOGS: list[tuple[str, str, Change, str]] = [
-    (RESULTS, "a key twice", twice("schema_version", 9, "results.json"), "stands twice"),
+    (RESULTS, "a key twice", twice("schema_version", 9, "results.json"), "is given twice"),
     (RESULTS, "a rate of infinity", put("settings.warmup", float("inf"), "results.json"), "finite"),
     (RESULTS, "a number of a text", put("answered", "4", "results.json"), "answered"),
     (RESULTS, "methods of a table", put("methods", {}, "results.json"), "methods"),
@@ -135,7 +135,7 @@ LOGS: list[tuple[str, str, Change, str]] = [
     (COMPARE, "an absolute path", put("methods.0.answers", ["/dev/zero"], "results.json"), ""),
     (COMPARE, "an answer of no category", row(0, "category", None, PLAIN), "category of an answer row"),
     (COMPARE, "an answer without a choice", row(0, "choices", [], PLAIN), "choices of an answer row"),
-    (COMPARE, "an answer's key twice", swap('"question_id": ', '"question_id": 99, "question_id": ', PLAIN), "stands twice"),
+    (COMPARE, "an answer's key twice", swap('"question_id": ', '"question_id": 99, "question_id": ', PLAIN), "is given twice"),
     (COMPARE, "a question of a list", row(0, "question_id", [1], PLAIN), "question_id"),
     (COMPARE, "a row of a number", more("3\n", PLAIN), ""),
     (RUN, "a log of lists", whole("[]\n", "metrics.jsonl"), "no JSON object"),

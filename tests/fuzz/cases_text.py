@@ -44,7 +44,7 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (TINY, "half a layer", swap("num_layers: 8", "num_layers: 2.5"), "num_layers"),
     (TINY, "infinity", swap("init_std: 0.1", "init_std: .inf"), "init_std"),
     (TINY, "an unknown choice", swap("loss_on: assistant", "loss_on: nobody"), "loss_on"),
-    (TINY, "a key twice", more("seed: 1\n"), "stands twice"),
+    (TINY, "a key twice", more("seed: 1\n"), "is given twice"),
     (ROUTER, "a seed beyond 63 bits", swap("seed: 3", f"seed: {2**63}"), "run.seed"),
     (ROUTER, "no target", swap("target: t\n", ""), "missing key 'target'"),
     (STUDY, "a base of a text", swap("base:", "base: x\nsizes0:"), ""),
@@ -61,11 +61,11 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (SPEED, "a list", whole("[]"), "DeepSpeed configuration"),
     (SPEED, "a stage of a text", put("zero_optimization", "3"), "zero_optimization"),
     (SPEED, "a stage of nothing", put("zero_optimization", {}), "zero_optimization.stage"),
-    (SPEED, "a stage twice", twice("zero_optimization", {"stage": 3}), "stands twice"),
+    (SPEED, "a stage twice", twice("zero_optimization", {"stage": 3}), "is given twice"),
 ]  # fmt: skip
 
 TARGETS: list[tuple[str, str, Change, str]] = [
-    (LEAN, "a size twice", twice("hidden_size", 64, CONFIG), "stands twice"),
+    (LEAN, "a size twice", twice("hidden_size", 64, CONFIG), "is given twice"),
     (LEAN, "a list of architectures of numbers", put("architectures", [3], CONFIG), "architecture"),
     (LEAN, "architectures of a text", put("architectures", "LlamaForCausalLM", CONFIG), ""),
     (LEAN, "no architecture", put("architectures", [], CONFIG), "harmless: model_type decides"),
@@ -125,7 +125,7 @@ TOKENIZERS: list[tuple[str, str, Change, str]] = [
     (TOKENIZER, "a list", whole("[]", "tokenizer.json"), "not a tokenizer"),
     (TOKENIZER, "a NUL byte", swap('"vocab"', b'"vo\x00cab"', "tokenizer.json"), "not valid JSON"),
     (TOKENIZER, "settings of a list", whole("[]", "tokenizer_config.json"), "not a JSON object"),
-    (TOKENIZER, "settings with a template twice", twice("chat_template", "x", "tokenizer_config.json"), "stands twice"),
+    (TOKENIZER, "settings with a template twice", twice("chat_template", "x", "tokenizer_config.json"), "is given twice"),
     (TOKENIZER, "a template of no Jinja", put("chat_template", "{% for %}", "tokenizer_config.json"), "template"),
     (TOKENIZER, "a template that never ends", put("chat_template",
         "{% for i in range(99999999) %}{% for j in range(99999999) %}x{% endfor %}{% endfor %}",

@@ -224,7 +224,7 @@ def test_a_trained_embedding_is_refused(target: torch.dtype, stored: torch.dtype
     other[40, 3] = torch.nan
     with pytest.raises(MismatchError, match="2 of 50 rows differ") as error:
         check_own_embedding(other.to(stored), over_table(table().to(target)), "folder")
-    assert "embedding of its own" in str(error.value)
+    assert "own input embedding" in str(error.value)
     assert "folder" in str(error.value)
     with pytest.raises(MismatchError, match="does not have the target's shape"):
         check_own_embedding(torch.zeros(51, 16), over_table(table()), "folder")

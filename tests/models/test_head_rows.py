@@ -119,7 +119,7 @@ def test_the_digest_is_that_of_the_rows(tmp_path, monkeypatch):
         (lambda t: _renamed(t, "lm_head.weight", torch.int8), "packed, quantised"),
         (lambda t: _renamed(t, "lm_head.weight", torch.float8_e4m3fn), "packed, quantised"),
         (lambda t: {**t, "lm_head.weight": t["lm_head.weight"][None]}, "packed, quantised or no matrix"),
-        (lambda t: {**t, "output.weight": t["lm_head.weight"].clone()}, "cannot be told"),
+        (lambda t: {**t, "output.weight": t["lm_head.weight"].clone()}, "cannot be determined"),
     ],
 )
 def test_heads_that_cannot_be_read(tmp_path, change, message):

@@ -202,7 +202,7 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
         return
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Resuming at step 6" in done.stderr
-    assert "goes on as 2" in done.stderr
+    assert "continues as 2" in done.stderr
     assert curve(place / name) == pytest.approx(curve(alone), rel=1e-5)
     same_ends(place / name, alone)
 
@@ -270,7 +270,7 @@ def test_a_router_goes_on_under_another_number_of_processes(
     done = launch(place, accelerate, config, "train-router")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Resuming at step 6" in done.stderr
-    assert "goes on as 2" in done.stderr
+    assert "continues as 2" in done.stderr
     same_routers(place / name, routed)
 
 
@@ -303,7 +303,7 @@ def test_a_shared_run_goes_on_as_it_was_and_alone(place: Path, alone: Path) -> N
     done = launch(place, "cpu_two", config)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Resuming at step 8" in done.stderr
-    assert "goes on as" not in done.stderr
+    assert "continues as" not in done.stderr
     again = load_file(last / "weights.safetensors")
     assert all(torch.equal(again[key], value) for key, value in weights.items())
 

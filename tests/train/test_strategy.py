@@ -38,7 +38,7 @@ def test_the_launcher_decides(
     [
         ("ddp", 1, None, "more than one process"),
         ("fsdp", 1, None, "more than one process"),
-        ("single", 2, None, "a drafter of its own"),
+        ("single", 2, None, "its own drafter"),
         ("ddp", 2, "ACCELERATE_USE_FSDP", "disagree"),
         ("fsdp", 2, "ACCELERATE_USE_DEEPSPEED", "disagree"),
     ],

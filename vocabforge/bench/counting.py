@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -102,7 +103,8 @@ def _in_a_process(
         check=False,
     )
     if done.returncode != 0:
-        raise VocabForgeError(f"{method} failed", got=done.stderr.strip()[-2000:])
+        lines = re.split(r"\n(?=\S)", done.stderr.strip())  # the last is the exception with its details
+        raise VocabForgeError(f"{method} failed", got=lines[-1][-2000:])
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

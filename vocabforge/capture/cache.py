@@ -164,7 +164,7 @@ def open_cache(path: Path) -> Artifact:
             "the cache of captured states is not finished",
             got=f"{unfinished}, which an interrupted run or another part left",
             expected=path,
-            remedy="run the same vocabforge capture command again: it goes on from there",
+            remedy="run the same vocabforge capture command again: it resumes there",
         )
     try:
         artifact = open_artifact(path, KIND, verify=False)

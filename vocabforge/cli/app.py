@@ -102,9 +102,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {error.render()}", style="red", markup=False)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            console().print(
-                "Interrupted. Nothing half-written stands under the name of an output.", style="yellow"
-            )
+            console().print("Interrupted. No partial output was left behind.", style="yellow")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -128,7 +126,8 @@ def _surroundings(error: Exception) -> str | None:
     text = str(error)
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
         return (
-            f"the memory does not suffice\n  got:      {text.splitlines()[0] if text else 'no memory left'}"
+            f"out of memory\n  got:      {text.splitlines()[0] if text else 'no memory left'}\n"
+            "  remedy:   use smaller batches, shorter texts or a narrower dtype, or close other programs"
         )
     return None
 

@@ -318,7 +318,7 @@ def bench(
     the threads that they choose and with fixed ones. **load** decodes with 1 to 16 requests side by side, and shows
     what each method's control drafted under each load.
     **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
-    same command again goes on where it stopped. **drafters** does the same with variants of one recipe, such as kinds
+    same command resumes an interrupted run. **drafters** does the same with variants of one recipe, such as kinds
     of drafter or of loss, drafting chains greedily and at temperature 1.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.

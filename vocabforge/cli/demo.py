@@ -111,7 +111,7 @@ def _call(command: list[str], name: str, *, quiet: bool) -> None:
             f"the demo stopped at the step {name}",
             got=f"exit code {code}",
             source=shlex.join(command),
-            remedy="see the message above; the same `vocabforge demo` goes on from here",
+            remedy="see the message above; the same `vocabforge demo` resumes here",
         )
 
 
@@ -191,7 +191,7 @@ def demo(
 ) -> None:
     """Make texts, tokenizer and target, train an EAGLE-3 drafter, export it, and measure it.
 
-    Needs no network. Prints every command before it runs. The same command again goes on where it was stopped.
+    Needs no network. Prints every command before it runs. The same command resumes an interrupted run.
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results

@@ -30,8 +30,8 @@ class StudyRequest(StrictModel):
 def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOption = False) -> None:
     """Train a target and drafters, and compare the accepted lengths of all draft vocabularies.
 
-    Stages are run in their order; what is finished is not made again, and an interrupted training goes on where it
-    stopped. The report is in OUTPUT/report.
+    Stages are run in their order; what is finished is not made again, and an interrupted training is
+    resumed. The report is in OUTPUT/report.
 
     Example: `vocabforge study all --size cpu`, or one by one: `vocabforge study data target --size cpu`
     """

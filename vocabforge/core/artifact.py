@@ -333,8 +333,8 @@ def maker_of(kinds: Sequence[str]) -> str | None:
 
 def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactError:
     """The error for a folder without the file ``manifest``, where an artefact of one of ``kinds`` was wanted."""
-    maker = maker_of(kinds) or "run the command that makes it again"
-    remedy = f"check the path; {maker}, and an interrupted run leaves none"
+    maker = maker_of(kinds)
+    remedy = f"check the path; {maker}, and an interrupted run leaves none" if maker else "check the path"
     inside = sorted(one.parent.name for one in path.glob(f"*/{manifest}"))
     if kinds == ("subset",) and re.fullmatch(r"\d+[kK]?", path.name):
         remedy = f"this takes a folder; vocabforge select-vocab --size {path.name} makes one"
@@ -345,7 +345,7 @@ def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactErro
         remedy = f"a run was killed while replacing it; the former artefact is {aside[-1]}: move it back"
     return ArtifactError(
         "this is not a VocabForge artefact",
-        got=f"{path} ({f'no {manifest} in it' if path.is_dir() else 'no such folder'})",
+        got=f"{path} ({f'no {manifest} in it' if path.is_dir() else 'a file' if path.exists() else 'no such folder'})",
         expected=f"an artefact folder ({' or '.join(kinds or ('any kind',))})",
         remedy=remedy,
     )

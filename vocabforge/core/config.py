@@ -75,7 +75,7 @@ def _refuse_repeated_keys(node: Any, visited: set[int]) -> None:
         if isinstance(key, yaml.ScalarNode):
             if (key.tag, key.value) in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
                 )
             seen.add((key.tag, key.value))
         _refuse_repeated_keys(value, visited)
@@ -99,7 +99,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
         raise ConfigError(
-            "the configuration is not valid YAML", got=error, source=path, expected="key: value lines"
+            "the configuration is not valid YAML",
+            got=error,
+            source=path,
+            expected="key: value lines",
+            remedy="indent with spaces, not tabs" if "'\\t'" in str(error) else None,
         ) from error
     if not isinstance(value, dict):
         raise ConfigError(
@@ -107,6 +111,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             got="an empty file" if value is None else type(value).__name__,
             expected="key: value lines",
             source=path,
+            remedy="vocabforge recipes shows complete ones",
         )
     return value
 

@@ -213,7 +213,7 @@ def _one_value_a_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         for key, value in pairs:
             if found[key] != value:
-                raise ValueError(f"the key {key[:80]!r} stands twice, with different values")
+                raise ValueError(f"the key {key[:80]!r} is given twice, with different values")
     return found
 
 
@@ -257,7 +257,7 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(
             f"the {what} is not valid JSON",
-            got=f"{error.msg} at line {error.lineno}, column {error.colno}",
+            got=f"{error.msg} at line {error.lineno}, column {error.colno}" if error.doc else "an empty file",
             source=path,
             remedy="the file may be truncated; make or fetch it again",
         ) from error

@@ -124,7 +124,7 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
         "the model cannot be fetched from the Hub",
         got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
         source=f"{hub}/{repository}",
-        remedy="check disk space and network; the same command goes on where it stopped",
+        remedy="check disk space and network; the same command resumes",
     )
 
 

@@ -220,7 +220,7 @@ class Decoder:
                     if not self._caches.holds(claim):
                         raise UsageError(
                             "another request began on this decoder, or with its proposer, while this one was streamed",
-                            remedy="use a decoder with a proposer of its own for each stream, or stream_batch with "
+                            remedy="use a decoder with a separate proposer for each stream, or stream_batch with "
                             "several rows",
                         )
         except GeneratorExit:  # left between two cycles

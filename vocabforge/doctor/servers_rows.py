@@ -62,7 +62,7 @@ def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], coun
             better = layers, there
     if better is None and share < _HARDLY:
         return Finding(
-            f"{found}: it hardly drafts, so the layers cannot be told",
+            f"{found}: it hardly drafts, so the layers cannot be determined",
             "warning",
             "untrained, made for another target, or with a map of other tokens (head rows, below)",
         )

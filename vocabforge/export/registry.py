@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.files import read_json
@@ -87,6 +89,14 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
             source=path,
             remedy="give the target that it was trained for",
         )
+    for name, tensor in drafter.named_parameters():
+        if not bool(torch.isfinite(tensor).all()):  # it would draft nothing that is accepted, in silence
+            raise DataError(
+                "the drafter's weights are not finite",
+                got=f"NaN or infinity in {name}",
+                source=path,
+                remedy="the checkpoint is damaged: fetch or train it again",
+            )
     return drafter
 
 

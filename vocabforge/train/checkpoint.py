@@ -119,7 +119,7 @@ def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], *, sourc
             got="; ".join(f"{key} = {wanted.get(key)!r}" for key in changed),
             expected="; ".join(f"{key} = {found.get(key)!r}" for key in changed),
             source=source,
-            remedy="choose another output folder (drafter.init goes on from a finished drafter), undo the change, "
+            remedy="choose another output folder (drafter.init continues from a finished drafter), undo the change, "
             "or pass --fresh to start over",
         )
 

@@ -214,7 +214,7 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
                 with bar.aside("writing a checkpoint"):
                     keep(run, done)
             if stopping and not last:
-                say(f"Stopped at step {done}; the same command goes on from there.")
+                say(f"Stopped at step {done}; the same command resumes there.")
                 raise KeyboardInterrupt
 
 

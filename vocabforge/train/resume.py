@@ -78,7 +78,7 @@ def resume(trainer: Resumable) -> int:
                 for one in (before, now)
             )
             say(
-                f"It ran as {before['processes']} process(es), {then}, and goes on as {group.size}, "
+                f"It ran as {before['processes']} process(es), {then}, and continues as {group.size}, "
                 f"{here}: the batches are the same, the last bits need not be."
             )
     return step

@@ -79,7 +79,7 @@ class TuneSettings(StrictModel):
             )
         if not self.batch or min(self.batch) < 1 or len(set(self.batch)) != len(self.batch):
             raise UsageError(
-                "batch sizes stand once each, from 1 up",
+                "a batch size is below 1 or given twice",
                 got=self.batch,
                 expected="numbers from 1 up, each once",
                 source="--batch",
@@ -147,5 +147,5 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
     words = words_in(given) if isinstance(given, str) else tuple(given or ())
     found = tuple(getattr(MethodSpec.model_validate({name: word}), name) for word in words)
     if len(set(found)) != len(found):
-        raise UsageError("values stand once each", got=given, expected="each once", source=option_of(name))
+        raise UsageError("a value is given twice", got=given, expected="each once", source=option_of(name))
     return found

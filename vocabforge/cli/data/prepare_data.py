@@ -124,7 +124,7 @@ def _prepared(
     if exists:
         found = find_prepared(output, keyed[0])
         if found is not None:
-            say(f"{output} holds prepared data of the same content already; nothing is to be done.")
+            say(f"{output} is already up to date.")
             return found
         check_output(output, overwrite=overwrite)
     return write_prepared(

@@ -113,7 +113,7 @@ def _only_model(listed: Mapping[str, list[str] | None]) -> str:
     names = {name for found in listed.values() for name in found or ()}
     if len(names) != 1:
         raise UsageError(
-            "the servers do not tell which model is meant",
+            "the servers do not say which model is meant",
             got=", ".join(sorted(names)) or "no list of models",
             expected="--model NAME",
         )

@@ -183,7 +183,7 @@ class OutcomeOptions(StrictModel):
     allow_code_execution: bool = option(
         False, "human-eval: run the programs that the model wrote, each in a sandbox, and score them."
     )
-    fresh: bool = option(False, "Begin anew where an interrupted run could go on.")
+    fresh: bool = option(False, "Start over instead of resuming an interrupted run.")
 
 
 def evaluate(

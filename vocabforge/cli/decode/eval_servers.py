@@ -114,7 +114,7 @@ def _sources(
                 "two servers have the same label",
                 got=label,
                 source="--server, --start",
-                remedy="give each a label of its own: --server LABEL=URL",
+                remedy="give each its own label: --server LABEL=URL",
             )
         found[label] = description, running
 

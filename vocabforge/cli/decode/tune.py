@@ -34,7 +34,7 @@ def tune(
     space: Space,
     output: Annotated[
         Path,
-        typer.Option("--output", help="Folder of the run; an interrupted one goes on where it stopped."),
+        typer.Option("--output", help="Folder of the run; an interrupted one is resumed."),
     ],
     measure_only: Annotated[
         bool,
@@ -52,7 +52,7 @@ def tune(
 
     Measures how long every part of a cycle takes on this machine and how much of every way's drafts is accepted, joins
     the two, and recommends. Writes `recipe.yaml` (for `eval --recipe`), `tune.json` with every figure, and a
-    self-contained `report.html`. The same command again goes on where it stopped.
+    self-contained `report.html`. The same command resumes an interrupted run.
 
     Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/` and
     `vocabforge tune ... --ranking counts/ --size 8192,16384,32768 --head ranker/ --shortlist 512,2048 --check 8`

@@ -87,8 +87,8 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     """Count how often each token of a tokenizer occurs in text or in conversations.
 
     The table at --output serves every size of draft vocabulary: see **select-vocab**. Token ids are exactly
-    the tokenizers library's. An interrupted run goes on where it stopped when the same command is given
-    again. Several machines count a part each; **merge-freq** adds their tables.
+    the tokenizers library's. The same command resumes an interrupted run. Several machines count a part each;
+    **merge-freq** adds their tables.
     Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr.
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`

@@ -58,7 +58,7 @@ class Rendering:
         """The error for a turn that cannot be told apart."""
         return DataError(
             f"the chat template writes turn {index + 1} differently when others follow ({what}), "
-            "so the assistant's tokens cannot be told apart",
+            "so the assistant's tokens cannot be distinguished",
             got=f"roles: {roles_of(self.messages)}",
             source=self.tokenizer.source.parent,
             remedy="cut the conversation after one answer, or use a template that writes a turn always alike",

@@ -79,7 +79,9 @@ def content_key(
     """The key, and what it is the hash of."""
     values = options.to_dict()
     if heldout and options.heldout.documents is None:
-        values["heldout"]["documents"] = HeldoutOptions.MOST  # as earlier versions have it in the key; it decides nothing
+        values["heldout"]["documents"] = (
+            HeldoutOptions.MOST
+        )  # as earlier versions have it in the key; it decides nothing
     body = {
         "format": FORMAT,
         "train": source_digests(train),

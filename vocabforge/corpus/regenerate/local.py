@@ -113,9 +113,11 @@ class LocalTarget:
         from transformers import LogitsProcessorList
 
         if self._generation.temperature == 0:
-            return LogitsProcessorList()
+            return LogitsProcessorList([refuse_nan])
         seeds = [prompt.request.seed for prompt in prompts]
-        return LogitsProcessorList([SeededDraw(seeds, self._generation.temperature, self._generation.top_p)])
+        return LogitsProcessorList(
+            [refuse_nan, SeededDraw(seeds, self._generation.temperature, self._generation.top_p)]
+        )
 
     def _answer(self, prompt: Prompt, new: list[int]) -> ChatCompletion:
         ends = set(self.tokenizer.eos_ids)
@@ -130,6 +132,18 @@ class LocalTarget:
             completion_tokens=len(kept),
             response_ids=tuple(kept),
         )
+
+
+def refuse_nan(input_ids: Tensor, scores: Tensor) -> Tensor:
+    """A processor of logits (B, V) that changes nothing; DataError for NaN, which would become empty answers."""
+    if bool(scores.amax(dim=-1).isnan().any()):
+        raise DataError(
+            "the target's logits hold NaN",
+            got=f"at position {input_ids.shape[1]:,} of prompt and answer",
+            expected="finite numbers",
+            remedy="check the target's weights; a narrower dtype may overflow, so try --dtype float32",
+        )
+    return scores
 
 
 class SeededDraw:

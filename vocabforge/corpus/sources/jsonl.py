@@ -68,7 +68,7 @@ def _value(path: Path, on_bytes: OnBytes | None) -> Any:
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, deep brackets
         raise DataError(
             "the JSON file is not valid",
-            got=error,
+            got=error if content.strip() else "an empty file",
             source=path,
             remedy="it may be cut short; fetch or make it again",
         ) from error

@@ -154,7 +154,7 @@ class ForeignWays:
             raise UsageError(
                 "the proposer chosen has no use for drawn drafts",
                 got=f"--draft-sampling; slem, chosen because {reason}",
-                expected="a proposer whose law is known",
+                expected="a proposer whose distribution is known",
                 source=path,
                 remedy="name it: --proposer tli or --proposer slrs; or leave --draft-sampling out",
             )
@@ -216,7 +216,7 @@ class ForeignWays:
         if self._tokenizer is not None and not self._tokenizer_used:
             raise UsageError(
                 "--drafter-tokenizer means nothing here",
-                got="each draft model's folder has a tokenizer.json of its own",
+                got="each draft model's folder has its own tokenizer.json",
                 expected="a draft model whose folder holds none",
             )
 

@@ -179,7 +179,7 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
     options = parts.options
     if options.draft_sampling:
         raise UsageError(
-            "slem has no use for drawn drafts: it compares texts, and the drafter's law plays no part",
+            "slem has no use for drawn drafts: it compares texts, and the drafter's distribution plays no part",
             got="--draft-sampling",
             expected="--proposer tli or slrs with it, or slem without",
         )

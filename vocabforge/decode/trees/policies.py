@@ -35,7 +35,7 @@ def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | Non
     if tree == "dynamic":
         if options.draft_sampling:
             raise UsageError(
-                "a dynamic tree cannot be drawn at random: choosing its best nodes would change the law",
+                "a dynamic tree cannot be drawn at random: choosing its best nodes would change the distribution",
                 got="--draft-sampling with a dynamic tree",
                 expected="--tree chain or --tree static",
             )

@@ -31,7 +31,7 @@ def choose_lazy(row: RowTree, node: int, weights: Weights, law: LazyLaw) -> tupl
         psi = law.probability(token)
         if not psi > 0:
             raise MismatchError(
-                "a drafted token was not drawn from the law that came with it",
+                "a drafted token was not drawn from the distribution that came with it",
                 got=f"token {token} of probability {psi}",
                 expected="a probability above 0",
                 remedy="report this: the proposer is wrong, and its output would not be lossless",

@@ -33,7 +33,7 @@ def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if found.samples and not sampled:
         raise UsageError(
-            "a verifier decides where tokens are drawn, and this run takes the best ones",
+            "--verifier only applies when sampling; this run is greedy",
             got=f"{name} at temperature 0",
             expected="a temperature above 0",
             source="--verifier",

@@ -86,9 +86,9 @@ def _place(law: DraftLaw, q: Weights, token: int) -> int:
     place = int(np.searchsorted(law.ids, token))
     if place == len(law.ids) or law.ids[place] != token or not q[place] > 0:
         raise MismatchError(
-            "a drafted token was not drawn from the law that came with it",
+            "a drafted token was not drawn from the distribution that came with it",
             got=f"token {token}",
-            expected="one of the law's tokens, each at most once",
+            expected="one of the distribution's tokens, each at most once",
             remedy="report this: the proposer is wrong, and its output would not be lossless",
         )
     return place

@@ -53,7 +53,7 @@ def _content(path: Path) -> bytes:
                 got=f"more than {MAX_BYTES >> 20} MiB of content",
                 expected="questions, not a corpus",
                 source=path,
-                remedy="keep the rows that are to be asked in a file of their own",
+                remedy="put the rows that are to be asked into a separate file",
             )
     return b"".join(blocks)
 
@@ -155,7 +155,7 @@ def add_id(seen: dict[int, str], question_id: int, source: str) -> None:
     first = seen.setdefault(question_id, source)
     if first is not source:
         raise DataError(
-            "a question id stands twice",
+            "a question id is given twice",
             got=question_id,
             expected=f"ids that differ (first seen at {first})",
             source=source,

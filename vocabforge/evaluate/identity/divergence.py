@@ -165,9 +165,9 @@ def _ended(row: DivergenceRow, place: OutputPosition, stop_ids: Collection[int],
     if row.got is None:
         longer, shorter = shorter, longer
     if place.common and place.common[-1] in stop_ids:
-        return f"{longer} goes on after a stop token"
+        return f"{longer} continues after a stop token"
     if row.position >= limit:
-        return f"{longer} goes on beyond the limit of {limit:,} tokens"
+        return f"{longer} continues beyond the limit of {limit:,} tokens"
     return (
         f"{shorter} ends without a stop token, {row.position:,} tokens long and below the limit of {limit:,}"
     )

@@ -288,7 +288,7 @@ class _Loop:
             raise VocabForgeError(
                 f"the device does not answer any more since question {failure.question_id} ({failure.method})",
                 got=failure.reason,
-                remedy="run the same command again: it goes on with the next question",
+                remedy="run the same command again: it continues with the next question",
             ) from error
 
 

@@ -59,7 +59,7 @@ class RunSettings:
             )
         if len(set(self.seeds)) != len(self.seeds):
             raise UsageError(
-                "a seed stands twice", got=list(self.seeds), source="--seed", expected="each seed once"
+                "a seed is given twice", got=list(self.seeds), source="--seed", expected="each seed once"
             )
         if len(self.seeds) > 1 and self.sampling.greedy:
             raise UsageError(
@@ -127,7 +127,7 @@ def file_names(methods: Sequence[str]) -> dict[str, str]:
                 got=f"{clash or method} and {method}",
                 expected="names that differ",
                 source="--drafter, --vocab",
-                remedy="give each a label of its own: --drafter LABEL=DIR",
+                remedy="give each its own label: --drafter LABEL=DIR",
             )
         names[method] = file
     return names

@@ -222,18 +222,18 @@ class ServerGenerator:
         return made
 
     def _stop(self, what: str, got: str, remedy: str) -> MustStop:
-        return MustStop(f"the server of {self.name} {what}", got=got, source=self._server.url, remedy=remedy)
+        return MustStop(f"the server {self.name} {what}", got=got, source=self._server.url, remedy=remedy)
 
     def _describe(self) -> ServerFacts:
         url = self._server.url
         try:
             entries = self._server.model_entries()
         except (TryAgain, Unusable) as error:
-            raise self._stop("cannot be asked", str(error), "check --server and --api-key-env") from error
+            raise self._stop("cannot be reached", str(error), "check --server and --api-key-env") from error
         names = [str(entry["id"]) for entry in entries or ()]
         if self._wanted is None and len(names) != 1:
             raise MustStop(
-                "the server does not tell which model is meant",
+                "the server does not say which model is meant",
                 got=", ".join(names) or "no list of models",
                 source=url,
                 remedy="name it with --model",

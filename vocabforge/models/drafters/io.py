@@ -208,7 +208,7 @@ def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -
         rows += int((~near).any(1).sum())
     if rows:
         raise MismatchError(
-            "the drafter was trained with an input embedding of its own, and would be run with the target's",
+            "the drafter was trained with its own input embedding, and would be run with the target's",
             got=f"{rows:,} of {len(ours):,} rows differ",
             expected="the target's rows, up to rounding",
             source=source,

@@ -113,7 +113,7 @@ def open_head(path: Path) -> HeadRows:
     if len(found) != 1:
         what = "embedding, which is its LM head," if tied else "LM head"
         raise DataError(
-            f"the checkpoint's {what} cannot be told",
+            f"the checkpoint's {what} cannot be determined",
             got=", ".join(found) or "no tensor of a known name",
             expected=f"one of {', '.join(EMBEDDINGS if tied else HEADS)}",
             source=path,

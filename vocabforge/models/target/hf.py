@@ -5,6 +5,7 @@ Decoding uses the lean model (``models/lean/model.py``); tests hold the two toge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,6 +308,7 @@ def _check_head(target: HFTarget, whole: Tensor, hidden: Tensor) -> None:
             got=f"{type(target.model).__name__}: up to {difference:.3g} apart",
             expected="logits = softcap(scale x LM head x hidden states)",
             source=target.source,
+            remedy=None if math.isfinite(difference) else "check the target's weights: its logits hold NaN",
         )
 
 
@@ -325,7 +327,7 @@ def _check_layers(
             problem = f"layer {wrong[0]}'s output is not hidden_states[{wrong[0] + 1}]"
     if problem is not None:
         raise DataError(
-            "the target's layers cannot be told apart safely",
+            "the target's layers cannot be distinguished safely",
             got=f"{type(target.model).__name__}: {problem}",
             expected="hidden_states[i + 1] = output of layer i (0-based)",
             source=target.source,

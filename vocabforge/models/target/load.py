@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...core.artifact import MANIFEST
 from ...core.console import say
 from ...core.distributed import local_world_size, world_size
 from ...core.errors import DataError, UsageError
@@ -104,7 +105,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
         raise DataError(
             "the target cannot be loaded",
             got=f"{type(error).__name__}: {error}",
-            expected="a causal language model of Transformers, in safetensors, without code of its own",
+            expected="a causal language model of Transformers, in safetensors, without custom code",
             source=path,
             remedy="a newer transformers may read it",
         ) from error
@@ -248,7 +249,7 @@ def _check_launch(placement: Placement) -> None:
         )
     if isinstance(placement.device_map, str) and local_world_size() > 1:
         raise UsageError(
-            "a device map spreads the target over every GPU of the machine, but each has a process of its own",
+            "a device map spreads the target over every GPU of the machine, but each has its own process",
             got=f"device_map {placement.device_map} in {local_world_size()} processes",
             remedy="use tp_plan: auto, or start one process, or train from a cache (vocabforge capture)",
         )
@@ -305,7 +306,9 @@ def read_target_config(path: Path) -> dict[str, Any]:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy="check the path",
+            remedy="give the target's folder; this is an artefact of VocabForge"
+            if (path / MANIFEST).is_file()
+            else "check the path",
         )
     value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):

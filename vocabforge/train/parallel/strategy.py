@@ -94,7 +94,7 @@ def wanted_strategy(name: str, group: Group) -> str:
         )
     if chosen == "single" and group.size > 1:
         raise UsageError(
-            "run.strategy single was launched as several processes, each of which would train a drafter of its own",
+            "run.strategy single was launched as several processes, each of which would train its own drafter",
             got=f"{group.size} processes",
             expected="1",
             remedy="leave run.strategy at auto, or launch one process",

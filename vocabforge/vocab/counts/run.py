@@ -132,7 +132,7 @@ def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResult
             if partials.kept():
                 say(
                     f"{len(results):,} of {len(units):,} parts are kept in {partials.folder}: "
-                    "run the same command again to go on"
+                    "run the same command again to resume"
                 )
             raise
     return results
@@ -215,4 +215,5 @@ def _check_counted(table: FrequencyTable, skipped: str, inputs: Sequence[str | P
         got=skipped or "only empty files or blank lines",
         expected="text, or rows with a text or a conversation",
         source=", ".join(map(str, inputs)) or None,
+        remedy="convert or leave out what was skipped" if skipped else "give files with text",
     )
