@@ -57,7 +57,11 @@ class RegenerateOptions(StrictModel):
         None, "Environment variable that holds the servers' API key.", "VARIABLE"
     )
     batch_size: Positive = option(16, "With --target: conversations a batch.", "N")
-    dtype: str = option("auto", "With --target: `auto`, `float32`, `bfloat16` or `float16`.", "NAME")
+    dtype: str = option(
+        "auto",
+        "With --target: `auto` (the checkpoint's own on CUDA, `float32` on a CPU), `float32`, `bfloat16` or `float16`.",
+        "NAME",
+    )
     device: str = option("auto", "With --target: `auto`, `cpu`, `cuda`, `cuda:1`.", "NAME")
     device_map: str | None = option(
         None, "With --target: `auto` (over the GPUs), or JSON of modules and devices.", "PLAN"

@@ -1,0 +1,226 @@
+"""Mistakes of the first day: each is one clear error, said before the work."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import load_file, save_file
+
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.worlds import World
+
+LINES = b"".join(b'{"text": "line %d of a text"}\n' % n for n in range(400))
+QUESTION = {"question_id": 1, "category": "", "turns": ["hi"]}
+
+
+def count(world: World, tmp_path: Path, name: str, data: bytes, *more: object) -> Result:
+    (tmp_path / name).write_bytes(data)
+    words = ("--tokenizer", world.target, "--input", tmp_path / name, "--output", tmp_path / "out")
+    return invoke("count-freq", *words, *more)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.json"])
+@pytest.mark.parametrize(("pack", "suffix"), [(gzip.compress, ".gz"), (lzma.compress, ".xz")])
+def test_compressed_content_under_a_plain_name(
+    pristine: World, tmp_path: Path, name: str, pack: Any, suffix: str
+) -> None:
+    result = count(pristine, tmp_path, name, pack(LINES))
+    assert_user_error(result, 1, "compressed", f"rename it to {name}{suffix}")
+    renamed = (tmp_path / name).rename(tmp_path / f"{name}{suffix}")
+    again = ("--tokenizer", pristine.target, "--input", renamed, "--output", tmp_path / "out")
+    assert invoke("count-freq", *again).exit_code == 0
+
+
+def test_compressed_questions_under_a_plain_name(pristine: World, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_bytes(gzip.compress(json.dumps(QUESTION).encode()))
+    words = ("--target", pristine.target, "--proposer", "n-gram", "--benchmark", tmp_path / "q.jsonl")
+    assert_user_error(invoke("eval", *words, "--output", tmp_path / "out"), 1, "rename it to q.jsonl.gz")
+
+
+FOREIGN = {
+    "utf-16": "a line of text\n".encode("utf-16-le") * 300,
+    "utf-16 with a mark": ("a line of text\n" * 300).encode("utf-16"),
+    "binary": bytes(torch.randint(1, 256, (1 << 16,), generator=torch.Generator().manual_seed(0)).tolist()),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_no_utf8_text_is_not_counted(pristine: World, tmp_path: Path, kind: str) -> None:
+    result = count(pristine, tmp_path, "a.txt", FOREIGN[kind])
+    assert_user_error(result, 1, "nothing to count", "not UTF-8 text", "a.txt")
+    assert not (tmp_path / "out").exists()
+    assert_user_error(count(pristine, tmp_path, "a.txt", FOREIGN[kind], "--strict"), 1, "not UTF-8 text")
+    (tmp_path / "good.jsonl").write_bytes(LINES)
+    result = count(pristine, tmp_path, "a.txt", FOREIGN[kind], tmp_path / "good.jsonl", "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["documents"], sum(facts["skipped"].values())) == (400, 1)
+
+
+def test_a_few_bad_lines_are_still_skipped_one_by_one(pristine: World, tmp_path: Path) -> None:
+    result = count(pristine, tmp_path, "a.jsonl", LINES + b'{"text": "\xff"}\n' * 20, "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["documents"], sum(facts["skipped"].values())) == (400, 20)
+
+
+OUTPUTS = {
+    "count-freq": lambda w: ("--tokenizer", w.target, "--input", w.text),
+    "prepare-data": lambda w: ("--target", w.target, "--input", w.text, "--length", 64),
+    "export": lambda w: ("--drafter", w.drafter, "--format", "native"),
+    "cluster-vocab": lambda w: ("--target", w.target),
+    "regenerate": lambda w: ("--target", w.target, "--input", w.text),
+    "eval": lambda w: ("--target", w.target, "--drafter", w.drafter, "--benchmark", "sample"),
+    "tune": lambda w: ("--target", w.target, "--drafter", w.drafter, "--prompts", "sample"),
+    "study": lambda _: ("data", "--size", "ci"),
+    "demo": lambda _: ("--size", "ci"),
+    "bench": lambda _: ("memory",),
+}
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+@pytest.mark.parametrize("place", ["/proc/x", "through a file"])
+def test_an_output_that_cannot_be_written(pristine: World, tmp_path: Path, command: str, place: str) -> None:
+    output = pristine.text / "x" if place == "through a file" else place
+    result = invoke(command, *OUTPUTS[command](pristine), "--output", output)
+    assert_user_error(result, 2, "the output's folder cannot be written to", "choose another --output")
+
+
+def train(world: World, tmp_path: Path, *overrides: str) -> Result:
+    data = {"train": [str(world.text)], "text_unit": "paragraph", "sequence_length": 64}
+    recipe = {
+        "target": str(world.target),
+        "output": str(tmp_path / "run"),
+        "data": data,
+        "optim": {"steps": 1, "batch_size": 2},
+        "run": {"live": {"prompts": 0}},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), "utf-8")
+    return invoke("train-drafter", "--config", tmp_path / "recipe.yaml", *overrides)
+
+
+def test_sizes_are_written_alike_in_recipes(pristine: World, tmp_path: Path) -> None:
+    result = train(pristine, tmp_path, "heads.ranker.shortlist=2k", "--plan")
+    assert_user_error(result, 2, "larger than the vocabulary", "a shortlist of 2,048")
+    result = train(pristine, tmp_path, "heads.ranker.shortlist=2kb", "--plan")
+    assert_user_error(result, 2, "heads.ranker.shortlist", "write 16384 or 16k")
+
+
+def test_a_size_where_a_folder_is_wanted(pristine: World, tmp_path: Path) -> None:
+    words = ("--drafter", pristine.drafter, "--target", pristine.target, "--output", tmp_path / "out")
+    assert_user_error(invoke("revocab", *words, "--vocab", "32k"), 1, "select-vocab --size 32k makes one")
+
+
+EMPTY = {
+    "count-freq": (lambda w, e: ("--tokenizer", w.target, "--input", e), 1, "nothing to count"),
+    "prepare-data": (lambda w, e: ("--target", w.target, "--length", 64, "--input", e), 1, "no token"),
+    "regenerate": (lambda w, e: ("--target", w.target, "--input", e), 1, "no prompt to answer"),
+    "eval": (
+        lambda w, e: ("--target", w.target, "--drafter", w.drafter, "--benchmark", e),
+        1,
+        "no question",
+    ),
+    "tune": (lambda w, e: ("--target", w.target, "--drafter", w.drafter, "--prompts", e), 1, "no question"),
+    "select-vocab": (
+        lambda w, e: ("--counts-text", e, "--tokenizer", w.target, "--size", 9),
+        1,
+        "0 lines",
+    ),
+    "bench": (lambda w, e: ("drafters", "--config", e), 2, "an empty file"),
+}
+
+
+@pytest.mark.parametrize("command", EMPTY)
+def test_an_empty_file(pristine: World, tmp_path: Path, command: str) -> None:
+    words, code, said = EMPTY[command]
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    result = invoke(command, *words(pristine, tmp_path / "empty.jsonl"), "--output", tmp_path / "out")
+    assert_user_error(result, code, said, "empty.jsonl" if command != "regenerate" else "0 rows")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["train-drafter", "train-router", "capture", "eval --recipe"])
+def test_an_empty_recipe_and_one_with_tabs(tmp_path: Path, command: str) -> None:
+    name, *option = command.split()
+    more = ("--benchmark", "sample", "--output", tmp_path / "out") if option else ()
+    for text, said in (("", "an empty file"), ("a:\n\tb: 1\n", "spaces, not tabs")):
+        (tmp_path / "recipe.yaml").write_text(text)
+        result = invoke(name, *(option or ["--config"]), tmp_path / "recipe.yaml", *more)
+        assert_user_error(result, 2, said, "recipe.yaml")
+
+
+def test_an_empty_category_is_none(pristine: World, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    words = ("--target", pristine.target, "--proposer", "n-gram", "--benchmark", tmp_path / "q.jsonl")
+    more = ("--max-new-tokens", 4, "--warmup", 0, "--output", tmp_path / "out")
+    assert invoke("eval", *words, *more).exit_code == 0
+    assert '"none"' in (tmp_path / "out" / "results.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("documents", "given", "aside"), [(1000, (), 64), (30, (), 3), (5, (), 1), (30, (5,), 5)]
+)
+def test_documents_set_aside(
+    pristine: World, tmp_path: Path, documents: int, given: tuple[int, ...], aside: int
+) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {n} of a text\n" for n in range(documents)))
+    words = ("--target", pristine.target, "--input", tmp_path / "a.txt", "--text-unit", "line")
+    more = [word for number in given for word in ("--heldout-documents", number)]
+    result = invoke("prepare-data", *words, "--length", 64, "--output", tmp_path / "out", "--json", *more)
+    figures = json.loads(result.stdout)["figures"]
+    assert [figures[split]["documents"] for split in ("train", "heldout")] == [documents - aside, aside]
+
+
+def test_training_says_how_many_documents_it_sets_aside(pristine: World, tmp_path: Path) -> None:
+    result = train(pristine, tmp_path)
+    assert result.exit_code == 0
+    assert "held out (3 of 30 documents)" in result.output
+
+
+def with_nan(folder: Path, file: str) -> Path:
+    tensors = load_file(folder / file)
+    name = next(name for name in sorted(tensors) if tensors[name].ndim == 2)
+    tensors[name][:] = float("nan")
+    save_file(tensors, folder / file, metadata={"format": "pt"})
+    return folder
+
+
+def test_weights_that_are_nan(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "exported"
+    words = ("--drafter", world.drafter, "--target", world.target, "--format", "sglang-eagle3")
+    assert invoke("export", *words, "--output", out).exit_code == 0
+    (with_nan(out, "model.safetensors") / "manifest.json").unlink()
+    result = invoke("generate", "--target", world.target, "--drafter", out, "--prompt", "hi")
+    assert_user_error(result, 1, "the drafter's weights are not finite", "damaged")
+    with_nan(world.target, "model.safetensors")
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    words = ("--target", world.target, "--input", tmp_path / "a.jsonl", "--max-tokens", 4)
+    result = invoke("regenerate", *words, "--output", tmp_path / "out")
+    assert_user_error(result, 1, "the target's logits hold NaN")
+
+
+def test_regenerate_computes_in_fp32_on_a_cpu(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = world.target / "model.safetensors"
+    save_file({name: one.bfloat16() for name, one in load_file(file).items()}, file, {"format": "pt"})
+    config = json.loads((world.target / "config.json").read_text()) | {"dtype": "bfloat16"}
+    (world.target / "config.json").write_text(json.dumps(config))
+    from vocabforge.models.target import load
+
+    found, before = [], load.load_causal_lm
+    monkeypatch.setattr(load, "load_causal_lm", lambda *given: found.append(before(*given)) or found[-1])
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    words = ("--target", world.target, "--input", tmp_path / "a.jsonl", "--max-tokens", 4)
+    result = invoke("regenerate", *words, "--device", "cpu", "--output", tmp_path / "out")
+    assert (result.exit_code, found[0].dtype) == (0, torch.float32), result.output
+
+
+def test_a_drafter_given_as_target(pristine: World) -> None:
+    result = invoke("generate", "--target", pristine.drafter, "--prompt", "hi")
+    assert_user_error(result, 1, "no model here", "give the target's folder")
