@@ -51,7 +51,7 @@ def documents_between(
     """Documents of a source, or of the part [start, stop) of it that a shard names: bytes (``text``, ``lines``), row
     groups (``parquet``) or shards (``hub``); a ``json`` file is read whole. Raises as :func:`iter_documents`.
     """
-    if kind in ("text", "lines", "json") and path.is_file() and (why := no_text(path)) is not None:
+    if kind in ("text", "lines") and path.is_file() and (why := no_text(path)) is not None:
         context.problems.add("the file is not UTF-8 text", path, 1, why)
         return iter(())
     if kind == "text":
