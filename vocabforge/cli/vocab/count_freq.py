@@ -89,7 +89,8 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     The table at --output serves every size of draft vocabulary: see **select-vocab**. Token ids are exactly
     the tokenizers library's. The same command resumes an interrupted run. Several machines count a part each;
     **merge-freq** adds their tables.
-    Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr.
+    Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr. So are whole
+    files that are binary or mostly of another encoding.
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`
     """
