@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.cli.options.groups import Size, option, signature
-from vocabforge.core.config import StrictModel
+from vocabforge.cli.options.groups import option, signature
+from vocabforge.core.config import Size, StrictModel
 from vocabforge.core.registry import load_attribute
 
 
