@@ -374,7 +374,7 @@ MUTANTS = {
     ),
     "positions by slot": source(
         DECODE,
-        "positions = self.committed[:, None] + tree.depths",
+        "positions = slots if tree.chain else self.committed[:, None] + tree.depths",
         "positions = slots",
         any_trees,
     ),

@@ -110,7 +110,7 @@ def test_an_accepted_child_is_returned() -> None:
 
 @pytest.mark.usefixtures("fractions")
 def test_a_child_of_probability_zero_is_refused() -> None:
-    with pytest.raises(MismatchError, match="not drawn from the law"):
+    with pytest.raises(MismatchError, match="not drawn from the distribution"):
         RESIDUAL.walk(row_of(2, Told({}), AllBranches([])))
 
 

@@ -82,7 +82,7 @@ def test_a_near_certain_draw_leaves_a_law_of_tiny_weights() -> None:
 @pytest.mark.parametrize("tokens", [[2], [3], [0, 0], [1, 0, 1]])
 def test_children_that_the_law_cannot_give_are_refused(tokens: list[int]) -> None:
     """Not among its ids, beyond them, or drawn twice."""
-    with pytest.raises(MismatchError, match="was not drawn from the law"):
+    with pytest.raises(MismatchError, match="was not drawn from the distribution"):
         verdict_of(one_node(tokens, law_of(0.6, 0.4, 0.0, 0.0)), logits_of(0.0, 0.0, 0.5, 0.5), 0.9)
 
 

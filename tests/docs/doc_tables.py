@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 HUB_NAMES = (
     *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B-Instruct"),
-    "meta-llama/Llama-3.1-8B-Instruct",
     *("meta-llama/Llama-3.2-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
 )
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
@@ -121,6 +120,7 @@ _PROCESSES = "several processes; tests/train/test_distributed.py"
 _MANY = "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter"
 _SHORTLIST = "heads.ranker.shortlist=16"
 _PLAN = ("--plan",)
+_PUSHED = "the Hub; tests/cli/test_push_cli.py"
 KEPT: tuple[Kept, ...] = (
     *(
         Kept(
@@ -132,12 +132,9 @@ KEPT: tuple[Kept, ...] = (
         for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
     ),
     Kept("docs/guides/eight-billion.md", "accelerate launch", _ELSEWHERE),
-    Kept(
-        "docs/guides/eight-billion.md",
-        "vocabforge train-drafter --config qwen3-8b",
-        _ELSEWHERE,
-        (_SHORTLIST, "--plan"),
-    ),
+    Kept("docs/guides/eight-billion.md", "vocabforge train-drafter --config qwen3-8b", _ELSEWHERE),
+    Kept("docs/commands.md", "vocabforge push", _PUSHED),
+    Kept("docs/guides/serving.md", "vocabforge push", _PUSHED),
     Kept("docs/guides/adaptive.md", "vocabforge bench load", "minutes; tests/bench/test_bench_load.py"),
     Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),
     Kept(
@@ -151,7 +148,6 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/draft-heads.md", "vocabforge bench draft-heads", "tests/study/test_draft_heads.py"),
     Kept("docs/guides/train-drafter.md", "vocabforge bench drafters", "tests/study/test_compare_drafters.py"),
     Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
-    Kept("README.md", "vocabforge eval --server", _SERVERS),
     Kept("docs/commands.md", "vocabforge eval --server", _SERVERS),
     Kept(
         "docs/commands.md",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, make_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
 from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.recipe import DecodingRecipe
 from vocabforge.decode.build.spec import MethodSpec
 
@@ -41,7 +43,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
         spec = grid.common.model_copy(update={"drafter": path})
         return DecodingRecipe(
             target=target, tokenizer=tokenizer, dtype=passes.dtype, methods={label: spec}
-        ), None
+        ), SimpleNamespace(model=SimpleNamespace(device="cpu"), tokenizer=load_tokenizer(target))
 
     def recipe_methods(recipe, only, **_):
         calls.append(recipe.methods)
