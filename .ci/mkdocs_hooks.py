@@ -166,7 +166,7 @@ def settings_markdown() -> str:
         lines += ["", f"## {command}"]
         section = None
         for one in settings_of(load_attribute(at)):
-            above = one.path.partition(".")[0] if "." in one.path else ""
+            above = one.path.partition(".")[0] if "." in one.path or one.kind == "section" else ""
             if above != section:
                 section = above
                 lines += [

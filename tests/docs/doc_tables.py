@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 HUB_NAMES = (
     *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B-Instruct"),
+    "meta-llama/Llama-3.1-8B-Instruct",
     *("meta-llama/Llama-3.2-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
 )
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
