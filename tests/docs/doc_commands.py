@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.worlds import ROOT
-from vocabforge.core.recipes import recipe_path
+from vocabforge.core.config import recipe_path
 
 SHELL = ("bash", "sh", "shell", "console")
 # First words of a line that make it a command in a block without a language, and in an indented one.

@@ -63,7 +63,7 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
 
 
 def test_kernels_build_from_the_wheels_sources(installed: Path, tmp_path: Path) -> None:
-    code = "from vocabforge.core.recipes import shipped; print(shipped('kernels'))"
+    code = "from vocabforge.core.config import shipped; print(shipped('kernels'))"
     sources = Path(run(installed / "python", "-c", code, cwd=tmp_path).strip())
     assert not sources.is_relative_to(ROOT)
     run(installed / "python", str(sources / "build.py"), "--emulator", "--only", "silu_mul", cwd=tmp_path)

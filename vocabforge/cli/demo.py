@@ -21,10 +21,10 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
+from ..core.config import recipe_path
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
 from ..core.progress import ProgressBar, hushed
-from ..core.recipes import recipe_path
 from .app import JsonOption, print_json
 
 _STDERR = 2

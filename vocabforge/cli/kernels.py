@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..core.config import shipped
 from ..core.errors import VocabForgeError
-from ..core.recipes import shipped
 from .app import print_json
 
 

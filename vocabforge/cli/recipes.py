@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..core.config import StrictModel, read_yaml
+from ..core.config import StrictModel, read_yaml, recipe_names, recipe_path
 from ..core.console import DataTable
 from ..core.errors import UsageError, did_you_mean
-from ..core.recipes import recipe_names, recipe_path
 from ..core.registry import load_attribute
 from .app import JsonOption, echo, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from ..core.settings import Setting
+    from .settings import Setting
 
 # What reads a recipe -> its configuration.
 READERS = {
@@ -95,7 +94,7 @@ def _about(path: Path) -> str:
 
 
 def _keys(command: str, section: str | None, as_json: bool) -> None:
-    from ..core.settings import settings_of
+    from .settings import settings_of
 
     if command not in READERS:
         raise UsageError(
@@ -146,7 +145,7 @@ def _annotated(path: Path) -> Iterator[str]:
     if known is None:
         yield from text.splitlines()
         return
-    from ..core.settings import settings_of
+    from .settings import settings_of
 
     meaning = {one.path: one.text for one in settings_of(known)}
     above: list[str] = []  # the sections that a line stands in

@@ -18,7 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
-from .errors import ConfigError, closest
+from .errors import ConfigError, closest, did_you_mean
 from .hub import hub_name, model_folder
 from .values import parse_size, yaml_pair
 
@@ -37,6 +37,7 @@ class StrictModel(BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=StrictModel)
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def without_removed(values: Any, key: str, message: str) -> Any:
@@ -81,14 +82,45 @@ def _refuse_repeated_keys(node: Any, visited: set[int]) -> None:
         _refuse_repeated_keys(value, visited)
 
 
+def shipped(folder: str) -> Path:
+    """A folder of the repository that a wheel holds as package data: ``recipes`` or ``kernels``."""
+    packaged = _PACKAGE / folder
+    return packaged if packaged.is_dir() else _PACKAGE.parent / folder
+
+
+def recipe_names() -> dict[str, Path]:
+    """All recipes and launch configurations: ``GROUP/NAME`` and its file."""
+    root = shipped("recipes")
+    return {path.relative_to(root).as_posix()[: -len(".yaml")]: path for path in sorted(root.rglob("*.yaml"))}
+
+
+def recipe_path(given: Path) -> Path:
+    """The file that ``given`` means: a path, else a recipe's name with or without its group.
+
+    Raises:
+        ConfigError: there is neither such a file nor such a recipe.
+    """
+    if given.is_file() or given.is_absolute() or given.suffix == ".yaml":
+        return given  # a missing file is the reader's error
+    named = recipe_names()
+    text = given.as_posix()
+    for name, file in named.items():
+        if text in (name, name.rpartition("/")[2]):
+            return file
+    hint = did_you_mean(text, [name.rpartition("/")[2] for name in named])
+    raise ConfigError(
+        "there is no such file, and no recipe of this name",
+        got=text,
+        remedy=hint or "run `vocabforge recipes` for the names",
+    )
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping: a file, or a recipe that comes with VocabForge by its name.
 
     Raises:
         ConfigError: the file is missing, not YAML, or not a mapping.
     """
-    from .recipes import recipe_path
-
     path = recipe_path(path)
     try:
         value = _parse_yaml(path.read_text("utf-8"))

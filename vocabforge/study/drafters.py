@@ -16,9 +16,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ..core.artifact import open_artifact
-from ..core.config import StrictModel, apply_overrides, load_config, parse_config, read_yaml
+from ..core.config import StrictModel, apply_overrides, load_config, parse_config, read_yaml, recipe_path
 from ..core.files import atomic_write_json
-from ..core.recipes import recipe_path
 from ..decode.build.spec import MethodSpec
 from ..decode.proposers.registry import FITTING, ProposerParts, make_proposer
 from ..decode.tree import TreeSettings

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.config import shipped
 from ...core.distributed import Group
 from ...core.errors import ConfigError, UsageError
 from ...core.files import read_json
-from ...core.recipes import shipped
 from ..checkpoint import trained
 from ..config import TrainConfig
 from ..data import divide
