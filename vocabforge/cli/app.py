@@ -27,7 +27,7 @@ _NARROWEST = 70
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 PlanOption = Annotated[
-    bool, typer.Option("--plan", help="Print what would be done, then stop; with --json everything.")
+    bool, typer.Option("--plan", help="Print the plan and exit. Add --json for every detail.")
 ]
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
@@ -38,7 +38,7 @@ class ResultOptions(StrictModel):
     """How a command that writes an artefact ends."""
 
     as_json: bool = option(False, "Print the result as JSON on stdout.", flag="--json")
-    overwrite: bool = option(False, "Replace the artefact that is there already.")
+    overwrite: bool = option(False, "Replace an existing output.")
 
 
 def _version(show: bool) -> None:
@@ -58,8 +58,8 @@ def build_app(
     app = typer.Typer(
         name="vocabforge",
         help="Drafter training and vocabulary preparation for speculative decoding.",
-        epilog="First time here? `vocabforge demo --size tutorial` makes everything on a small target of its own in a "
-        "few minutes; `vocabforge doctor` looks at this machine.",
+        epilog="First time here? `vocabforge demo --size tutorial` runs everything on a small target in a few "
+        "minutes; `vocabforge doctor` checks this machine.",
         no_args_is_help=True,
         cls=Commands,
         rich_markup_mode="markdown" if len(commands) > 1 else help_style(),

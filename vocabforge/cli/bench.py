@@ -305,7 +305,7 @@ def bench(
     asked: BenchRequest,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure VocabForge against plain ways of doing the same, which take turns with it.
+    """Benchmark VocabForge against reference implementations, interleaved.
 
     **count-freq** counts the same files with the tokenizers library and with VocabForge, each measurement in a fresh
     process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward

@@ -164,9 +164,7 @@ SCALES = {
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", help="Folder for everything the demo makes.")] = Path(
-        "runs/demo"
-    ),
+    output: Annotated[Path, typer.Option("--output", help="Output folder.")] = Path("runs/demo"),
     size: Annotated[
         Size,
         typer.Option(
@@ -185,13 +183,13 @@ def demo(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="STEP", help="Stop behind this step, such as `target`."),
+        typer.Option("--until", metavar="STEP", help="Stop after this step, such as `target`."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make texts, tokenizer and target, train an EAGLE-3 drafter, export it, and measure it.
 
-    Needs no network. Prints every command before it runs. The same command resumes an interrupted run.
+    Needs no network. Prints every command before running it. Re-run it to resume.
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results

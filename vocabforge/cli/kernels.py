@@ -18,9 +18,7 @@ def kernels(
     action: Annotated[
         Literal["build"], typer.Argument(help="**build** compiles them, into the installed package.")
     ],
-    cpu: Annotated[
-        bool, typer.Option("--cpu", help="CPU implementations alone; needs g++, no nvcc.")
-    ] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="CPU implementations only; needs g++, no nvcc.")] = False,
     arch: Annotated[
         list[str] | None,
         typer.Option("--arch", help="CUDA compute capability, such as 90a [default: 80 and 90a]."),
@@ -32,8 +30,8 @@ def kernels(
 ) -> None:
     """Compile the kernels: CUDA for GPUs, and faster loops for CPUs.
 
-    Needs g++, and nvcc (CUDA 12.4 or newer) unless --cpu is given; no GPU. Without kernels decoding runs in PyTorch,
-    more slowly. Files that did not change are not compiled again.
+    Needs g++ and, unless --cpu is given, nvcc (CUDA 12.4 or newer). Needs no GPU. Without kernels, decoding
+    runs in PyTorch and is slower. Only changed files are compiled.
 
     Example: `vocabforge kernels build --cpu`
     """

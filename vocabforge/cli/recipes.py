@@ -32,14 +32,15 @@ def recipes(
     action: Annotated[
         Literal["list", "show", "path", "keys"],
         typer.Argument(
-            help="**list** the recipes; **show** NAME prints one with a comment for every key; **path** NAME prints "
-            "its file; **keys** lists every key of train-drafter, or those that begin with NAME.",
+            help="**list** prints all names; **show** NAME prints a recipe with a comment for every key; "
+            "**path** NAME prints its file; **keys** [NAME] lists every key of train-drafter, or those "
+            "of one section.",
         ),
     ] = "list",
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A recipe, such as qwen3-0.6b; or a section of the **keys**, such as optim."
+            metavar="NAME", help="A recipe, such as qwen3-0.6b, or for **keys** a section, such as optim."
         ),
     ] = None,
     command: Annotated[
@@ -47,9 +48,9 @@ def recipes(
     ] = "train-drafter",
     as_json: JsonOption = False,
 ) -> None:
-    """List, show and explain the recipes that come with VocabForge.
+    """List, show and explain the built-in recipes.
 
-    Every command with `--config` takes a recipe by its name. Examples: `vocabforge recipes show qwen3-0.6b`,
+    Every `--config` option takes a recipe name. Examples: `vocabforge recipes show qwen3-0.6b`,
     `vocabforge recipes keys optim`, and
     `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
     """

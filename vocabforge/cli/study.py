@@ -24,14 +24,13 @@ class StudyRequest(StrictModel):
     )
     size: str = option("cpu", "Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`.")
     config: Path | None = option(None, "The study [default: the recipe study].", short="-c")
-    output: Path | None = option(None, "Folder of everything [default: runs/study-SIZE].", "DIR")
+    output: Path | None = option(None, "Output folder [default: runs/study-SIZE].", "DIR")
 
 
 def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOption = False) -> None:
     """Train a target and drafters, and compare the accepted lengths of all draft vocabularies.
 
-    Stages are run in their order; what is finished is not made again, and an interrupted training is
-    resumed. The report is in OUTPUT/report.
+    Stages run in order. Finished stages are skipped and interrupted training resumes. The report is in OUTPUT/report.
 
     Example: `vocabforge study all --size cpu`, or one by one: `vocabforge study data target --size cpu`
     """

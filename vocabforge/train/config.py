@@ -41,12 +41,12 @@ class DataConfig(StrictModel):
     cache: Path | None = None
     heldout_documents: Positive | None = Field(
         default=None,
-        description="Documents set aside if no held-out texts are given [default: a tenth, 1 to 64].",
+        description="Number of held-out documents without --heldout [default: a tenth, 1 to 64].",
     )
     heldout_prompts: Positive = Field(
-        default=40, description="Held-out prompts to write in Spec-Bench format, at most."
+        default=40, description="Maximum number of held-out prompts, written in Spec-Bench format."
     )
-    prompt_tokens: Positive = Field(default=32, description="Tokens of a prompt made of plain text.")
+    prompt_tokens: Positive = Field(default=32, description="Tokens per prompt made from plain text.")
     text_field: str | None = Field(
         default=None, description="Field with the text or conversation of a row [default: the usual names]."
     )
@@ -55,29 +55,29 @@ class DataConfig(StrictModel):
     )
     separator: str | None = Field(
         default=None,
-        description="Literal between the documents of a text file, such as '<|endoftext|>'; overrides the unit.",
+        description="Literal that separates the documents of a text file, such as '<|endoftext|>'; overrides the unit.",
     )
     sequence_length: Annotated[int, Field(ge=8, le=131072)] = 2048
     overlong: Literal["cut", "split", "skip"] = Field(
         default="cut",
-        description="Documents longer than a row: **cut** keeps the first T tokens, **split** makes documents of T "
-        "tokens (each but the first without what came before), **skip** leaves them out.",
+        description="Documents longer than a row: **cut** keeps the first T tokens, **split** makes several "
+        "documents of T tokens, **skip** drops them.",
     )
     append_eos: bool = Field(default=True, description="End plain texts with the end token.")
     thinking: Literal["keep", "mask", "drop"] = Field(
         default="keep",
-        description="Thinking blocks: **keep** learns them, **mask** has them in the context only, **drop** takes "
-        "them out and tells the chat template not to think.",
+        description="Thinking blocks: **keep** trains on them, **mask** keeps them as context only, "
+        "**drop** removes them and disables thinking in the chat template.",
     )
     tools: Literal["keep", "skip"] = Field(
         default="keep",
-        description="Tool lists, calls and results: **keep** renders them and learns the calls, **skip** leaves such"
-        " conversations out.",
+        description="Tool definitions, calls and results: **keep** renders them and trains on the calls, "
+        "**skip** drops such conversations.",
     )
     answers: Literal["all", "last", "each"] = Field(
         default="all",
-        description="**all**: every answer, in one rendering. **last**: the answer to the last question. **each**: a"
-        " document for each question, as a served target sees it.",
+        description="**all**: every answer, in one rendering. **last**: the last answer only. **each**: one "
+        "document per question, as a served target sees it.",
     )
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
     template: dict[str, Any] = Field(default_factory=dict)

@@ -33,35 +33,37 @@ class TuneSettings(StrictModel):
     target: ModelPath = option("Target: a folder, or a name of the Hub (safetensors).", ...)
     drafter: ModelPath = option("Trained drafter, native or in another layout.", ...)
     prompts: str = option(
-        "Question file of any format that eval reads, or the name of a benchmark: acceptance is measured on every "
-        "other question, --check uses the rest.",
+        "Question file of any format that eval reads, or the name of a benchmark: acceptance is measured on "
+        "every second question; --check uses the others.",
         ...,
     )
-    ranking: Path | None = option("Frequency table that static vocabularies are cut from.")
-    size: Sizes = option("Sizes of the static vocabularies that are cut.", (), metavar="R,...")
-    batch: Sizes = option("Requests side by side; something is recommended for each.", (1,), metavar="N,...")
+    ranking: Path | None = option("Frequency table for static vocabularies.")
+    size: Sizes = option("Sizes of static vocabularies to try.", (), metavar="R,...")
+    batch: Sizes = option("Batch sizes; each gets a recommendation.", (1,), metavar="N,...")
     max_new_tokens: int = option("Limit of an answer.", 128, ge=2)
-    limit: Annotated[int, Field(ge=4)] | None = option("Questions used, both halves together [default: all].")
+    limit: Annotated[int, Field(ge=4)] | None = option(
+        "Number of questions, both halves together [default: all]."
+    )
     prompt_format: str = option("auto, chat or raw; auto uses the chat template if there is one.", "auto")
     seconds: float = option(
-        "Time for measuring: a tenth for latency, the rest for acceptance. What was not reached is reported; the same "
-        "command with more time continues. inf measures everything.",
+        "Time budget: a tenth for latency, the rest for acceptance. Unmeasured configurations are reported; "
+        "re-run with more time to continue. inf measures everything.",
         600.0,
         ge=0,
         allow_inf_nan=True,
     )
     what_if: Path | None = option(
-        "Latency file of another machine (--measure-only writes it there): no time is measured here."
+        "Latency file of another machine, written there by --measure-only. No time is measured here."
     )
     check: int = option(
-        "Evaluate so many ways, from the best to the worst, on the questions that were not used, and compare with the "
-        "predictions. 8 show whether they hold.",
+        "Evaluate this many configurations, from best to worst, on the unused questions and compare with "
+        "the predictions. 8 are enough to judge them.",
         0,
         ge=0,
     )
     tokenizer: TokenizerPath | None = option("Tokenizer folder [default: the target's].")
     dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
-    device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if available].")
     target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")
 
     @property

@@ -14,34 +14,36 @@ from ..train.plan_tables import print_plan
 class CacheOptions(StrictModel):
     """The recipe, the cache, and which part of it this process makes."""
 
-    config: Path = option(..., "The recipe (YAML) that the drafter will be trained with.", short="-c")
+    config: Path = option(
+        ..., "The recipe of the training run: a YAML file or a name of `vocabforge recipes`.", short="-c"
+    )
     output: Path | None = option(None, "The cache [default: the recipe's capture.cache].", "DIR", short="-o")
     store_dtype: Literal["target", "float32", "bfloat16", "float16"] = option(
-        "target", "Of the stored states; `target` is the dtype it computes in."
+        "target", "Dtype of the stored states; `target` keeps the target's."
     )
-    shard_mb: Positive = option(256, "Size of one file, MB.")
-    part: str | None = option(None, "Do the I-th of N parts; the last to finish joins them.", "I/N")
-    from_speculators: Path | None = option(None, "Take the states from speculators' samples.", "DIR")
+    shard_mb: Positive = option(256, "File size, MB.")
+    part: str | None = option(None, "Process part I of N. The last part to finish merges them.", "I/N")
+    from_speculators: Path | None = option(
+        None, "Import states from samples of the speculators library.", "DIR"
+    )
     server: str | None = option(
-        None, "Take the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
+        None, "Request the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
     )
-    server_folder: Path | None = option(None, "The folder that the server writes its states to.", "DIR")
-    buffer_gb: float | None = option(None, "States that may lie there unread [default: 8].", "GB")
-    api_key_env: str | None = option(
-        None, "Environment variable that holds the server's API key.", "VARIABLE"
-    )
-    yes: bool = option(False, "Do not ask before the disk is filled.", short="-y")
+    server_folder: Path | None = option(None, "Folder that the server writes its states to.", "DIR")
+    buffer_gb: float | None = option(None, "Maximum size of unread states in that folder [default: 8].", "GB")
+    api_key_env: str | None = option(None, "Environment variable with the server's API key.", "VARIABLE")
+    yes: bool = option(False, "Do not ask for confirmation before writing.", short="-y")
     overrides: tuple[str, ...] = option(
         (), "Override configuration keys, as for train-drafter.", "KEY.SUB=VALUE", positional=True
     )
 
 
 def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = False) -> None:
-    """Write the target's hidden states for a recipe's data to disk, so that training need not run the target.
+    """Write the target's hidden states for a recipe's data to disk, for training without the target.
 
-    Give the same recipe to train-drafter with capture.cache=DIR. In fp32 training is then the same, bit for bit, as
-    with the target in the process. Disk use is estimated first and asked for. The same command again goes on after an
-    interruption; several processes share the work with --part, or under a launcher.
+    Pass the same recipe to train-drafter with capture.cache=DIR. In fp32, training is then bit-identical to
+    training with the target in the process. Disk use is estimated first, and you are asked to confirm.
+    Re-run the command to resume an interrupted run. Several processes share the work with --part or under a launcher.
 
     Example: `vocabforge capture --config qwen3-8b --output states/ --store-dtype bfloat16`
     """

@@ -49,28 +49,28 @@ class PrepareRequest(StrictModel):
     more_inputs: tuple[str, ...] = option((), "Further paths of --input.", "PATH", positional=True)
     heldout: tuple[str, ...] = option(
         (),
-        "The same for held-out figures. Without it the last documents are set aside.",
+        "Held-out texts, as --input. By default the last documents are held out.",
         "PATH",
         many=True,
     )
     length: Annotated[int, Field(ge=8, le=131072)] = option(2048, "Tokens a row.", "T")
     template: tuple[str, ...] = option(
         (),
-        "A further variable of the chat template (the value is read as YAML).",
+        "Variable of the chat template; the value is parsed as YAML.",
         "NAME=VALUE",
         many=True,
     )
-    show: Annotated[int, Field(ge=0)] = option(0, "Show N documents with what is learnt in colour.", "N")
+    show: Annotated[int, Field(ge=0)] = option(0, "Print N documents with the trained tokens in colour.", "N")
 
 
 def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOptions) -> None:
     """Render, tokenise, mask and pack texts and conversations into rows for drafter training.
 
-    The loss mask comes from the chat template's generation tags, else from comparing renderings. What is
-    longer than a row, skipped, or left out by an option is counted and shown. A folder that holds the same
-    content already (same sources, tokenizer, template and options) is used again.
+    The loss mask comes from the chat template's generation tags, else from comparing renderings. Documents
+    that are too long, skipped or left out are counted and reported. An existing folder with the same
+    sources, tokenizer, template and options is reused.
 
-    Train with it by `data.prepared: DIR`.
+    To train with it, set `data.prepared: DIR`.
 
     Example: `vocabforge prepare-data --target model/ --input chats.jsonl --length 4096 --output data/`
     """

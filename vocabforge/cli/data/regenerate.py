@@ -9,10 +9,10 @@ from .regenerate_options import RegenerateOptions
 
 
 def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
-    """Replace the answers of a data set by the target's own.
+    """Replace the answers of a data set with the target's own.
 
-    VocabTrim counts them, and ranker and drafters learn best from them. Every assistant turn is answered
-    anew, in order; later turns see the new answers. The same command again goes on where it was interrupted.
+    VocabTrim counts these answers, and drafters and rankers train best on them. Every assistant turn is
+    regenerated in order; later turns see the new answers. Re-run the command to resume an interrupted run.
 
     Examples: `vocabforge regenerate --input chat.jsonl --server http://gpu1:8000 --server http://gpu2:8000
     --temperature 0.7 --output responses/` and `vocabforge regenerate --input chat.jsonl --target

@@ -22,41 +22,41 @@ class RegenerateOptions(StrictModel):
     )
     output: Path = option(..., "Artefact; its rows are in `responses.jsonl`.", "DIR")
     target: ModelPath | None = option(
-        None, "Target that answers in this process: a folder, or a name of the Hub.", "DIR"
+        None, "Target that answers in this process: a folder or a Hub name.", "DIR"
     )
     server: tuple[str, ...] = option(
         (),
-        "Instead: an OpenAI-compatible server that runs the target (`http://host:8000`).",
+        "Instead of --target: an OpenAI-compatible server that runs the target (`http://host:8000`).",
         "URL",
         many=True,
     )
-    model: str | None = option(None, "Model name at the servers; default: the one they serve.", "NAME")
+    model: str | None = option(None, "Model name at the servers [default: the model they serve].", "NAME")
     temperature: Annotated[float, Field(ge=0)] = option(0.0, "0 is greedy.", "T")
     top_p: Annotated[float, Field(ge=1e-6, le=1)] = option(1.0, "Nucleus sampling.", "P")
-    max_tokens: Positive = option(2048, "Tokens of one answer at most.", "N")
+    max_tokens: Positive = option(2048, "Maximum tokens per answer.", "N")
     seed: Annotated[int, Field(ge=0)] = option(
-        0, "Each request draws its own seed from this one and its content.", "N"
+        0, "Random seed. Each request derives its own from it and the content.", "N"
     )
     first_turn_only: bool = option(False, "Answer the first question and end the conversation there.")
     prompt_field: str | None = option(
-        None, "Field of rows that hold a prompt alone (a text, or a list of turns).", "NAME"
+        None, "Field of rows with only a prompt (a text or a list of turns).", "NAME"
     )
-    send_reasoning: bool = option(False, "Let the target read the thinking of earlier turns.")
+    send_reasoning: bool = option(False, "Include the reasoning of earlier turns in the prompt.")
     template_arg: tuple[str, ...] = option(
         (), "Argument of the chat template (`enable_thinking=false`).", "KEY=VALUE", many=True
     )
     body: tuple[str, ...] = option(
-        (), "Further key of a server's request (`top_k=20`); `null` removes one.", "KEY=VALUE", many=True
+        (), "Additional key of a server request (`top_k=20`); `null` removes one.", "KEY=VALUE", many=True
     )
-    empty: Literal["keep", "drop"] = option("drop", "Rows with an empty answer: **keep** or **drop** them.")
-    drop_failed: bool = option(False, "Leave out rows whose requests found no answer.")
-    concurrency: Positive = option(32, "Requests under way at each server.", "N")
-    timeout: Annotated[float, Field(ge=0.1)] = option(600.0, "Seconds that an answer may take.", "S")
-    retries: Annotated[int, Field(ge=0)] = option(7, "Further attempts at a busy or absent server.", "N")
-    api_key_env: str | None = option(
-        None, "Environment variable that holds the servers' API key.", "VARIABLE"
+    empty: Literal["keep", "drop"] = option(
+        "drop", "Whether to **keep** or **drop** rows with an empty answer."
     )
-    batch_size: Positive = option(16, "With --target: conversations a batch.", "N")
+    drop_failed: bool = option(False, "Drop rows whose requests failed.")
+    concurrency: Positive = option(32, "Concurrent requests per server.", "N")
+    timeout: Annotated[float, Field(ge=0.1)] = option(600.0, "Timeout of one answer, seconds.", "S")
+    retries: Annotated[int, Field(ge=0)] = option(7, "Retries if a server is busy or unreachable.", "N")
+    api_key_env: str | None = option(None, "Environment variable with the servers' API key.", "VARIABLE")
+    batch_size: Positive = option(16, "With --target: conversations per batch.", "N")
     dtype: str = option(
         "auto",
         "With --target: `auto` (the checkpoint's own on CUDA, `float32` on a CPU), `float32`, `bfloat16` or `float16`.",
@@ -69,6 +69,6 @@ class RegenerateOptions(StrictModel):
     tokenizer: TokenizerPath | None = option(
         None, "With --target: its tokenizer, if not in its folder.", "PATH"
     )
-    sample: float | None = option(None, "Answer only this share of the rows, drawn by the seed.", "SHARE")
-    strict: bool = option(False, "The first unreadable row is an error.")
+    sample: float | None = option(None, "Answer only this share of the rows, sampled with --seed.", "SHARE")
+    strict: bool = option(False, "Fail at the first unreadable row.")
     fresh: bool = option(False, "Discard the answers of an unfinished run.")

@@ -54,7 +54,7 @@ class MethodOptions(StrictModel):
     target: ModelPath | None = option(None, "Target: a folder, or a name of the Hub (safetensors).")
     recipe: Path | None = option(
         None,
-        "Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",
+        "Evaluate the methods of this YAML file, as written by `tune`, with its target, drafters and trees.",
         "FILE",
     )
     method: tuple[str, ...] = option((), "Evaluate only these methods (`plain` always runs).", many=True)
@@ -88,16 +88,16 @@ class RunOptions(StrictModel):
     """How every question is asked, and how often."""
 
     seed: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = option(
-        (), "Start of the random streams [default: 0]. Every question with each of them.", "N", many=True
+        (), "Start of the random streams [default: 0]. Every question runs with each seed.", "N", many=True
     )
-    repeats: Positive = option(1, "Runs of everything, to see how much the time varies.")
+    repeats: Positive = option(1, "Repetitions, to see how much times vary.")
     max_new_tokens: Positive | None = option(
         None, "Limit of one turn [default: the benchmark's, 1024 or 512]."
     )
     warmup: Annotated[int, Field(ge=0)] = option(3, "Unmeasured runs of the first question, per method.")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
-    system: str | None = option(None, "System message of conversations that bring none of their own.")
+    system: str | None = option(None, "System message for conversations without one.")
 
     def settings(
         self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
@@ -126,28 +126,25 @@ class ServerOptions(StrictModel):
 
     server: tuple[str, ...] = option(
         (),
-        "Ask this OpenAI-compatible server instead of decoding here; `plain=URL` is the one without speculation.",
+        "Measure this OpenAI-compatible server instead of decoding here; `plain=URL` is the baseline "
+        "without speculation.",
         "[LABEL=]URL",
         many=True,
     )
     start: tuple[str, ...] = option(
         (),
-        "Start this server (no shell; `{port}` is replaced), ask it and stop it. Several run one after the other.",
+        "Start this server (no shell; `{port}` is replaced), measure it and stop it. Several run one after another.",
         "[LABEL=]COMMAND",
         many=True,
     )
-    model: str | None = option(
-        None, "Name of the model at the servers [default: the one they serve].", "NAME"
+    model: str | None = option(None, "Model name at the servers [default: the model they serve].", "NAME")
+    concurrency: Loads = option((1,), "Concurrent questions at a server; `1,2,4,8` sweeps the load.", "N,N")
+    api_key_env: str | None = option(None, "Environment variable with the servers' API key.", "VARIABLE")
+    timeout: Annotated[float, Field(ge=0.1)] = option(
+        600.0, "Seconds without a byte after which a server counts as hung.", "S"
     )
-    concurrency: Loads = option(
-        (1,), "Questions under way at a server; `1,2,4,8` is a sweep of its load.", "N,N"
-    )
-    api_key_env: str | None = option(
-        None, "Environment variable that holds the servers' API key.", "VARIABLE"
-    )
-    timeout: Annotated[float, Field(ge=0.1)] = option(600.0, "Seconds without a byte: the server hangs.", "S")
     start_timeout: Annotated[float, Field(ge=1)] = option(
-        1800.0, "Seconds that a server may take to start.", "S"
+        1800.0, "Maximum seconds for a server to start.", "S"
     )
 
     @property
@@ -178,7 +175,7 @@ class ServerOptions(StrictModel):
 class OutcomeOptions(StrictModel):
     """What becomes of answers and figures."""
 
-    output: Path = option(..., "Folder to make for answers, figures and report.")
+    output: Path = option(..., "Output folder for answers, figures and report.")
     dialect: Literal["fr-spec"] | None = option(None, "Also write the answers in this dialect: fr-spec.")
     allow_code_execution: bool = option(
         False, "human-eval: run the programs that the model wrote, each in a sandbox, and score them."
@@ -200,10 +197,10 @@ def evaluate(
 ) -> None:
     """Measure accepted length and speed-up over plain decoding, and check that the output is the same.
 
-    Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
-    format, a side file with token ids and times, `results.json` and a self-contained `report.html`. The same
-    command again resumes an interrupted run. `--recipe FILE` runs methods that differ in their trees and heads over
-    one target, as `vocabforge tune` writes them. `--server URL` measures servers instead.
+    Every question runs with all methods before the next one. Writes answers in Spec-Bench's format, token
+    ids and times, `results.json` and a self-contained `report.html`. Re-run the command to resume an
+    interrupted run. `--recipe FILE` evaluates methods with different trees and heads, as written by
+    `vocabforge tune`. `--server URL` measures a server instead.
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer

@@ -24,8 +24,8 @@ class GenerateRequest(StrictModel):
 
     target: ModelPath = option(..., "Target: a folder, or a name of the Hub (safetensors).")
     prompt: str = option(..., "Text to continue or to answer.")
-    max_new_tokens: Positive = option(256, "Most tokens of the output.")
-    stop: tuple[str, ...] = option((), "End the output before this text.", many=True)
+    max_new_tokens: Positive = option(256, "Maximum number of output tokens.")
+    stop: tuple[str, ...] = option((), "Stop before this text.", many=True)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = option(
         0, "Start of the random streams; the same seed, the same output.", "N"
     )

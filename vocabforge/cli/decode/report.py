@@ -24,8 +24,8 @@ class ReportRequest(StrictModel):
     )
     reference: str | None = option(
         None,
-        "Compare all others with this one [default: the method of the first run with the largest speed-up]; of one "
-        "run alone, METHOD will do.",
+        "Baseline of all comparisons [default: the method of the first run with the largest speed-up]; for "
+        "a single run, METHOD is enough.",
         "RUN:METHOD",
     )
     output: Path | None = option(None, "Also write one self-contained page.", "FILE.html")
@@ -34,10 +34,9 @@ class ReportRequest(StrictModel):
 def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
     """Compare evaluations method by method, or the methods of one. `inspect` prints the tables of one again.
 
-    Figures are formed over the questions that every run answered; a ratio counts as a difference only if its 95%
-    interval excludes 1. Runs of another target, other questions, another temperature, prompt format, system
-    message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
-    own run.
+    Figures cover the questions that every run answered. A ratio counts as a difference only if its 95%
+    interval excludes 1. Runs with another target, questions, temperature, prompt format, system message or
+    limit are refused with the reasons. Each method's speed-up is over plain decoding of the same run.
 
     Examples: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`,
     `vocabforge report runs/eval-1 --reference eagle3`

@@ -40,18 +40,18 @@ def tune(
         bool,
         typer.Option(
             "--measure-only",
-            help="Only measure latency, of the draft heads given here, and write latency.json, for --what-if.",
+            help="Only measure the latency of the given draft heads and write latency.json, for --what-if.",
         ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure latency anew where it is known for the same space.")
+        bool, typer.Option("--fresh", help="Measure latency again even if it is known for the same space.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose draft head, draft tree and batch size by measurement: what gives the most tokens a second here.
+    """Choose draft head, draft tree and batch size by measuring tokens/s on this machine.
 
-    Measures how long every part of a cycle takes on this machine and how much of every way's drafts is accepted, joins
-    the two, and recommends. Writes `recipe.yaml` (for `eval --recipe`), `tune.json` with every figure, and a
+    Measures the latency of every part of a cycle and the acceptance of every configuration, combines them
+    and recommends one. Writes `recipe.yaml` (for `eval --recipe`), `tune.json` with every figure, and a
     self-contained `report.html`. The same command resumes an interrupted run.
 
     Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/` and

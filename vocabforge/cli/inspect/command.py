@@ -23,20 +23,20 @@ _WITH_TOKENS = ("counts", "subset", "clusters")
 
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of any artefact.")],
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Rows of each list.")] = 10,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Rows per list.")] = 10,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
             "--tokenizer",
             metavar="PATH",
-            help="Tokenizer to show texts with [default: the one that the artefact's record leads to].",
+            help="Tokenizer for displaying text [default: the one recorded in the artefact].",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify an artefact and show what it holds: counts, draft vocabulary, clusters, drafter, evaluation, ...
+    """Verify an artefact and show its contents: counts, draft vocabulary, clusters, drafter, evaluation, ...
 
-    Tokens are shown readably: a space as ␣, bytes that are no text as \\\\xNN.
+    Tokens are printed with a space as ␣ and non-text bytes as \\\\xNN.
 
     Example: `vocabforge inspect counts/ --top 20`
     """

@@ -24,7 +24,7 @@ class BenchmarkOptions(StrictModel):
         None, "Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache]."
     )
     offline: bool = option(False, "Never fetch a benchmark from its public source.")
-    limit: Positive | None = option(None, "Only N questions, spread evenly over the benchmark.")
+    limit: Positive | None = option(None, "Use only N questions, spread evenly over the benchmark.")
 
     def load(self) -> Benchmark:
         """The questions."""

@@ -27,20 +27,22 @@ TreeSizes = Annotated[MethodSpec, FromModel(MethodSpec, only=("depth", "topk", "
 class PassOptions(StrictModel):
     """What the passes run on, and how they are made faster."""
 
-    compile: bool = option(False, "Compile the passes first (a minute or so); each is faster afterwards.")
+    compile: bool = option(False, "Compile the model first (about a minute) for faster passes.")
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
     dtype: str = option(
         "float32",
         "float32, bfloat16, float16, or auto: the checkpoint's own where the device computes in it (bfloat16 on "
         "processors with AVX512-BF16 or AMX), else float32.",
     )
-    device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if there is one].")
+    device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if available].")
     device_map: str | None = option(
-        None, "A target larger than one device: `auto` (over GPUs and CPU), or JSON of modules and devices."
+        None,
+        "Placement of a target larger than one device: `auto` (over GPUs and CPU), or JSON of modules "
+        "and devices.",
     )
     target_backend: Backend = option(
         "auto",
-        "Code that computes the target: lean (ours), transformers (its own) or auto: lean where it knows the "
+        "Implementation of the target: lean (VocabForge's), transformers, or auto: lean if it supports the "
         "architecture.",
     )
 

@@ -32,16 +32,16 @@ class Subjects(StrictModel):
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].", "PATH")
     server: tuple[str, ...] = option(
         (),
-        "Look at these servers' readers only: sglang, vllm, speculators, llamacpp, fr-spec.",
+        "Check only these servers: sglang, vllm, speculators, llamacpp, fr-spec.",
         "NAME",
         many=True,
     )
     prompts: Path | None = option(
         None,
-        "Questions to try the target layers of --drafter on [default: a few built-in beginnings].",
+        "Questions for testing the target layers of --drafter [default: a few built-in prompts].",
         "FILE",
     )
-    keys: bool = option(False, "List every stored tensor with what each server does with it.")
+    keys: bool = option(False, "List every stored tensor and how each server uses it.")
 
     def check(self) -> None:
         """Refuse what has nothing to be checked against, before anything is loaded."""
@@ -61,9 +61,9 @@ class Subjects(StrictModel):
 def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
     """Check this machine and, with --target, a target, a drafter and a draft vocabulary.
 
-    A drafter in a layout of SGLang, vLLM, speculators, llama.cpp or FR-Spec is read as each of them reads it, key by
-    key, and its logits are compared with those computed here. Every check says what it found and, where
-    something is wrong, what to do. Nothing is changed. The exit code is 1 if any check failed.
+    Loads a drafter the way SGLang, vLLM, speculators, llama.cpp and FR-Spec do, key by key, and compares its
+    logits with those computed here. Every check reports what it found and, if something is wrong, what to
+    do. Nothing is modified. The exit code is 1 if any check fails.
 
     Example: `vocabforge doctor --target model/ --drafter exported/ --server vllm`
     """

@@ -33,21 +33,19 @@ class ExportRequest(StrictModel):
     vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
     head: Path | None = option(
         None,
-        "vllm: draft head (ranker, low-rank, router) of this drafter, which goes with it; a ranker with --vocab is a "
+        "vllm: draft head (ranker, low-rank, router) of this drafter to include; a ranker with --vocab is a "
         "hybrid head.",
     )
-    server: str | None = option(None, "eagle: sglang or vllm, which read it differently [default: sglang].")
-    eval: tuple[Path, ...] = option(
-        (), "Evaluation of this drafter: its figures go into the model card.", many=True
-    )
+    server: str | None = option(None, "eagle: sglang or vllm, whose layouts differ [default: sglang].")
+    eval: tuple[Path, ...] = option((), "Evaluation of this drafter, for the model card.", many=True)
     speculative_tokens: Positive = option(
-        5, "Draft tokens a cycle that speculators-eagle3 and the model card recommend."
+        5, "Draft tokens per cycle to recommend in speculators-eagle3 and the model card."
     )
     with_target: bool = option(
         False,
-        "gguf, mtp: write the target, too: beside it (Llama and Qwen3), or the whole checkpoint around it.",
+        "gguf, mtp: also write the target: as a second file (Llama and Qwen3), or as the whole checkpoint.",
     )
-    dtype: str = option("float32", "Of the weights written: float32, bfloat16 or float16.")
+    dtype: str = option("float32", "Dtype of the written weights: float32, bfloat16 or float16.")
 
 
 _HEAD = Annotated[
@@ -57,10 +55,10 @@ _HEAD = Annotated[
 
 
 def export(request: ExportRequest, drafting: _HEAD, ending: ResultOptions) -> None:
-    """Write a drafter as a decoder or server reads it, with a model card, optionally with a restricted head.
+    """Export a drafter to the layout of a decoder or server, with a model card and optionally a draft vocabulary.
 
-    The folder is read back and computed with before it takes its name. `--format native` is also the import of a
-    drafter that was made elsewhere: this toolkit can then train it on and change its vocabulary.
+    The exported folder is loaded and tested before it is renamed to --output. `--format native` also imports
+    drafters made elsewhere, for further training or another vocabulary.
 
     Example: `vocabforge export --drafter run/drafter --vocab subset/ --format sglang-eagle3 --output served/`
     """

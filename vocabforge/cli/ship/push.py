@@ -16,7 +16,7 @@ def push(
     ],
     name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hugging Face Hub.")],
     public: Annotated[
-        bool, typer.Option("--public", help="Let everybody read it. Without this it is private.")
+        bool, typer.Option("--public", help="Make the repository public [default: private].")
     ] = False,
     license: Annotated[
         str | None,
@@ -26,8 +26,8 @@ def push(
 ) -> None:
     """Upload a drafter or a draft vocabulary with its card to the Hugging Face Hub.
 
-    The folder is verified first. Its own files are sent, in one commit, with a manifest that has neither your command
-    line nor your folders.
+    Verifies the folder, then uploads its files in one commit. The uploaded manifest contains neither your
+    command line nor your paths.
 
     Example: `vocabforge push served/ me/qwen3-0.6b-eagle3 --license apache-2.0`
     """

@@ -14,7 +14,7 @@ FULL = "full"
 class RevocabRequest(StrictModel):
     """The drafter, its new draft vocabulary, and how it is written."""
 
-    drafter: ModelPath = option(..., "Trained drafter, in any layout; it may come from elsewhere.")
+    drafter: ModelPath = option(..., "Trained drafter in any layout, including others' drafters.")
     vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
     output: Path = option(..., "Folder to make.")
     target: ModelPath | None = option(
@@ -28,8 +28,7 @@ class RevocabRequest(StrictModel):
 def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
     """Prune, extend or re-map a trained drafter's head to another draft vocabulary, without training.
 
-    Rows that the drafter has are copied bit for bit, wherever they move; missing rows come from the target's head.
-    What changed goes into the manifest.
+    Existing rows are copied bit for bit; missing rows come from the target's head. The manifest records what changed.
 
     Example: `vocabforge revocab --drafter run/drafter --target model/ --vocab subsets/r32768 --output small/`
     """

@@ -14,9 +14,9 @@ def report_training(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Output folder of `train-drafter`.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Write RUN/report.html and RUN/report.json from what a training run has logged so far.
+    """Write RUN/report.html and RUN/report.json from a training run's logs.
 
-    A finished run has both already; ask for them again while it runs, or after it was interrupted.
+    A finished run has both. Use this command while a run is in progress or after an interruption.
 
     Example: `vocabforge report-training runs/llama3-8b`
     """

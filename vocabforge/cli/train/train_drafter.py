@@ -77,14 +77,12 @@ def train_drafter(
 
     EAGLE drafters are unrolled over several draft steps (training-time test); block drafters train whole blocks.
 
-    The same command again resumes an interrupted run from its newest checkpoint. The finished drafter is
-    OUTPUT/drafter, the best one so far OUTPUT/best, its figures OUTPUT/report.html; OUTPUT/heldout_prompts.jsonl
-    holds prompts for `vocabforge eval` that were not trained on.
+    Re-run the command to resume from the newest checkpoint. Outputs: OUTPUT/drafter (final), OUTPUT/best
+    (best so far), OUTPUT/report.html, and OUTPUT/heldout_prompts.jsonl with held-out prompts for `vocabforge eval`.
 
-    drafter.init=FOLDER goes on from a trained drafter in any layout that `vocabforge export` writes, ours or made
-    elsewhere.
+    drafter.init=FOLDER continues from a trained drafter in any layout that `vocabforge export` writes.
 
-    Launch it plainly, or on several GPUs under
+    Run it directly, or on several GPUs with
     `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
 
     Sections of a recipe: data (texts), capture (the target's hidden states), drafter (architecture), heads (draft

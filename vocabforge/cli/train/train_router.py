@@ -20,13 +20,13 @@ class RouterRequest(StrictModel):
 
     config: Path | None = option(
         None,
-        "Recipe: a YAML file, or a name of `vocabforge recipes`; the options below win over it.",
+        "Recipe: a YAML file or a name of `vocabforge recipes`. The options below override it.",
         short="-c",
     )
     target: Path | None = option(None, "Target model folder.", "DIR")
-    drafter: Path | None = option(None, "Trained EAGLE drafter; it is not changed.", "DIR")
+    drafter: Path | None = option(None, "Trained EAGLE or block drafter. It is not modified.", "DIR")
     clusters: Path | None = option(None, "Clusters made by `cluster-vocab`.", "DIR")
-    input: tuple[Path, ...] = option((), "Text or conversations to learn from.", "PATH", many=True)
+    input: tuple[Path, ...] = option((), "Training texts or conversations.", "PATH", many=True)
     output: Path | None = option(None, "Run folder; the router is in DIR/router.", "DIR")
     overrides: tuple[str, ...] = option(
         (), "Override configuration keys, e.g. optim.steps=500.", "KEY.SUB=VALUE", positional=True
@@ -52,11 +52,11 @@ def train_router(
 ) -> None:
     """Train a router over vocabulary clusters on a trained drafter's states (DynaSpec).
 
-    The states of every draft step are made from the data as training goes; target and drafter stay frozen. The
-    same command again resumes an interrupted run. `vocabforge tune` or `eval --budget` compares budgets of clusters;
+    Target and drafter are frozen; their states are computed during training. Re-run the command to resume an
+    interrupted run. `vocabforge tune` or `eval --budget` compares budgets of clusters;
     `heads.router` in a recipe of `train-drafter` trains a router with the drafter.
 
-    Launch it plainly, or on several GPUs under
+    Run it directly, or on several GPUs with
     `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-router ...`.
 
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/

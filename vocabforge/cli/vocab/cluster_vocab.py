@@ -28,19 +28,16 @@ class ClusterRequest(StrictModel):
     clusters: Size | None = option(
         None, "Number of clusters [default: 1024; V / 128 below V = 100,000].", "M"
     )
-    iterations: Positive = option(
-        25, "At most so many iterations; fewer where nothing changes any more.", "N"
-    )
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = option(0, "Start of the random streams.", "N")
+    iterations: Positive = option(25, "Maximum number of iterations. Stops early on convergence.", "N")
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = option(0, "Random seed.", "N")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer [default: the target's].", "PATH")
 
 
 def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     """Cluster the vocabulary by the directions of the target's LM head rows (spherical k-means, DynaSpec).
 
-    The rows are read from the safetensors files block by block; the model itself is not loaded.
-    The artefact at --output holds a permutation of the vocabulary in which every cluster is one contiguous
-    slab. Padded rows of the head are left out.
+    Reads the rows block by block from the safetensors files; the model is not loaded. The artefact contains
+    a permutation of the vocabulary that makes every cluster contiguous. Padded rows of the head are left out.
 
     Example: `vocabforge cluster-vocab --target model/ --output clusters/`
     """

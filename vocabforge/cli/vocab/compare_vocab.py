@@ -28,32 +28,33 @@ class CompareRequest(StrictModel):
     )
     input: tuple[Path, ...] = option(
         (),
-        "Texts to compare on (files or folders); several paths may follow. Without it, only the vocabularies are "
-        "compared.",
+        "Texts to compare on: files or folders. Without it, only the vocabularies are compared.",
         "PATH …",
         many=True,
     )
-    output: Path | None = option(None, "Folder for the pairs of equal tokens and all figures.", "DIR")
+    output: Path | None = option(None, "Output folder for the pairs of equal tokens and all figures.", "DIR")
     text_field: str | None = option(None, "JSON field with the text; by default the usual names.", "NAME")
     text_unit: TextUnit = option("paragraph", "What one document of a text file is.")
-    max_documents: Positive | None = option(None, "Stop after so many documents.", "N")
+    max_documents: Positive | None = option(None, "Maximum number of documents.", "N")
     eos: str | None = option(
         None,
-        "End tokens that stand for each other, by text or id, where the first of each are not the right ones.",
+        "Pair of matching end tokens, by text or id. Default: the first of each.",
         "A:B",
     )
 
 
 def compare_vocab(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A tokenizer.json, or the folder that holds one.")],
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="A tokenizer.json, or the folder that contains one.")
+    ],
     b: Annotated[Path, typer.Argument(metavar="B", help="The other tokenizer.")],
     asked: CompareRequest,
     ending: ResultOptions,
 ) -> None:
     """Compare two tokenizers byte by byte: sizes, shared tokens, end tokens.
 
-    With --input also on a corpus: shared tokens in use, bytes per token, and how many texts encoding and
-    decoding give back unchanged.
+    With --input, also compare on a corpus: shared tokens in use, bytes per token, and how many texts survive
+    encoding and decoding unchanged.
 
     Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --output overlap/`
     """

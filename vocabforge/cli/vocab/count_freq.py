@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CountRequest(StrictModel):
     """What is counted, how much of it, and by what."""
 
-    tokenizer: TokenizerPath = option(..., "A tokenizer.json, or the folder that holds one.", "PATH")
+    tokenizer: TokenizerPath = option(..., "A tokenizer.json, or the folder that contains one.", "PATH")
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
     input: tuple[str, ...] = option(
         (),
@@ -32,7 +32,7 @@ class CountRequest(StrictModel):
     more_inputs: tuple[str, ...] = option((), "Further paths of --input.", "PATH", positional=True)
     domain: tuple[str, ...] = option(
         (),
-        "Count this input (as in --input) apart, under a name; a name may come again.",
+        "Count this input separately, under NAME. Repeat a NAME to add to it.",
         "NAME=PATH",
         many=True,
     )
@@ -46,19 +46,19 @@ class CountRequest(StrictModel):
     )
     text_unit: TextUnit = option("file", "What one document of a text file is.")
     separator: str | None = option(
-        None, "Documents of a text file are parted by this literal, such as '<|endoftext|>'.", "TEXT"
+        None, "Literal that separates the documents of a text file, such as '<|endoftext|>'.", "TEXT"
     )
     sample: float | None = option(
         None, "Count each document with this probability, decided by --seed.", "SHARE"
     )
     seed: int = option(0, "Seed of --sample.")
-    workers: Positive = option(1, "Counting processes on this machine.", "N")
+    workers: Positive = option(1, "Number of counting processes.", "N")
     engine: str | None = option(
         None,
-        "fast, kitoken or plain; by default the fastest that is proved equal to the tokenizers library.",
+        "fast, kitoken or plain; by default the fastest one with proved identical results.",
         "NAME",
     )
-    shard_mb: Positive = option(256, "Stored megabytes of a part: what a killed run loses at most.", "N")
+    shard_mb: Positive = option(256, "Shard size in MB. An interrupted run loses at most one shard.", "N")
     strict: bool = option(False, "Fail at the first unreadable line instead of skipping and counting it.")
 
     def options(self) -> CountOptions:
@@ -86,11 +86,11 @@ class CountRequest(StrictModel):
 def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     """Count how often each token of a tokenizer occurs in text or in conversations.
 
-    The table at --output serves every size of draft vocabulary: see **select-vocab**. Token ids are exactly
-    the tokenizers library's. The same command resumes an interrupted run. Several machines count a part each;
-    **merge-freq** adds their tables.
-    Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr. So are whole
-    files that are binary or mostly of another encoding.
+    One table serves draft vocabularies of every size: see **select-vocab**. Token ids are identical to those
+    of the tokenizers library. The same command resumes an interrupted run. To count on several machines,
+    give each a part and add the tables with **merge-freq**.
+    Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr. Files that
+    are binary or in another encoding are skipped as a whole.
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`
     """

@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 class CoverageRequest(StrictModel):
     """What is measured, on what, and where the figures go."""
 
-    counts: Path = option(
-        ..., "Frequency table that the ranking is made from; its domains are told apart.", "DIR"
-    )
-    output: Path = option(..., "Folder to make for coverage.json and coverage.html.", "DIR")
-    heldout: tuple[str, ...] = option(
-        (), "Frequency table of text that was not counted for the ranking.", "[NAME=]DIR", many=True
-    )
+    counts: Path = option(..., "Frequency table for the ranking, reported by domain.", "DIR")
+    output: Path = option(..., "Output folder for coverage.json and coverage.html.", "DIR")
+    heldout: tuple[str, ...] = option((), "Frequency table of held-out text.", "[NAME=]DIR", many=True)
     vocab: tuple[str, ...] = option((), "Draft vocabulary to compare.", "[NAME=]DIR", many=True)
     size: tuple[str, ...] = option(
         (),
@@ -40,31 +36,31 @@ class CoverageRequest(StrictModel):
         many=True,
     )
     target: ModelPath | None = option(
-        None, "Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.", "PATH"
+        None, "Target model: also measure the acceptance ceilings (lemmas 1 and 2) on --text.", "PATH"
     )
     text: tuple[str, ...] = option(
         (),
-        "File or folder that the target reads, a domain of its own; a NAME given again adds to it.",
+        "File or folder of text for --target, as a separate domain. Repeat a NAME to add to it.",
         "[NAME=]PATH",
         many=True,
     )
     tokenizer: TokenizerPath | None = option(
         None, "The target's tokenizer [default: the target's folder].", "PATH"
     )
-    tokens: Positive = option(8192, "Positions that the target reads of each domain.", "N")
-    context: Annotated[int, Field(ge=2)] = option(512, "Longest window of text for the target.", "N")
-    seed: Annotated[int, Field(ge=0)] = option(0, "Draws the windows.")
-    dtype: str = option("float32", "float32, bfloat16 or float16, for the target.")
-    device: str | None = option(
-        None, "cpu, cuda, cuda:1 … for the target [default: cuda where there is one]."
-    )
+    tokens: Positive = option(8192, "Positions of each domain to evaluate with the target.", "N")
+    context: Annotated[int, Field(ge=2)] = option(512, "Longest text window for the target, tokens.", "N")
+    seed: Annotated[int, Field(ge=0)] = option(0, "Seed for drawing the windows.")
+    dtype: str = option("float32", "Dtype of the target: float32, bfloat16 or float16.")
+    device: str | None = option(None, "cpu, cuda, cuda:1 … for the target [default: cuda if available].")
 
 
 def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
-    """Measure coverage against size, by domain, on counted and on held-out text; with a target also its ceilings.
+    """Measure coverage against size, by domain, on counted and on held-out text; with a target, also the
+    acceptance ceilings.
 
-    The static ceiling is the target's own probability of the tokens inside: no drafter over them can be accepted
-    more often. The oracle ceiling is that of the best tokens at each position, which dynamic heads aim at.
+    The static ceiling is the target's probability mass inside the vocabulary: no drafter over it can be
+    accepted more often. The oracle ceiling is the mass of the best tokens at each position, the limit for
+    dynamic heads.
 
     Example: `vocabforge coverage --counts counts/ --heldout test/ --vocab subsets/r32768 --output coverage/`
     """

@@ -24,20 +24,20 @@ class MergeRequest(StrictModel):
     )
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
     weight: tuple[str, ...] = option(
-        (), "Instead, to mix: a table with its weight.", "[NAME=]DIR=W", many=True
+        (), "Mix instead of add: a table and its weight.", "[NAME=]DIR=W", many=True
     )
     domains: bool = option(
         False,
-        "Each table becomes a domain of the result, under its name, so that coverage can be told apart.",
+        "Make each table a named domain of the result, for coverage by domain.",
     )
-    allow_repeats: bool = option(False, "Allow one text in two tables; its tokens count twice.")
+    allow_repeats: bool = option(False, "Allow the same text in two tables. Its tokens count twice.")
 
 
 def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
-    """Join frequency tables of one tokenizer: add their counts, or mix their frequencies by weight.
+    """Merge frequency tables of one tokenizer: add counts, or mix frequencies by weight.
 
-    Adding lets a table weigh as much as it has tokens. Mixing first brings each table to the same total, so that
-    a small corpus can weigh as much as a large one: `sum of w * count / tokens`, stored as whole numbers.
+    Adding weights a table by its number of tokens. Mixing first normalises each table to the same total, so
+    a small corpus can count as much as a large one: `sum of w * count / tokens`, stored as whole numbers.
 
     Examples: `vocabforge merge-freq en/ code/ --domains --output both/`
     and `vocabforge merge-freq --weight en/=0.7 --weight code/=0.3 --output mixed/`

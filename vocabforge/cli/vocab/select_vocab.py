@@ -18,10 +18,12 @@ class SelectRequest(StrictModel):
         (), "Frequency table made by count-freq or merge-freq.", "DIR", many=True
     )
     counts_text: Path | None = option(
-        None, "Instead: a text file with one count a line for each token id. Needs --tokenizer.", "FILE"
+        None,
+        "Instead of --counts: a text file with one count per line, by token id. Needs --tokenizer.",
+        "FILE",
     )
     from_list: Path | None = option(
-        None, "Instead: import an FR-Spec list (.pt) as it is. Needs --tokenizer.", "FILE"
+        None, "Instead of --counts: import an FR-Spec list (.pt) unchanged. Needs --tokenizer.", "FILE"
     )
     tokenizer: TokenizerPath | None = option(None, "Tokenizer of an imported file.", "PATH")
     domain: tuple[str, ...] = option(
@@ -32,7 +34,7 @@ class SelectRequest(StrictModel):
     )
     coverage: tuple[float, ...] = option(
         (),
-        "Instead of a size: the smallest one that holds this share of the counted tokens (0.95).",
+        "Instead of --size: the smallest size that covers this share of the counted tokens, such as 0.95.",
         "SHARE",
         many=True,
     )
@@ -41,29 +43,29 @@ class SelectRequest(StrictModel):
         "PA-FR: `constant`, `linear`, `geometric` or `decay`; draft step t uses the first B(t) ids in rank order.",
         "LAW",
     )
-    k_max: Size | None = option(None, "Schedule: size at draft steps 0 and 1, and of the artefact.", "N")
-    k_min: Size | None = option(None, "Schedule: size that it never falls below.", "N")
+    k_max: Size | None = option(None, "Schedule: size at draft steps 0 and 1, and size of the artefact.", "N")
+    k_min: Size | None = option(None, "Schedule: smallest size.", "N")
     steps: Positive = option(7, "Schedule: number of draft steps.", "K")
     force: tuple[int, ...] = option((), "Force this token id.", "ID", many=True)
     force_bytes: bool = option(False, "Force the 256 byte tokens.")
     force_tools: bool = option(False, "Force the chat template's tokens for tool calls and thinking.")
     target: TokenizerPath | None = option(
         None,
-        "Target model folder: its end tokens are forced, its tokenizer must be the counted one, and its padded rows "
-        "are counted in `t2d`.",
+        "Target model folder: its end tokens are forced, its tokenizer must match the counts, and `t2d` "
+        "includes its padded rows.",
         "PATH",
     )
     fill: Literal["error", "lowest-id"] = option(
         "error",
-        "When too few ids have a count: **error** says how many there are; **lowest-id** takes the lowest ids "
-        "without a count and reports how many.",
+        "If too few ids have a count: **error** reports how many have one; **lowest-id** fills up with the "
+        "lowest ids and reports how many.",
     )
     output: Path = option(
         ..., "With one size, the artefact itself; with several, a folder with one artefact `rN` each.", "DIR"
     )
     export: tuple[str, ...] = option(
         (),
-        "Also write, inside the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), `counts-text` "
+        "Also write into the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), `counts-text` "
         "(counts.txt, one count a line).",
         "FORMAT",
         many=True,
@@ -73,8 +75,8 @@ class SelectRequest(StrictModel):
 def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
     """Choose the most frequent tokens as a draft vocabulary (FR-Spec, VocabTrim, EAGLE-3's d2t).
 
-    Exactly N unique ids: first the forced ones (end tokens and the chat template's control tokens, always),
-    then by count, ties to the lower id.
+    Selects exactly N unique ids: first the forced ones (always including end tokens and the chat template's
+    control tokens), then by count. Ties go to the lower id.
 
     Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
     and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`

@@ -68,7 +68,7 @@ class MethodSpec(StrictModel):
         "n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the target's "
         "vocabulary, tli, slem or slrs for one with another, or the kind of a trained drafter (eagle1 and eagle2 "
         "for EAGLE-1's); "
-        "or several, such as eagle3+n-gram, that draft by turns [default: by its kind and vocabulary].",
+        "or several, such as eagle3+n-gram, that take turns [default: by its kind and vocabulary].",
         metavar="NAME",
     )
     vocab: Path | None = option("Subset artefact: draft with these tokens only.")
@@ -77,18 +77,20 @@ class MethodSpec(StrictModel):
         "Candidates of a ranker [default: what it was saved with].", heads=["ranker"]
     )
     budget: Text | None = option(
-        "Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; no more than its "
-        "clusters [default: what it was saved with: a quarter of them, falling to a sixteenth].",
+        "Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8 [default: "
+        "what it was saved with: a quarter of them, falling to a sixteenth].",
         metavar="K|LAW:MAX:MIN",
         heads=["router"],
     )
     head_rows: Literal["own", "shared"] | None = option(
-        "Shortlist of a draft step's rows: their own, or one shared union [default: own for a ranker, shared for a "
+        "Shortlist of the rows of a draft step: one per row, or one shared union [default: own for a "
+        "ranker, shared for a "
         "router].",
         heads=["ranker", "router"],
     )
     ranker_fp8: bool | None = option(
-        "Read a ranker's scorer in 8 bits a weight: half the bytes of bf16, slightly other candidates [default: no].",
+        "Read a ranker's scorer in 8 bits per weight: half the bytes of bf16, slightly different candidates "
+        "[default: no].",
         heads=["ranker"],
     )
     dynamic: str | None = option(
@@ -103,7 +105,7 @@ class MethodSpec(StrictModel):
         "drafter, unless --topk or --total-nodes asks for a tree; else the proposer's]."
     )
     confidence: Annotated[float, Field(gt=0.0, lt=1.0)] | None = option(
-        "End a DSpark chain before a draft that is reached with less than this chance, by the drafter's own estimate "
+        "End a DSpark chain before a draft token whose estimated probability of being reached is lower "
         "[default: draft all]."
     )
     tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
