@@ -29,7 +29,7 @@ class DataConfig(StrictModel):
         heldout: the same for evaluation; if empty, the last documents of ``train`` are set aside.
         prepared: folder made by ``vocabforge prepare-data``, in place of ``train`` and ``heldout``; the other keys of
             data are that folder's.
-        cache: folder of prepared data, found again by content; None is OUTPUT/data.
+        cache: folder of prepared data, found again by content; default: OUTPUT/data.
         sequence_length: T, tokens of a packed row.
         thinking_tags: opening and closing tag of a thinking block.
         template: further variables of the chat template, such as ``date_string``.
@@ -41,7 +41,7 @@ class DataConfig(StrictModel):
     cache: Path | None = None
     heldout_documents: Positive | None = Field(
         default=None,
-        description="Number of held-out documents without --heldout [default: a tenth, 1 to 64].",
+        description="Number of held-out documents if no held-out texts are given [default: a tenth, 1 to 64].",
     )
     heldout_prompts: Positive = Field(
         default=40, description="Maximum number of held-out prompts, written in Spec-Bench format."
@@ -201,7 +201,7 @@ class LowRankConfig(StrictModel):
     """A pair W_down (d', d), W_vocab (V, d') that scores the whole vocabulary cheaply.
 
     Attributes:
-        rank: d'; None is an eighth of the hidden size (SpecVocab uses d/8 or d/16).
+        rank: d'; default: an eighth of the hidden size (SpecVocab uses d/8 or d/16).
         init: ``svd`` starts at the best approximation of the target's LM head, ``random`` at small weights.
         weight: lambda, its share of the loss (SpecVocab: 0.1 beside the drafter's own loss).
         shortlist: k, candidates a ranker hands to the LM head; a low-rank head ignores it.
@@ -217,7 +217,7 @@ class RouterSizes(StrictModel):
     """A router over vocabulary clusters (DynaSpec; docs/methods.md); what the paper leaves open is our choice.
 
     Attributes:
-        width: width of the MLP's hidden layers; None is a quarter of the hidden size.
+        width: width of the MLP's hidden layers; default: a quarter of the hidden size.
         depth: hidden layers, with SiLU behind each.
         top_n: a cluster is positive iff it holds one of the drafter's top-n tokens.
     """
@@ -285,10 +285,10 @@ class TTTConfig(StrictModel):
         weighting: weight of each draft step: ``decay``, or ``d-pace`` for what the draft adds to the expected
             accepted length.
         warmup_fraction: share of training that uses one step only, before K steps.
-        feature_weight: weight of the SmoothL1 loss to the target's hidden states; None is the kind's own
+        feature_weight: weight of the SmoothL1 loss to the target's hidden states; default: the kind's own
             (EAGLE-1: 1.0, others 0). With K > 1 an EAGLE-1 drafter is trained the HASS way.
-        token_weight: weight of the vocabulary loss; None is the kind's own (EAGLE-1: 0.1, others 1).
-        feature_noise: half width of uniform noise on the features; None is the kind's own (EAGLE-1: 0.1,
+        token_weight: weight of the vocabulary loss; default: the kind's own (EAGLE-1: 0.1, others 1).
+        feature_noise: half width of uniform noise on the features; default: the kind's own (EAGLE-1: 0.1,
             scaled by 512 / T as published; others 0).
         anchors: most blocks of a packed row that a step trains, drawn anew each time (DFlash, DSpark, P-EAGLE).
         confidence_weight: DSpark: weight of the confidence head's loss.

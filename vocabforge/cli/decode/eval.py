@@ -88,7 +88,7 @@ class RunOptions(StrictModel):
     """How every question is asked, and how often."""
 
     seed: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = option(
-        (), "Start of the random streams [default: 0]. Every question runs with each seed.", "N", many=True
+        (), "Random seeds [default: 0]. Every question runs with each seed.", "N", many=True
     )
     repeats: Positive = option(1, "Repetitions, to see how much times vary.")
     max_new_tokens: Positive | None = option(

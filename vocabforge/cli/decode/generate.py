@@ -26,9 +26,7 @@ class GenerateRequest(StrictModel):
     prompt: str = option(..., "Text to continue or to answer.")
     max_new_tokens: Positive = option(256, "Maximum number of output tokens.")
     stop: tuple[str, ...] = option((), "Stop before this text.", many=True)
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = option(
-        0, "Start of the random streams; the same seed, the same output.", "N"
-    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = option(0, "Random seed.", "N")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
 
