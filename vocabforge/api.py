@@ -1,7 +1,7 @@
-"""The Python API: what ``import vocabforge`` gives, each name imported when it is first used.
+"""The Python API behind ``import vocabforge``; each name is imported on first use.
 
-Functions that make an artefact take the options of the command of the same name, under the same names, and return what
-was made. They print progress to stderr; errors are ``VocabForgeError``.
+Functions that make an artefact take the options of the command with the same name and return the result. They print
+progress to stderr. Errors are ``VocabForgeError``.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ def load_target(
     backend: Backend = "auto",
     device_map: str | None = None,
 ) -> Models:
-    """Load a target and its tokenizer; drafters and draft heads are loaded into it when they are first used.
+    """Load a target and its tokenizer. Drafters and draft heads are loaded on first use.
 
     Args:
-        target: folder of a Hugging Face checkpoint (safetensors), or a name of the Hub.
-        tokenizer: folder of another tokenizer.
-        device: ``cpu``, ``cuda`` or ``cuda:N``; None is CUDA if there is a device.
-        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's own if the device computes in it,
+        target: folder of a Hugging Face checkpoint (safetensors), or a name on the Hub.
+        tokenizer: folder of another tokenizer; None is the target's own.
+        device: ``cpu``, ``cuda`` or ``cuda:N``; None is CUDA if available, else the CPU.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's dtype if the device supports it,
             else float32.
-        backend: ``lean`` (ours), ``transformers``, or ``auto``: lean if it knows the architecture.
-        device_map: placement of a target larger than one device: ``auto``, or JSON of modules and devices.
+        backend: ``lean`` (VocabForge's own), ``transformers``, or ``auto``: ``lean`` if it supports the architecture.
+        device_map: placement of a target that needs several devices: ``auto``, or JSON of modules and devices.
 
     Raises:
-        VocabForgeError: no such model, an architecture that cannot be computed, or another tokenizer's model.
+        VocabForgeError: the model does not exist, its architecture is not supported, or the tokenizer does not
+            belong to it.
     """
     from .core.hub import model_folder
     from .models.device import choose_device
@@ -61,10 +62,17 @@ def load_target(
 
 
 def load_drafter(drafter: PathLike, target: Models) -> Drafter:
-    """A trained drafter in any layout that ``export`` writes: a ``torch.nn.Module`` over the target's tensors.
+    """Load a trained drafter in any layout that ``export`` writes.
+
+    Args:
+        drafter: folder of the drafter, or a name on the Hub.
+        target: a target from ``load_target``.
+
+    Returns:
+        a ``torch.nn.Module`` that shares the target's tensors.
 
     Raises:
-        VocabForgeError: no drafter, or one of another target.
+        VocabForgeError: the folder has no drafter, or the drafter belongs to another target.
     """
     from .core.hub import model_folder
 
@@ -82,22 +90,24 @@ def generate(
     stop: Sequence[str] = (),
     prompt_format: str = "auto",
 ) -> Answer:
-    """Answer one prompt; greedy unless ``sampling`` says otherwise. For several, or streaming: ``TextDecoder``.
+    """Answer one prompt, greedily by default. For several prompts, or to stream, use ``TextDecoder``.
 
     Args:
-        target: of ``load_target``.
-        prompt: a text, or a conversation of ``{"role": ..., "content": ...}``.
+        target: a target from ``load_target``.
+        prompt: a text, or a conversation: a list of ``{"role": ..., "content": ...}``.
         drafter: folder of a trained drafter, or of a smaller model.
-        spec: how to draft, in place of ``drafter``. Neither: plain decoding.
-        stop: end the output before one of these texts.
+        spec: drafting settings, instead of ``drafter``. With neither, decoding is plain.
+        max_new_tokens: limit of the output, in tokens.
+        sampling: sampling parameters; None is greedy.
+        stop: stop strings. The output ends before the first of them.
         prompt_format: ``chat`` renders a text with the chat template, ``raw`` continues it, ``auto`` is ``chat`` if
             there is a template.
 
     Returns:
-        the text, and token ids, accepted lengths and times under ``generation``.
+        the text; ``generation`` has token ids, accepted lengths and times.
 
     Raises:
-        VocabForgeError: settings that do not go together, a prompt that fills the context.
+        VocabForgeError: the settings contradict each other, or the prompt fills the context.
     """
     spec = spec or MethodSpec(drafter=None if drafter is None else Path(drafter))
     decoder = TextDecoder(target, spec)
@@ -117,16 +127,17 @@ def count_freq(
     """Count how often each token occurs, as ``vocabforge count-freq`` does.
 
     Args:
-        tokenizer: ``tokenizer.json``, its folder, or a name of the Hub.
+        tokenizer: ``tokenizer.json``, its folder, or a name on the Hub.
         input: files, folders, globs or data sets (``ultrachat``, ``hub:NAME``).
-        output: folder of the frequency table.
+        output: folder for the frequency table.
+        overwrite: replace an existing output folder.
         options: further options of the command, such as ``mode="assistant"`` and ``workers=4``.
 
     Returns:
         the table: ``counts`` is (V,) int64.
 
     Raises:
-        VocabForgeError: unreadable input, or nothing to count.
+        VocabForgeError: the input is unreadable or empty.
     """
     from .cli.vocab.count_freq import CountRequest, run_count
 
@@ -141,15 +152,16 @@ def select_vocab(
 
     Args:
         counts: folder of a frequency table.
-        size: ids of the draft vocabulary.
-        output: folder of the subset.
+        size: number of ids in the draft vocabulary.
+        output: folder for the subset.
+        overwrite: replace an existing output folder.
         options: further options of the command, such as ``target``.
 
     Returns:
         the subset: ``ids`` is (size,) int64, ascending.
 
     Raises:
-        VocabForgeError: no such table, or too few ids with a count.
+        VocabForgeError: the table does not exist, or too few ids occur in it.
     """
     from .cli.vocab.select_run import run
     from .cli.vocab.select_vocab import SelectRequest
@@ -166,15 +178,15 @@ def train_drafter(
     """Train a drafter, as ``vocabforge train-drafter`` does; an interrupted run resumes.
 
     Args:
-        config: a configuration, its keys as a mapping, a YAML file, or the name of a recipe.
-        overrides: ``key.sub=value``, for a file or a recipe.
-        fresh: discard a run in the output folder and start over.
+        config: a ``TrainConfig``, a mapping of its keys, a YAML file, or the name of a recipe.
+        overrides: settings as ``key.sub=value``; only for a file or a recipe.
+        fresh: discard an earlier run in the output folder and start over.
 
     Returns:
-        folder of the finished drafter; None in the other processes of a launch.
+        folder of the trained drafter; None in all processes of a launch except the first.
 
     Raises:
-        VocabForgeError: a key that is wrong, inputs that are missing, damaged, or do not belong together.
+        VocabForgeError: a key is wrong, or inputs are missing, damaged or do not belong together.
     """
     from .cli.train.train_drafter import run_training
     from .train.config import TrainConfig
@@ -201,20 +213,21 @@ def run_benchmark(
     """Measure accepted length and speed-up over plain decoding, as ``vocabforge eval`` does.
 
     Args:
-        target: of ``load_target``.
-        methods: by name: a spec, or the folder of a drafter. Plain decoding is always measured.
-        benchmark: ``spec-bench``, ``human-eval``, ``gsm8k``, ``sample``, or a file of questions.
-        output: folder of answers, ``results.json`` and ``report.html``.
-        max_new_tokens: limit of one turn; None is the benchmark's own.
-        limit: only so many questions, spread evenly over the benchmark.
-        sampling: how tokens are chosen; None is greedy.
-        warmup: unmeasured runs of the first question, per method.
+        target: a target from ``load_target``.
+        methods: name to drafting settings, or to the folder of a drafter. Plain decoding is always included.
+        benchmark: ``spec-bench``, ``human-eval``, ``gsm8k``, ``sample``, or a question file.
+        output: folder for answers, ``results.json`` and ``report.html``.
+        max_new_tokens: limit of one turn, in tokens; None is the benchmark's default.
+        limit: number of questions, spread evenly over the benchmark; None is all.
+        sampling: sampling parameters; None is greedy.
+        warmup: unmeasured runs of the first question per method.
+        overwrite: replace an existing output folder.
 
     Returns:
         the content of ``results.json``; ``methods[0]`` is plain decoding.
 
     Raises:
-        VocabForgeError: no such benchmark, settings that do not go together.
+        VocabForgeError: the benchmark does not exist, or the settings contradict each other.
     """
     from .cli.decode.eval import evaluation_of
     from .corpus.tokenizer.prompt_format import resolve_format
@@ -244,19 +257,20 @@ def run_benchmark(
 def export_drafter(
     drafter: PathLike, format: str, output: PathLike, *, overwrite: bool = False, **options: Any
 ) -> Path:
-    """Write a drafter as a decoder or server reads it, as ``vocabforge export`` does.
+    """Write a drafter in the layout of a server or decoder, as ``vocabforge export`` does.
 
     Args:
-        drafter: in any of the formats.
-        format: such as ``sglang-eagle3``, ``gguf`` or ``native``; ``vocabforge export --help`` names all.
-        output: folder to make.
+        drafter: folder of a drafter in any layout.
+        format: ``sglang-eagle3``, ``gguf``, ``native``, ...; ``vocabforge export --help`` lists all.
+        output: folder to write.
+        overwrite: replace an existing output folder.
         options: further options of the command, such as ``vocab``, ``target`` and ``dtype``.
 
     Returns:
         the folder.
 
     Raises:
-        VocabForgeError: a drafter that the format does not hold, or one of another target.
+        VocabForgeError: the format cannot express the drafter, or the drafter belongs to another target.
     """
     from .cli.ship.export import ExportRequest
     from .cli.ship.export_run import run_export

@@ -12,17 +12,28 @@ from ..core.errors import UsageError
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the target's next token is chosen: one transform of its logits, then a draw (see ``sampling.py``)."""
+    """Sampling parameters of a request; see ``sampling.py`` for the transform of the logits.
 
-    temperature: float = 0.0  # 0 is greedy
-    top_k: int = 0  # keep the k most probable tokens; 0 keeps all
-    top_p: float = 1.0  # keep the smallest set of most probable tokens with this mass
-    min_p: float = 0.0  # drop tokens below this share of the most probable one's probability
-    # Divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al. 2019, CTRL).
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of most probable tokens with this mass.
+        min_p: drop tokens below this share of the highest probability.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt or the output
+            (Keskar et al. 2019, CTRL).
+        presence_penalty: subtracted from the logits of tokens in the output.
+        frequency_penalty: subtracted once per occurrence in the output.
+        seed: seed of the request's random stream.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0  # subtracted from logits of tokens in the output,
-    frequency_penalty: float = 0.0  # and this one once an occurrence
-    seed: int = 0  # of the request's random stream
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         finite, above = math.isfinite, self.repetition_penalty > 0

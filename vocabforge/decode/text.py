@@ -1,4 +1,4 @@
-"""From a prompt's text to the text of its answer."""
+"""Decoding from text to text."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CONTEXT = (
 
 @dataclass
 class Answer:
-    """What ``stream`` fills.
+    """The answer to one prompt.
 
     Attributes:
-        text: of the new tokens, without a stop string.
+        text: text of the new tokens, without a stop string.
         generation: token ids, accepted lengths and times.
-        prompt: what was continued, as text; empty for a conversation.
+        prompt: the text that was continued; empty if the chat template rendered the prompt.
     """
 
     text: str = ""
@@ -41,7 +41,7 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens a second, the prompt's pass included."""
+        """New tokens per second, prefill included."""
         return len(self.generation.token_ids) / (self.generation.prefill_s + self.generation.decode_s)
 
     def __str__(self) -> str:
@@ -49,16 +49,16 @@ class Answer:
 
 
 class TextDecoder:
-    """A target and one way of drafting for it, from text to text.
+    """Decode prompts with one target and one drafting method.
 
     Args:
-        models: the target, its tokenizer, and the drafters that were loaded.
-        spec: how to draft; without a drafter and a proposer it is plain decoding.
-        sampled: build for a temperature above 0 first; what the spec leaves open depends on it.
-        wrap: makes passes faster, see ``accelerate/``.
+        models: a target from ``load_target``.
+        spec: drafting settings; without a drafter and a proposer, decoding is plain.
+        sampled: prepare for a temperature above 0 first; some defaults of the settings depend on it.
+        wrap: compiles or captures passes; see ``accelerate/``.
 
     Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: a folder is missing or damaged, or the parts do not belong together.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TextDecoder:
         self._models, self._spec, self._wrap = models, spec, wrap
         self.tokenizer = models.tokenizer
         self._built: dict[bool, Method] = {}
-        self._warm: list[Decoder] = []  # whose passes are compiled or captured
+        self._warm: list[Decoder] = []  # decoders with compiled or captured passes
         self.method = self._method(sampled)
 
     def _method(self, sampled: bool) -> Method:
@@ -89,18 +89,19 @@ class TextDecoder:
         prompt_format: str = "auto",
         answer: Answer | None = None,
     ) -> Iterator[str]:
-        """Yield the answer's text as it is decoded, a few tokens at a time; together the pieces are the whole text.
+        """Yield the answer's text in pieces as it is decoded, a few tokens at a time.
 
         Args:
-            prompt: a text, or a conversation of ``{"role": ..., "content": ...}``.
-            sampling: how tokens are chosen; None is greedy.
-            stop: end the output before one of these texts.
+            prompt: a text, or a conversation: a list of ``{"role": ..., "content": ...}``.
+            max_new_tokens: limit of the output, in tokens.
+            sampling: sampling parameters; None is greedy.
+            stop: stop strings. The output ends before the first of them.
             prompt_format: ``chat`` renders a text as a question with the chat template, ``raw`` continues it, ``auto``
                 is ``chat`` if there is a template.
-            answer: filled along the way.
+            answer: an object to fill with the text, token ids and times.
 
         Raises:
-            UsageError: an empty prompt, one that fills the context, or a format that the tokenizer does not have.
+            UsageError: the prompt is empty or fills the context, or the tokenizer has no chat template.
         """
         sampling, answer = sampling or SamplingParams(), answer or Answer()
         self.method = self._method(not sampling.greedy)
@@ -134,7 +135,7 @@ class TextDecoder:
             yield answer.text[len(written) :]
 
     def generate(self, prompt: Prompt, **settings: Any) -> Answer:
-        """The whole answer at once; ``settings`` are those of ``stream``."""
+        """Return the whole answer; ``settings`` are the arguments of ``stream``."""
         answer = Answer()
         for _ in self.stream(prompt, answer=answer, **settings):
             pass

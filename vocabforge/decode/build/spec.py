@@ -57,35 +57,34 @@ SHORT_CHAIN = 4  # draft tokens that a CPU verifies at a small price
 
 
 class MethodSpec(StrictModel):
-    """One way of decoding. Every field is an option of the commands and a key of a recipe's method.
+    """One decoding method. Every field is an option of ``generate`` and ``eval`` and a key of a decoding recipe.
 
-    None takes the default of the drafter, the head or the proposer. Without a drafter and a proposer it is plain
-    decoding. To add an option, add a field.
+    None means the default of the drafter, the draft head or the proposer. Without a drafter and a proposer, decoding is
+    plain.
     """
 
     drafter: ModelPath | None = option("Trained drafter, or a smaller model of any vocabulary.")
     proposer: str | None = option(
-        "n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the target's "
-        "vocabulary, tli, slem or slrs for one with another, or the kind of a trained drafter (eagle1 and eagle2 "
-        "for EAGLE-1's); "
-        "or several, such as eagle3+n-gram, that take turns [default: by its kind and vocabulary].",
+        "How to draft. Without a drafter: n-gram or early-exit. With one: draft-model for a model with the target's "
+        "vocabulary; tli, slem or slrs for a model with another vocabulary; or the kind of the trained drafter "
+        "(eagle1 or eagle2 for EAGLE-1 drafters). Join several with +, such as eagle3+n-gram, to alternate between "
+        "them [default: by the drafter's kind and vocabulary].",
         metavar="NAME",
     )
-    vocab: Path | None = option("Subset artefact: draft with these tokens only.")
+    vocab: Path | None = option("Draft vocabulary (subset artefact): draft only these tokens.")
     head: Path | None = option("Draft head (ranker, low-rank, router) to draft with.")
     shortlist: Size | None = option(
-        "Candidates of a ranker [default: what it was saved with].", heads=["ranker"]
+        "Number of candidates of a ranker [default: the saved one].", heads=["ranker"]
     )
     budget: Text | None = option(
-        "Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8 [default: "
-        "what it was saved with: a quarter of them, falling to a sixteenth].",
+        "Number of clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; at most all "
+        "its clusters [default: the saved one: a quarter of the clusters, falling to a sixteenth].",
         metavar="K|LAW:MAX:MIN",
         heads=["router"],
     )
     head_rows: Literal["own", "shared"] | None = option(
-        "Shortlist of the rows of a draft step: one per row, or one shared union [default: own for a "
-        "ranker, shared for a "
-        "router].",
+        "Shortlists of a draft step: one per row (own), or one shared union [default: own for a ranker, shared for "
+        "a router].",
         heads=["ranker", "router"],
     )
     ranker_fp8: bool | None = option(
@@ -94,35 +93,35 @@ class MethodSpec(StrictModel):
         heads=["ranker"],
     )
     dynamic: str | None = option(
-        "Also draft with the tokens of the text so far (`context`), or with the best of a ranker given with --head "
-        "(`ranker`), in addition to those of --vocab; SIZE tokens at most [default: context: 2,999 less the "
-        "vocabulary's, at least 256; ranker: 512].",
+        "Add tokens to those of --vocab: the tokens of the text so far (`context`), or the best tokens of the ranker "
+        "given with --head (`ranker`); at most SIZE tokens [default for context: 2,999 minus the vocabulary's size, "
+        "at least 256; for ranker: 512].",
         metavar="context[:SIZE]|ranker[:SIZE]",
     )
     tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
-        "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
-        "proposer's own on CUDA, a chain of 4 tokens or of --depth on a CPU [default: auto for a trained "
-        "drafter, unless --topk or --total-nodes asks for a tree; else the proposer's]."
+        "Shape of the draft: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
+        "proposer's default on CUDA, a chain of 4 tokens or of --depth on a CPU [default: auto for a trained "
+        "drafter without --topk and --total-nodes; else the proposer's]."
     )
     confidence: Annotated[float, Field(gt=0.0, lt=1.0)] | None = option(
         "End a DSpark chain before a draft token whose estimated probability of being reached is lower "
         "[default: draft all]."
     )
-    tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
+    tree_file: Path | None = option("JSON file with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
-        "Draw drafts from the drafter's distribution instead of taking its best tokens (chains and static trees, "
+        "Sample drafts from the drafter's distribution instead of taking its best tokens (chains and static trees, "
         "temperature above 0).",
         False,
     )
     depth: NonNegative | None = option(
-        "Draft depth + 1 tokens deep [default: the proposer's; 5 for a dynamic tree]."
+        "Draft depth + 1 levels [default: the proposer's; 5 for a dynamic tree]."
     )
-    topk: Positive | None = option("Children of a node and width of a tree level [default: 10].")
+    topk: Positive | None = option("Children of a node, and width of a tree level [default: 10].")
     total_nodes: Annotated[int, Field(ge=2)] | None = option(
-        "Nodes that one verification checks, root included [default: 60]."
+        "Nodes per verification, including the root [default: 60]."
     )
     exit_layers: Positive | None = option(
-        "Layers of the target that an early exit drafts with [default: a third].", proposer="early-exit"
+        "Number of target layers that early-exit drafts with [default: a third].", proposer="early-exit"
     )
     ngram: NgramSizes | None = option(
         "Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
@@ -130,24 +129,25 @@ class MethodSpec(StrictModel):
         proposer="n-gram",
     )
     look_ahead: NonNegative | None = option(
-        "Bytes behind a target token within which slrs looks for a longer one [default: 3].", proposer="slrs"
+        "Bytes after a target token in which slrs looks for a longer token [default: 3].", proposer="slrs"
     )
     single_token: bool = option(
-        "slrs drafts one target token a cycle, as in its paper.", False, proposer="slrs"
+        "slrs drafts one target token per cycle, as in its paper.", False, proposer="slrs"
     )
     overlap: Path | None = option(
-        "Common tokens of target and drafter, as `compare-vocab --output` wrote them, in either order."
+        "Shared tokens of target and drafter: a folder written by `compare-vocab --output`, in either order."
     )
     drafter_tokenizer: TokenizerPath | None = option(
-        "Tokenizer folder for a draft model whose own folder has none."
+        "Tokenizer folder for a draft model without its own tokenizer."
     )
     control: Literal["fixed", "adaptive", "bandit"] | None = option(
-        "fixed drafts the full size in every cycle; adaptive drafts what pays, down to nothing; bandit also chooses "
-        "between joined proposers [default: bandit for these, adaptive on a CPU at temperature 0, else fixed]."
+        "fixed drafts the full size in every cycle; adaptive drafts what pays off, down to nothing; bandit also "
+        "chooses between joined proposers [default: bandit for joined proposers, adaptive on a CPU at "
+        "temperature 0, else fixed]."
     )
     verifier: str | None = option(
-        "Decides, above temperature 0, which drafts are accepted: match, point or residual [default: residual for "
-        "drawn drafts, else match].",
+        "How drafts are accepted when sampling: match, point or residual [default: residual with --draft-sampling, "
+        "else match].",
         metavar="NAME",
     )
 
