@@ -94,8 +94,8 @@ class MethodSpec(StrictModel):
     )
     dynamic: str | None = option(
         "Add tokens to those of --vocab: the tokens of the text so far (`context`), or the best tokens of the ranker "
-        "given with --head (`ranker`); at most SIZE tokens [default for context: 2,999 minus the vocabulary's size, "
-        "at least 256; for ranker: 512].",
+        "given with --head (`ranker`); at most SIZE tokens [default: 2,999 minus the vocabulary's size, at "
+        "least 256, for context; 512 for ranker].",
         metavar="context[:SIZE]|ranker[:SIZE]",
     )
     tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
