@@ -30,6 +30,7 @@ class Outer(StrictModel):
     more: tuple[Path, ...] = option((), "Further.", "PATH", positional=True)
     dry_run: bool = option(False, "Nothing is done.")
     room: Size | None = option(None, "How much.")
+    chance: Annotated[float, Field(gt=0.0, lt=1.0)] | None = option(None, "How likely.")
 
 
 seen: list[tuple[Any, ...]] = []
@@ -58,13 +59,21 @@ def test_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
 
 
 def test_what_is_given_reaches_its_group(tmp_path: Path) -> None:
-    words = ["--size", "5", "--colour", "blue", "--no-loud", "--room", "2k", "--dry-run"]
+    words = ["--size", "5", "--colour", "blue", "--no-loud", "--room", "2k", "--dry-run", "--chance", "0.3"]
     words += ["--word", "a", "--word", "b"]
     result = run("doctor", "--out", str(tmp_path), "--name", "x", "--seed", "1", *words, "p", "q")
     assert result.exit_code == 0, result.output
     more, word = (Path("p"), Path("q")), ("a", "b")
     outer = Outer(
-        size=5, colour="blue", loud=False, out=tmp_path, word=word, more=more, dry_run=True, room=2048
+        size=5,
+        colour="blue",
+        loud=False,
+        out=tmp_path,
+        word=word,
+        more=more,
+        dry_run=True,
+        room=2048,
+        chance=0.3,
     )
     assert seen == [(outer, "x", 1, "COMMANDLINE")]
 
@@ -76,6 +85,7 @@ def test_what_is_given_reaches_its_group(tmp_path: Path) -> None:
         (["--out", "o"], "Missing option '--name'"),
         (["--out", "o", "--name", "x", "--size", "1"], "--size"),
         (["--out", "o", "--name", "x", "--colour", "green"], "green"),
+        (["--out", "o", "--name", "x", "--chance", "1"], "chance"),
         (["--out", "o", "--name", "x", "--outer", "1"], "No such option"),
     ],
 )

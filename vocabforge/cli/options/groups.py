@@ -126,14 +126,12 @@ class FromModel:
 
 
 def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, dict[str, int]]:
-    """The type of a field without its wrappers, whether it may be None, and its bounds."""
+    """The type of a field without its wrappers, whether it may be None, and bounds as click has them: inclusive."""
     bounds: dict[str, int] = {}
     for one in metadata:
         for inner in (one, *getattr(one, "metadata", ())):
             if getattr(inner, "ge", None) is not None:
                 bounds["min"] = inner.ge
-            elif getattr(inner, "gt", None) is not None:
-                bounds["min"] = inner.gt + 1
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         kind, optional, more = _kind_of(arguments[0], arguments[1:])
