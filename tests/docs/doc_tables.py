@@ -177,7 +177,7 @@ KEPT: tuple[Kept, ...] = (
         "measures in processes of its own; no test of truth",
     ),
     Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
-    Kept("docs/performance.md", "vocabforge bench decoding", "minutes, development data"),
+    Kept("docs/internal/measurements.md", "vocabforge bench decoding", "minutes, development data"),
     Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-kernel.md", "vocabforge bench kernels", _OF_THE_GUIDE),
