@@ -137,8 +137,9 @@ def unsourced(text: str) -> list[str]:
     ]
 
 
-def test_every_figure_of_performance_has_command_machine_and_date() -> None:
-    assert unsourced((ROOT / "docs" / "performance.md").read_text("utf-8")) == []
+def test_every_figure_has_command_machine_and_date() -> None:
+    for page in ("performance.md", "internal/measurements.md"):
+        assert unsourced((ROOT / "docs" / page).read_text("utf-8")) == []
     assert unsourced("## Speed\nMachine: x. 2026-01-01. `make demo`\n## Size\n`make demo`: 3 MB\n") == [
         "Size: no machine",
         "Size: no date",
