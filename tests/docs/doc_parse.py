@@ -136,7 +136,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
     from vocabforge.train.heads.router_config import RouterTrainConfig
 
     if name == "bench":
-        from vocabforge.bench.contention import ContentionConfig
         from vocabforge.bench.decoding.load import LoadBenchConfig
         from vocabforge.bench.decoding.settings import DecodingBenchConfig
         from vocabforge.bench.few_rows import FewRowsBenchConfig
@@ -151,7 +150,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
             "draft-heads": TrainConfig,
             "drafters": TrainConfig,
             "kernels": KernelOptions,
-            "contention": ContentionConfig,
             "few-rows": FewRowsBenchConfig,
             "memory": MemoryBenchConfig,
         }

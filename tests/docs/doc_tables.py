@@ -138,11 +138,6 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/serving.md", "vocabforge push", _PUSHED),
     Kept("docs/guides/adaptive.md", "vocabforge bench load", "minutes; tests/bench/test_bench_load.py"),
     Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),
-    Kept(
-        "docs/guides/decoding.md",
-        "vocabforge bench contention",
-        "minutes; tests/bench/test_bench_contention.py",
-    ),
     Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),

@@ -167,31 +167,8 @@ def memory_shown(result: dict[str, Any]) -> list[DataTable | str]:
     ]
 
 
-def contention_shown(result: dict[str, Any]) -> list[DataTable | str]:
-    rows = [
-        [
-            row["command"],
-            row["threads"],
-            *(f"{row[key]:,.1f}" for key in ("idle", "busy")),
-            f"{row['ratio']:.2f}",
-        ]
-        for row in result["rows"]
-    ]
-    count = result["settings"]["busy"]
-    return [
-        DataTable(
-            f"beside {count} busy process{'es' * (count > 1)}",
-            ("command<", "threads", "idle, tokens/s", "busy, tokens/s", "ratio"),
-            rows,
-        ),
-        "threads: chosen by the command, or fixed. ratio: busy to the command's fastest idle setting. Medians of the "
-        "rounds.",
-    ]
-
-
 # benchmark -> tables and remarks of its result
 SHOWN = {
-    "contention": contention_shown,
     "count-freq": counting_shown,
     "decoding": decoding_shown,
     "draft-heads": heads_shown,
@@ -211,7 +188,6 @@ if TYPE_CHECKING:
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
 # (recipe, overrides, options, output), ``drafters`` the same with some of its options, the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
-    "contention": "vocabforge.bench.contention:bench_contention",
     "count-freq": "vocabforge.bench.counting:bench_counting",
     "decoding": "vocabforge.bench.decoding.run:bench_decoding",
     "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
@@ -232,8 +208,7 @@ _SETTINGS = (
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
     "compile, tune_prompts. load: the same recipe, prompts, questions, max_new_tokens, threads; rows (requests side by "
-    "side), device. contention: target, commands (generate, eval, train-drafter), busy, max_new_tokens, "
-    "questions, steps, batch, length. draft-heads, drafters: keys of the recipe. "
+    "side), device. draft-heads, drafters: keys of the recipe. "
     "memory: vocab (V), hidden (d), length, chats. "
     "kernels: device, parts (heads, cycle, ops, drafting, libraries), shapes (llama3-8b, qwen3-8b, small), rows, "
     "ops, only, backend, measure and budget (seconds of one measurement, of everything)."
@@ -298,8 +273,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: contention, count-freq, training, decoding, load, draft-heads, drafters, few-rows, "
-            "kernels or memory.",
+            help="Which benchmark: count-freq, training, decoding, load, draft-heads, drafters, few-rows, kernels or "
+            "memory.",
         ),
     ],
     asked: BenchRequest,
@@ -314,9 +289,8 @@ def bench(
     pass. **decoding** continues the same prompts with VocabForge's methods and, if it has the
     same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
     at the best settings found, and plain decoding with llama.cpp where llama-cpp-python is installed; outputs are
-    compared token by token. **contention** runs generate, eval and train-drafter alone and beside busy processes, with
-    the threads that they choose and with fixed ones. **load** decodes with 1 to 16 requests side by side, and shows
-    what each method's control drafted under each load.
+    compared token by token. **load** decodes with 1 to 16 requests side by side, and shows what each method's control
+    drafted under each load.
     **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
     same command resumes an interrupted run. **drafters** does the same with variants of one recipe, such as kinds
     of drafter or of loss, drafting chains greedily and at temperature 1.
