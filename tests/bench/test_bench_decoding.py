@@ -137,7 +137,7 @@ def test_what_transformers_refuses_is_told(folders: list[str], tmp_path: Path) -
     _, row = bench_decoding([folders[0], *methods, *SMALL], repeats=1)["modes"]
     assert row["theirs"] is None
     assert {"settings", "threads", "error"} == set(row["refused"][0])
-    shown = remarks({"modes": [row], "llama_cpp": {"missing": None, "rows": []}})
+    shown = remarks({"modes": [row]})
     assert any("transformers refused every setting: ValueError" in line for line in shown)
 
 
@@ -161,42 +161,6 @@ def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.Mo
     assert row["ratio"] == {"median": 4.0, "lowest": 4.0, "highest": 4.0}
     assert row["ours"]["tokens_per_s"]["median"] == NEW
     assert row["theirs"]["tokens_per_s"]["median"] == NEW / 4
-
-
-def gguf_target(place: Path) -> Path:
-    """A target whose tokenizer llama.cpp reads: it cuts as GPT-2's, and has a merge."""
-    tiny_target(place, vocab_size=262, initializer_range=0.2)
-    file = byte_tokenizer(place) / "tokenizer.json"
-    body = json.loads(file.read_text("utf-8"))
-    body["pre_tokenizer"]["use_regex"] = True
-    body["model"]["merges"], body["model"]["vocab"]["th"] = [["t", "h"]], 261
-    file.write_text(json.dumps(body), "utf-8")
-    return place
-
-
-def test_llama_cpp_writes_the_same_tokens(tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    asked = [f"target={gguf_target(tmp_path / 't')}", "methods.n-gram.proposer=n-gram", *SMALL]
-    found = bench_decoding([*asked[:-2], "their_threads=[1,2]", "tune_prompts=1"], repeats=2)["llama_cpp"]
-    assert found["missing"] is None
-    assert [row["threads"] for row in found["rows"]] == [1, 2]
-    for row in found["rows"]:
-        assert row["theirs_as_plain"] == {"equal": 2, "compared": 2, "divergences": []}
-        assert row["ours"]["tokens"] == row["theirs"]["tokens"] == 2 * NEW
-        assert row["ratio"]["median"] > 0
-
-
-def test_llama_cpp_is_left_out_with_a_reason(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    asked = [folders[0], "methods.n-gram.proposer=n-gram", *SMALL, "--repeats", "1"]
-    app, find = build_app({"bench": bench}, ["bench"]), importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "llama_cpp" else find(name, *rest)
-    )
-    done = CliRunner().invoke(app, ["bench", "decoding", *asked], terminal_width=240)
-    assert done.exit_code == 0, done.output
-    assert "llama.cpp is left out: llama-cpp-python not installed" in " ".join(done.output.split())
 
 
 def test_a_wrong_token_is_reported_with_its_margin(

@@ -288,9 +288,8 @@ def bench(
     blockwise and plain attention; beside that of the speculators library, where it is installed, without the target's
     pass. **decoding** continues the same prompts with VocabForge's methods and, if it has the
     same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
-    at the best settings found, and plain decoding with llama.cpp where llama-cpp-python is installed; outputs are
-    compared token by token. **load** decodes with 1 to 16 requests side by side, and shows what each method's control
-    drafted under each load.
+    at the best settings found; outputs are compared token by token. **load** decodes with 1 to 16 requests side by
+    side, and shows what each method's control drafted under each load.
     **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
     same command resumes an interrupted run. **drafters** does the same with variants of one recipe, such as kinds
     of drafter or of loss, drafting chains greedily and at temperature 1.

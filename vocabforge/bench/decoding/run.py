@@ -1,4 +1,4 @@
-"""``vocabforge bench decoding``: how fast VocabForge decodes, beside transformers' ``generate`` and llama.cpp.
+"""``vocabforge bench decoding``: how fast VocabForge decodes, beside transformers' ``generate``.
 
 For each method the sides take turns, prompt by prompt and round by round, with the same prompts and the same number of
 new tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings are not timed.
@@ -25,7 +25,6 @@ from ...decode.build.spec import MethodSpec
 from ...evaluate.identity.compare import first_difference
 from ...evaluate.identity.rounding import next_logits
 from ...evaluate.run.environment import describe_environment
-from .llamacpp import LlamaCppRun, LlamaCppSide
 from .settings import DecodingBenchConfig, read_prompts
 from .sides import OurRun, TheirRun, TheirSide, counterpart
 
@@ -52,25 +51,10 @@ def modes_table(result: Mapping[str, Any]) -> DataTable:
         ]
 
     rows = [cells(row) for row in result["modes"]]
-    for row in result["llama_cpp"]["rows"]:
-        same = row["theirs_as_plain"]
-        rows.append(
-            [
-                f"plain, llama.cpp, {_counted(row['threads'])}",
-                f"{row['ours']['tokens_per_s']['median']:.0f}",
-                f"{row['theirs']['tokens_per_s']['median']:.0f}",
-                _range_of(row["ratio"]),
-                None,
-                None,
-                f"{same['equal']} of {same['compared']}",
-                f"{row['ours']['compile_s']:.0f}",
-            ]
-        )
-
     columns = (
         "method<",
         "tokens/s",
-        "the other's",
+        "transformers'",
         "ratio",
         "over plain",
         "accepted",
@@ -83,14 +67,11 @@ def modes_table(result: Mapping[str, Any]) -> DataTable:
 def remarks(result: Mapping[str, Any]) -> list[str]:
     """Lines below the table: settings, what transformers refused, and outputs that differ."""
     lines = [
-        "tokens/s: median of the rounds; the other's: transformers', or llama.cpp's. ratio: VocabForge to the other, "
-        "round by round (lowest to highest); over plain: to VocabForge's own plain decoding. accepted: tokens a pass "
-        "of the target. equal: outputs that are plain decoding's. Both: VocabForge / transformers. Methods over a "
-        "drafter with another tokenizer share "
+        "tokens/s: median of the rounds. ratio: VocabForge to transformers, round by round (lowest to highest); over "
+        "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target. equal: outputs that are "
+        "plain decoding's. Both: VocabForge / transformers. Methods over a drafter with another tokenizer share "
         "transformers' side."
     ]
-    if missing := result["llama_cpp"]["missing"]:
-        lines.append(f"llama.cpp is left out: {missing}.")
     for row in result["modes"]:
         mode, theirs = row["mode"], row["theirs"]
         lines.append(
@@ -103,8 +84,6 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
             lines.append(f"{mode}: transformers refused every setting: {refused[0]['error']}")
         for key, which in (("as_plain", mode), ("theirs_as_plain", f"transformers for {mode}")):
             lines += _differences(which, row[key])
-    for row in result["llama_cpp"]["rows"]:
-        lines += _differences(f"llama.cpp, {_counted(row['threads'])}", row["theirs_as_plain"])
     return lines
 
 
@@ -119,11 +98,8 @@ def _differences(which: str, found: Mapping[str, Any] | None) -> list[str]:
 
 def _settings(side: Mapping[str, Any]) -> str:
     named = [f"{key} {value}" for key, value in side["settings"].items()]
-    return ", ".join([*named, _counted(side["threads"])])
-
-
-def _counted(threads: int) -> str:
-    return f"{threads} thread" + "s" * (threads > 1)
+    threads = side["threads"]
+    return ", ".join([*named, f"{threads} thread" + "s" * (threads > 1)])
 
 
 def _range_of(values: Mapping[str, float] | None) -> str | None:
@@ -158,7 +134,7 @@ class BenchSide:
         counts: what drafting counted in that round, by name.
     """
 
-    run: OurRun | TheirRun | LlamaCppRun
+    run: OurRun | TheirRun
     threads: int
     seconds: list[float] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
@@ -205,8 +181,7 @@ class _DecodingBench:
             backend=config.target_backend,
         )
         self.prompts = read_prompts(config, self.models)
-        self.theirs, self.llama_cpp = TheirSide(config), LlamaCppSide(config)
-        self.new = config.max_new_tokens
+        self.theirs, self.new = TheirSide(config), config.max_new_tokens
 
     def run(self) -> dict[str, Any]:
         mine: dict[str, BenchSide] = {}
@@ -222,8 +197,6 @@ class _DecodingBench:
             if key not in found:
                 found[key] = self._best(*key)
                 pairs[-1] += [side] if (side := found[key][0]) else []
-        rivals = self._beside_llama_cpp(mine[PLAIN])
-        pairs += [list(pair) for pair in rivals]
         with ProgressBar("decoding", self.repeats * len(self.prompts) * len(pairs), "prompts") as bar:
             for number in range(self.repeats):
                 self._round(number, pairs, bar)
@@ -233,35 +206,9 @@ class _DecodingBench:
             "prompt_tokens": [len(prompt) for prompt in self.prompts],
             "their_versions": self.theirs.versions,
             "modes": [self._row(name, mine, *found[key]) for name, key in keys.items()],
-            "llama_cpp": {
-                "version": self.llama_cpp.version,
-                "missing": self.llama_cpp.missing,
-                "rows": [self._rival_row(mine[PLAIN], *pair) for pair in rivals],
-            },
         }
 
-    def _beside_llama_cpp(self, plain: BenchSide) -> list[tuple[BenchSide, BenchSide]]:
-        """Plain decoding and llama.cpp's with each number of threads; none where it cannot be run."""
-        rivals = []
-        for threads in () if self.llama_cpp.missing else self.config.their_threads:
-            say(f"llama.cpp: loading, {_counted(threads)}")
-            same = threads == plain.threads
-            mine = plain.run if same else OurRun(self.models, self.config, PLAIN, MethodSpec())
-            positions = max(map(len, self.prompts)) + self.new
-            theirs = self.llama_cpp.run(positions, threads)
-            rivals.append((self._ready(mine, threads), self._ready(theirs, threads)))
-        return rivals
-
-    def _rival_row(self, plain: BenchSide, mine: BenchSide, other: BenchSide) -> dict[str, Any]:
-        return {
-            "threads": mine.threads,
-            "ours": self._figures(mine),
-            "theirs": self._figures(other),
-            "ratio": _ratios(mine, other),
-            "theirs_as_plain": self._compare(other, plain),
-        }
-
-    def _ready(self, run: OurRun | TheirRun | LlamaCppRun, threads: int) -> BenchSide:
+    def _ready(self, run: OurRun | TheirRun, threads: int) -> BenchSide:
         """The round that does not count: it warms up, compiles, and gives outputs and counts."""
         side = BenchSide(run, threads)
         with _threads(threads):
