@@ -205,8 +205,6 @@ def test_a_wrong_token_is_reported_with_its_margin(
             UsageError,
             "this run is greedy",
         ),
-        (["foreign_drafter=x"], ConfigError, "methods.slem.drafter=DIR"),
-        (["draft_tokens=3"], ConfigError, "methods.NAME.depth=N"),
         (["max_new_tokens=250"], UsageError, "does not fit"),
         (["speed=11"], ConfigError, "speed"),
     ],

@@ -175,25 +175,9 @@ def test_it_is_made_again_only_for_other_inputs_and_unpacks_the_tokenizer(tmp_pa
         run(config, layout)
 
 
-@pytest.mark.parametrize(
-    ("source", "data", "said"),
-    [
-        ({"kind": "alpaca"}, {}, "the file says itself"),
-        ({"members": {"a": "b"}}, {}, "unpack the archive"),
-        ({"task": "quote"}, {}, "always continued"),
-        ({}, {"limits": {"one": 2}}, "documents: N"),
-        ({}, {"overlap": 12}, "always 24 words"),
-        ({"role": "rare"}, {}, "no source has the role train"),
-    ],
-)
-def test_former_keys_say_what_to_do(
-    tmp_path: Path, source: dict[str, Any], data: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        study(tmp_path, {"name": "one", **source}, **data)
-    assert said in caught.value.render()
-    with pytest.raises(ConfigError, match="times was removed"):
-        load_study(RECIPE, "ci", ["times.budget_s=2"])
+def test_a_study_needs_something_to_learn_from(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no source has the role train"):
+        study(tmp_path, {"name": "one", "role": "rare"})
 
 
 def test_a_given_target_names_its_own_sizes(tmp_path: Path) -> None:

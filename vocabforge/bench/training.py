@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch, RowBatch
-from ..core.config import Positive, StrictModel, apply_overrides, parse_config, without_removed
+from ..core.config import Positive, StrictModel, apply_overrides, parse_config
 from ..core.progress import ProgressBar
 from ..core.registry import check_known
 from ..models.device import choose_device, synchroniser
@@ -157,14 +156,6 @@ class TrainingBenchConfig(StrictModel):
     length: Positive | None = None
     steps: Positive | None = None
     loss_rows: Positive | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        values = without_removed(values, "threads", "threads was removed: set OMP_NUM_THREADS")
-        for key in ("weights", "chunk_mb"):
-            values = without_removed(values, key, f"{key} was removed: fp32 weights and 256 MiB are measured")
-        return values
 
 
 @dataclass(frozen=True)

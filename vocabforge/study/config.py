@@ -19,29 +19,6 @@ Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # a part of a file name
 Sizes = Annotated[tuple[Size, ...], Field(min_length=1)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...], Field(min_length=1)]
 
-_PRECISION = "set mixed_precision of the study"
-_TIMES = "no head times are measured; set roofline.rows, .hidden, .bandwidth, .layer_us, .target_us"
-# section -> key of earlier versions -> what to do instead.
-_FORMER = {
-    "data": {
-        "limits": "give the source documents: N",
-        "overlap": "it is always 24 words",
-        "answer_characters": "plain text is always cut into passages of about 1,200 bytes",
-    },
-    "target": {"mixed_precision": _PRECISION},
-    "drafters": {"mixed_precision": _PRECISION},
-}
-_FORMER_SOURCE = {
-    "kind": "the file says itself whether it holds conversations or plain text; no path is the built-in sample",
-    "members": "unpack the archive and name a text file",
-    "task": "passages are always continued",
-}
-
-
-def _refuse_former(values: Any, former: Mapping[str, str], where: str) -> None:
-    for key in former.keys() & (values if isinstance(values, Mapping) else {}):
-        raise ValueError(f"{where}{key} was removed: {former[key]}")
-
 
 class SourceConfig(StrictModel):
     """One source of texts: conversations in any form that ``prepare-data`` reads, or plain text.
@@ -55,12 +32,6 @@ class SourceConfig(StrictModel):
     language: str = "English"  # category of its rare questions
     role: Literal["train", "heldout", "rare"] = "train"
     documents: Positive | None = None  # at most so many conversations, evenly spread
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        _refuse_former(values, _FORMER_SOURCE, "data.sources: ")
-        return values
 
 
 class StudyDataConfig(StrictModel):
@@ -128,12 +99,6 @@ class PartConfig(StrictModel):
     batch_size: Positive = 8
     lr: Annotated[float, Field(gt=0.0)] = 1e-3
     warmup: Fraction = 0.3
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        _refuse_former(values, {"fused": "updates are always fused"}, "drafters: ")
-        return values
 
 
 class DraftersConfig(StrictModel):
@@ -222,16 +187,6 @@ class StudyConfig(StrictModel):
     replay: ReplayConfig = ReplayConfig()
     check: CheckConfig = CheckConfig()
     roofline: RooflineConfig = RooflineConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        _refuse_former(values, {"times": _TIMES}, "")
-        for section, former in _FORMER.items():
-            _refuse_former(
-                values.get(section) if isinstance(values, Mapping) else None, former, f"{section}."
-            )
-        return values
 
     @model_validator(mode="after")
     def _goes_together(self) -> StudyConfig:

@@ -103,14 +103,10 @@ def check_names(names: Sequence[str]) -> None:
         raise UsageError("no stage is named", expected=", ".join([*STAGES, ALL]))
     unknown = [name for name in names if name not in (*STAGES, ALL)]
     if unknown:
-        times = (
-            "the report computes the roofline itself; `vocabforge bench kernels parts=heads` measures heads"
-        )
         raise UsageError(
             "the study has no such stage",
             got=", ".join(unknown),
             expected=", ".join([*STAGES, ALL]),
-            remedy=times if "times" in unknown else None,
         )
 
 

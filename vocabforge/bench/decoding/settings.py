@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from ...core.config import Positive, without_removed
+from ...core.config import Positive
 from ...core.errors import UsageError
 from ...corpus.tokenizer.prompt_format import resolve_format
 from ...decode.build.models import Models
@@ -28,17 +28,6 @@ PROMPTS = (
     "It was a sunny day and Mia wanted to",
     "The old man had a boat. Every morning he",
 )
-
-_REMOVED = {
-    "draft_model": "methods.draft-model.drafter=DIR",
-    "drafter": "methods.eagle3.drafter=DIR",
-    "foreign_drafter": "methods.slem.drafter=DIR, and methods.slem.proposer=slem",
-    "modes": "methods.NAME.proposer=NAME or methods.NAME.drafter=DIR for each; plain decoding always runs",
-    "verifier": "methods.NAME.verifier=NAME",
-    "draft_tokens": "methods.NAME.depth=N, one less than the draft tokens",
-    "layers": "methods.early-exit.exit_layers=N",
-    "widen": "bench kernels parts=cycle, which has models of several sizes",
-}
 
 
 class PromptedRecipe(DecodingRecipe):
@@ -76,13 +65,6 @@ class DecodingBenchConfig(PromptedRecipe):
     compile: bool = True
     temperature: Annotated[float, Field(ge=0)] = 0.0
     tune_prompts: Positive = 2
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        for key, instead in _REMOVED.items():
-            values = without_removed(values, key, f"{key} was removed: use {instead}")
-        return values
 
 
 def read_prompts(config: PromptedRecipe, models: Models) -> list[list[int]]:
