@@ -182,8 +182,7 @@ def carried(root: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
 
 def study(asked: argparse.Namespace, run: Run) -> int:
     """As many units as the time allows, from the pieces and into them."""
-    from vocabforge.study.config import load_study
-    from vocabforge.study.layout import StudyLayout
+    from vocabforge.study.config import StudyLayout, load_study
 
     end, root = time.monotonic() + asked.seconds, asked.output / "study"
     if pieces.read_pieces(asked.pieces, root):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.study.drafted_support import make_drafted
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyLayout
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,7 @@ from typing import Any
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.config import parse_config
-from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyConfig, StudyLayout
 
 VOCAB = 270  # rows of the embedding: the tokenizer has 261 tokens
 END = 257

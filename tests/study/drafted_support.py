@@ -23,8 +23,7 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.study import stage_answers as answers
 from vocabforge.study import stage_replay as replaying
-from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyConfig, StudyLayout
 from vocabforge.study.methods import FULL, REDUCED
 from vocabforge.study.replay.types import Replayed
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset

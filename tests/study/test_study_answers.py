@@ -18,7 +18,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.lean.model import load_target
 from vocabforge.study import stage_answers as answers
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyLayout
 from vocabforge.study.stage_answers import AnsweringTarget, prompt_ids, training_prompts
 from vocabforge.vocab.counts.table import load_counts
 

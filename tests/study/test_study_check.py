@@ -17,7 +17,7 @@ from vocabforge.decode.trees.shapes import chain
 from vocabforge.evaluate.identity.rounding import OutputPosition
 from vocabforge.models.lean.model import load_target
 from vocabforge.study import stage_check as check
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
 from vocabforge.study.report.results import Checked

@@ -16,8 +16,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ConfigError, DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.benchmarks import read_questions
-from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig, load_study
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig, StudyLayout, load_study
 from vocabforge.study.sources import OVERLAP, PASSAGE, passages, read_source, runs
 from vocabforge.study.stage_data import KIND, run
 

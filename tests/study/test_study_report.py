@@ -14,8 +14,7 @@ from rich.console import Console
 from tests.study.drafted_support import drafted_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError
-from vocabforge.study.config import ReplayConfig
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import ReplayConfig, StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.types import Continuation, Replayed
 from vocabforge.study.report.figures import cells, groups_of, mean_scored, question_sums, shapes

@@ -12,8 +12,7 @@ from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.files import read_json
 from vocabforge.study import stages
-from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyConfig, StudyLayout
 from vocabforge.study.stages import STAGES, perform, seed_digest
 
 

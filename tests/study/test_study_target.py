@@ -29,8 +29,7 @@ from vocabforge.demo.target.train import (
 from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.study import stage_target as stage
 from vocabforge.study.candidates import CandidateSampler
-from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import StudyLayout
+from vocabforge.study.config import StudyConfig, StudyLayout
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.data import corpus_counts
 

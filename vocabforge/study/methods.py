@@ -17,8 +17,7 @@ from ..models.lean.model import LeanModel
 from ..train.heads.draft_heads import head_name
 from ..vocab.subset.schedule import schedule_sizes
 from ..vocab.subset.subset import load_subset
-from .config import StudyConfig
-from .layout import StudyLayout
+from .config import StudyConfig, StudyLayout
 
 FULL, REDUCED, LOW_RANK = "full", "reduced", "low-rank"  # families; the first two are run folders, too
 # Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.

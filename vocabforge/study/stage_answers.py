@@ -30,8 +30,7 @@ from ..models.lean.model import LeanModel, load_target
 from ..models.target.fingerprint import target_fingerprint
 from ..vocab.counts.table import FrequencyTable, save_counts
 from ..vocab.subset.select import SpecialTokens
-from .config import RARE, StudyConfig
-from .layout import StudyLayout
+from .config import RARE, StudyConfig, StudyLayout
 from .replay.types import Continuation
 from .steps import is_finished
 

@@ -26,8 +26,7 @@ from ..evaluate.identity.compare import first_difference
 from ..evaluate.identity.divergence import TOLERANCE
 from ..evaluate.identity.rounding import Evidence, OutputPosition, ask_target
 from ..models.lean.model import LeanModel
-from .config import StudyConfig
-from .layout import StudyLayout
+from .config import StudyConfig, StudyLayout
 from .methods import StudyHeads, StudyMethod, content_of_method, methods
 from .replay.replay import cycle_offsets
 from .replay.types import Ranks, Replayed

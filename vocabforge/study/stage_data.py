@@ -18,8 +18,7 @@ from ..corpus.sources.inputs import PACKED_SUFFIXES
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..demo.target.build import TOKENIZER_FILES
 from ..evaluate.benchmarks import Benchmark, load_benchmark, spread
-from .config import RARE, StudyConfig, StudyDataConfig
-from .layout import StudyLayout
+from .config import RARE, StudyConfig, StudyDataConfig, StudyLayout
 from .sources import OVERLAP, SourceTexts, Talk, read_source, runs
 from .steps import is_finished
 

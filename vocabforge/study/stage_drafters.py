@@ -27,9 +27,8 @@ from ..train.setup import CALIBRATION_ROWS
 from ..train.trainer import Trainer
 from . import steps as making
 from .candidates import CandidateSampler
-from .config import PartConfig, StudyConfig
+from .config import PartConfig, StudyConfig, StudyLayout
 from .copying import start_copying
-from .layout import StudyLayout
 from .methods import FULL, RANKERS, REDUCED, RUNS, router_folder
 
 FOLDER = "prepared"

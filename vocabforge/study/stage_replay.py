@@ -12,8 +12,7 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.console import say
 from ..corpus.regenerate.rows import content_digest
 from ..tune.types import setting_of
-from .config import StudyConfig
-from .layout import StudyLayout
+from .config import StudyConfig, StudyLayout
 from .methods import StudyHeads, content_of_method, methods
 from .replay.replay import Drafting, replay
 from .replay.types import Replayed

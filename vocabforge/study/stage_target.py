@@ -21,9 +21,8 @@ from ..train.config import Precision
 from ..train.data import corpus_counts
 from ..train.loss.candidates import Candidates
 from .candidates import CandidateSampler
-from .config import StudyConfig
+from .config import StudyConfig, StudyLayout
 from .induction import build_induction
-from .layout import StudyLayout
 
 HELDOUT_ROWS = 192  # at V = 151,936 more would take as long as much of the training
 

@@ -17,8 +17,7 @@ from ..vocab.counts.run import CountRun, count_corpus, partial_folder
 from ..vocab.counts.table import load_counts, save_counts
 from ..vocab.counts.tally import CountOptions
 from . import steps as making
-from .config import StudyConfig
-from .layout import StudyLayout
+from .config import StudyConfig, StudyLayout
 from .stage_answers import COUNTS
 
 FR, TRIM = "fr", "trim"

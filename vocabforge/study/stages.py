@@ -19,8 +19,7 @@ from ..corpus.regenerate.rows import content_digest
 from ..evaluate.run.environment import describe_environment
 from ..models.device import choose_device
 from ..train.machine import keep_freed_memory
-from .config import StudyConfig
-from .layout import StudyLayout
+from .config import StudyConfig, StudyLayout
 
 ALL = "all"
 _FORMAT = 2  # counts up when stages write other files

@@ -26,8 +26,7 @@ from ...evaluate.reports.page import (
     render_report_page,
 )
 from ...tune.types import HeadSetting
-from ..config import StudyConfig
-from ..layout import StudyLayout
+from ..config import StudyConfig, StudyLayout
 from ..methods import FULL, StudyMethod, methods
 from ..replay.replay import cycle_offsets
 from ..replay.types import Replayed
