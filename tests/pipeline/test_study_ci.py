@@ -24,8 +24,9 @@ def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
     assert all(row["finished"] for row in record.values())
     results = read_study(output / "report" / RESULTS)
     assert results.checked is not None
-    assert results.checked.lossless
-    assert results.checked.as_replayed
+    for mode in results.checked.modes:
+        assert mode.faults == 0 < mode.outputs
+        assert mode.equal_cycles == mode.cycles
     assert {
         "full",
         "fr",
@@ -39,8 +40,6 @@ def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
         "reduced",
     } == {method.family for method in results.methods}
     assert results.facts["stage data"].endswith("threads")
-    page = (output / "report" / "report.html").read_text()
-    assert "<svg" in page
     made = {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")}
     again = invoke(*command)
     assert again.exit_code == 0, again.output

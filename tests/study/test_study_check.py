@@ -62,8 +62,6 @@ def again(layout: StudyLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_every_method_is_lossless_and_as_replayed(layout: StudyLayout, result: Checked) -> None:
     keys = [way.key for way in methods(drafted_config(layout.root), layout)]
     assert list(result.lengths) == keys
-    assert result.lossless
-    assert result.as_replayed
     assert result.questions == 3
     for one in result.modes:
         assert one.identical == one.outputs == len(keys) * 3
@@ -87,8 +85,8 @@ def test_a_replay_that_differs_is_found(
     monkeypatch.setattr(check, "load_replayed", planted)
     check.run(config, again)
     result = read_checked(again)
-    assert result.lossless
-    assert not result.as_replayed
+    assert all(one.identical == one.outputs for one in result.modes)
+    assert any(one.equal_cycles < one.cycles for one in result.modes)
     (different,) = details(again, key)[CHAIN]["replay"]["different"]
     assert (different["set"], different["question"], different["start"]) == ("spec", 1, 0)
     assert different["decoded"] != different["replayed"]
@@ -106,7 +104,6 @@ def test_outputs_that_differ_are_faults(again: StudyLayout, monkeypatch: pytest.
     monkeypatch.setattr(Decoder, "generate_batch", spoilt)
     check.run(drafted_config(again.root, check={"questions": 1}), again)
     result = read_checked(again)
-    assert not result.lossless
     for one in result.modes:
         assert (one.outputs, one.identical, one.faults) == (4, 2, 2)
         for key in result.lengths:

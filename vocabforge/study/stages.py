@@ -69,7 +69,7 @@ STAGES: dict[str, Stage] = {
     "check": Stage(
         "vocabforge.study.stage_check:run", "the decoder itself on a sample", ("replay",), ("check",)
     ),
-    "report": Stage("vocabforge.study.report.stage:run", "tables, a plot, a page", ("check",)),
+    "report": Stage("vocabforge.study.report.stage:run", "tables and a plot", ("check",)),
 }
 
 

@@ -59,7 +59,7 @@ def study_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def study_report_view(artifact: Artifact, request: ViewRequest) -> View:
-    """One method a family; the report itself is a page."""
+    """One method a family; the report's table.md has all."""
     from ...study.report.results import RESULTS, read_study
     from ...study.report.tables import methods_table
 

@@ -116,16 +116,6 @@ class Checked(_Read):
     where: str
     settings: dict[str, int]
 
-    @property
-    def lossless(self) -> bool:
-        """Rounding explains all differences."""
-        return all(0 < one.identical + one.near_tied == one.outputs for one in self.modes)
-
-    @property
-    def as_replayed(self) -> bool:
-        """Every cycle of a chain is the replay's."""
-        return all(one.cycles == one.equal_cycles for one in self.modes)
-
 
 class StudyResults(_Read):
     """The whole file; ``checked`` may be None in a file of an earlier version."""

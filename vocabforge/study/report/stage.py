@@ -1,8 +1,7 @@
-"""Stage ``report``: results.json, tables, a plot and one self-contained page."""
+"""Stage ``report``: results.json, its tables as Markdown, and a plot."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -12,19 +11,10 @@ import numpy as np
 
 from ... import __version__
 from ...core.artifact import open_artifact, write_artifact
-from ...core.console import FactList, console, say
+from ...core.console import console, say
 from ...core.errors import ArtifactError
 from ...core.files import read_json
 from ...core.provenance import command_line, git_revision, package_versions
-from ...evaluate.reports.page import (
-    Block,
-    CodeBlock,
-    Folded,
-    PageCard,
-    PageSection,
-    ReportPage,
-    render_report_page,
-)
 from ...tune.types import HeadSetting
 from ..config import StudyConfig, StudyLayout
 from ..methods import FULL, StudyMethod, methods
@@ -46,10 +36,10 @@ from .results import (
     StudyResults,
 )
 from .roofline import scaled, tokens_per_s
-from .tables import markdown, methods_table, percent, share_chart, study_tables
+from .tables import markdown, methods_table, share_plot
 
 KIND = "study-report"
-PAGE, TABLES, PLOT = "report.html", "table.md", "plots/share.svg"
+TABLES, PLOT = "table.md", "plots/share.svg"
 
 
 def run(config: StudyConfig, layout: StudyLayout) -> None:
@@ -70,12 +60,11 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     ) as folder:
         (folder / RESULTS).write_text(results.model_dump_json() + "\n", "utf-8")
         (folder / TABLES).write_text(markdown(results), "utf-8")
-        (folder / PAGE).write_text(render_study(results), "utf-8")
-        if chart := share_chart(results):
+        if plot := share_plot(results):
             (folder / PLOT).parent.mkdir()
-            (folder / PLOT).write_text(chart.file, "utf-8")
+            (folder / PLOT).write_text(plot, "utf-8")
     console().print(methods_table(results))
-    say(f"Report: {layout.report / PAGE}")
+    say(f"Report: {layout.report / TABLES}")
 
 
 def assemble(config: StudyConfig, layout: StudyLayout) -> StudyResults:
@@ -183,52 +172,3 @@ def _facts(
 def _machine(environment: Mapping[str, Any]) -> str:
     parts = [environment.get("gpu"), environment.get("processor"), f"{environment.get('threads')} threads"]
     return ", ".join(str(one) for one in parts if one)
-
-
-def render_study(results: StudyResults) -> str:
-    """HTML text of the results; it loads nothing from anywhere."""
-    chart, sections = share_chart(results), []
-    for key, table in study_tables(results).items():
-        blocks: list[Block] = [chart, table] if chart and key == "methods" else [table]
-        sections.append(PageSection(table.title, blocks, key))
-    config = json.dumps(results.config, indent=1, ensure_ascii=False)
-    how: list[Block] = [
-        FactList({**results.facts, "vocabforge": results.vocabforge, "made": results.created}),
-        CodeBlock(results.command, "Command"),
-        Folded("The whole configuration", [CodeBlock(config)]),
-    ]
-    page = ReportPage(
-        kind=f"vocabulary study, size {results.size}",
-        title="Every draft vocabulary, one drafter",
-        sections=[*sections, PageSection("How it was made", how, "how")],
-        about=f"{len(results.methods)} ways of drafting from a vocabulary of {results.vocab_size:,} tokens, "
-        f"seeds {', '.join(map(str, results.seeds))}, {results.groups[0].questions:,} questions in the main group.",
-        warnings=[
-            "Accepted lengths and shares are measured: every method is replayed, exactly, on what the target itself "
-            "wrote. Tokens/s are arithmetic: accepted lengths, and bytes over bandwidth; no time is measured."
-        ],
-        cards=_cards(results),
-    )
-    return render_report_page(page)
-
-
-def _cards(results: StudyResults) -> list[PageCard]:
-    """The draft vocabulary with the most predicted tokens/s, and whether the decoder is lossless."""
-    speeds = {
-        one.label: cell.tokens_per_s
-        for one in results.methods
-        if (cell := one.at(results.main_shape)) and cell.tokens_per_s
-    }
-    cards: list[PageCard] = []
-    if full := speeds.get(results.full.label):
-        best = max(results.methods, key=lambda one: speeds.get(one.label, 0.0))
-        note = (
-            f"{speeds[best.label] / full:.2f}× the full head's tokens/s, {percent(best.exact)} of its logits"
-        )
-        cards.append(PageCard("Most tokens/s predicted", best.label, note))
-    if results.checked is not None:
-        each = results.checked.modes
-        same, outputs = sum(one.identical for one in each), sum(one.outputs for one in each)
-        note, lossless = f"{same:,} of {outputs:,} outputs are plain decoding's", results.checked.lossless
-        cards.append(PageCard("Lossless", "yes" if lossless else "no", note, "good" if lossless else "bad"))
-    return cards

@@ -1,11 +1,10 @@
-"""The tables of a study, and its chart."""
+"""The tables of a study, and its plot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ...core.console import DataCell, DataTable
-from ...evaluate.reports.page import PageChart
 from ...evaluate.reports.plots import METHOD_COLOURS, Trace, standalone, trace_lines
 from ...evaluate.reports.tables import figure_cell
 from ...evaluate.results.schema import Figure
@@ -46,6 +45,8 @@ def markdown(results: StudyResults) -> str:
     pieces = []
     for table in study_tables(results).values():
         pieces += [f"### {table.title}", table.caption, "\n".join(table.markdown())]
+    facts = {**results.facts, "vocabforge": results.vocabforge, "made": results.created}
+    pieces.append("\n".join(f"- {name}: {value}" for name, value in facts.items()))
     return "\n\n".join([*pieces, f"Command: `{results.command}`"]) + "\n"
 
 
@@ -62,12 +63,12 @@ def methods_table(results: StudyResults) -> DataTable:
 
 def main_table(results: StudyResults) -> DataTable:
     """Every method with every shape, greedy, the headline's questions; predicted speed at the main shape."""
-    checked, looks = results.checked, looks_of(results)
+    checked = results.checked
     tree = checked.modes[-1].mode if checked else ""
     rows: list[list[object]] = []
     for one in results.methods:
         exact = DataCell(f"{one.exact * results.vocab_size:,.0f}", percent(one.exact))
-        row = [_name(one, looks), exact, *_by_shape(results, one, GREEDY), _speed(results, one)]
+        row = [_name(one), exact, *_by_shape(results, one, GREEDY), _speed(results, one)]
         if checked:
             known = checked.lengths.get(one.key, {}).get(tree)
             row.append(None if known is None else f"{known:.2f}")
@@ -86,8 +87,7 @@ def main_table(results: StudyResults) -> DataTable:
 
 def drawn_table(results: StudyResults) -> DataTable:
     """Temperature 1."""
-    looks = looks_of(results)
-    rows = [[_name(one, looks), *_by_shape(results, one, DRAWN)] for one in results.methods]
+    rows = [[_name(one), *_by_shape(results, one, DRAWN)] for one in results.methods]
     note = f"Measured: replay of answers drawn at temperature 1, {_questions(results)}, {_seeds(results)}."
     return DataTable("Temperature 1", ["draft vocabulary<", *_shape_columns(results)], rows, note)
 
@@ -112,12 +112,12 @@ def category_table(results: StudyResults) -> DataTable:
 
 def rare_table(results: StudyResults) -> DataTable:
     """Rare-token questions beside all: what static vocabularies lose there."""
-    group, looks, rows = next((one for one in results.groups if one.key == RARE), None), looks_of(results), []
+    group, rows = next((one for one in results.groups if one.key == RARE), None), []
     for one in results.methods if group else ():
         cells = [one.at(results.main_shape, key) for key in (EVERYTHING, RARE)]
         shares = [cell.share.value for cell in cells if cell and cell.share.value is not None]
         less = None if len(shares) < 2 else f"{round(100 * (shares[1] - shares[0]), 1) + 0.0:+.1f}"
-        rows.append([_name(one, looks), *(_figures(cell)[1] for cell in cells), less])
+        rows.append([_name(one), *(_figures(cell)[1] for cell in cells), less])
     columns = ["draft vocabulary<", "the benchmark, %", "rare data, %", "rare less all, points"]
     note = f"Measured: {results.main_shape}, greedy, share of the full head's accepted length in the same questions."
     if group:
@@ -143,8 +143,11 @@ def checked_table(results: StudyResults) -> DataTable:
     return DataTable("Losslessness", columns, rows, note)
 
 
-def share_chart(results: StudyResults) -> PageChart | None:
-    """Share of the full head's accepted length over exact logits, the points of one method name joined."""
+def share_plot(results: StudyResults) -> str | None:
+    """SVG of the share of the full head's accepted length over exact logits, the points of one method name joined.
+
+    A low-rank head scores no token exactly and is not shown.
+    """
     looks, points = looks_of(results), dict[tuple[int, str], list[tuple[float, float]]]()
     for one in sorted(results.methods, key=lambda one: one.exact):
         cell = one.at(results.main_shape)
@@ -157,10 +160,7 @@ def share_chart(results: StudyResults) -> PageChart | None:
         Trace(look, [x for x, _ in some], [y for _, y in some], name) for (look, name), some in points.items()
     ]
     labels = "exact logits a draft step", "% of the full head's length"
-    note = f"Measured, {results.main_shape}, greedy; a low-rank head scores none exactly and is not shown"
-    svg = trace_lines("share", labels, traces, log_x=True)
-    file = standalone(trace_lines("share-file", labels, traces, log_x=True, legend=True))
-    return PageChart("Accepted length kept, and its cost", note, svg, list(points), "share", file)
+    return standalone(trace_lines("share-file", labels, traces, log_x=True, legend=True))
 
 
 def looks_of(results: StudyResults) -> dict[str, int]:
@@ -180,8 +180,8 @@ def percent(value: float) -> str:
     return f"{100 * value:.{2 if value < 0.1 else 1}f}%"
 
 
-def _name(one: MethodFigures, looks: Mapping[str, int]) -> DataCell:
-    return DataCell(one.name, one.setting, look=looks[one.key])
+def _name(one: MethodFigures) -> DataCell:
+    return DataCell(one.name, one.setting)
 
 
 def _figures(cell: Cell | None) -> list[object]:
