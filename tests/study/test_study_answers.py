@@ -100,9 +100,9 @@ def test_counts_are_of_the_very_tokens(
     kept: list[tuple[int, ...]] = []
     answer = AnsweringTarget.answer
 
-    def watching(self: AnsweringTarget, jobs: Any) -> list[tuple[int, ...]]:
-        found = answer(self, jobs)
-        kept.extend(ids for ids, job in zip(found, jobs) if job.tokens == 5)
+    def watching(self: AnsweringTarget, asked: Any) -> list[tuple[int, ...]]:
+        found = answer(self, asked)
+        kept.extend(ids for ids, one in zip(found, asked) if one.max_new_tokens == 5)
         return found
 
     monkeypatch.setattr(AnsweringTarget, "answer", watching)

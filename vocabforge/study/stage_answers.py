@@ -57,18 +57,8 @@ def training_prompts(path: Path, count: int) -> list[list[Message]]:
     return found
 
 
-@dataclass(frozen=True)
-class Job:
-    """One answer: token ids of its prompt, new tokens at most, and how they are drawn."""
-
-    prompt: tuple[int, ...]
-    tokens: int
-    temperature: float = 0.0
-    seed: int = 0
-
-
 class AnsweringTarget:
-    """A target that answers jobs with plain decoding, ``rows`` side by side; ``identity`` decides its answers."""
+    """A target that answers with plain decoding, ``rows`` side by side; ``identity`` decides its answers."""
 
     def __init__(self, path: Path, device: str | None, rows: int) -> None:
         self.device = choose_device(device)
@@ -86,34 +76,33 @@ class AnsweringTarget:
     def model(self) -> LeanModel:
         return load_target(self._path, dtype=getattr(torch, self.dtype), device=self.device)
 
-    def answer(self, jobs: Sequence[Job]) -> list[tuple[int, ...]]:
-        """Token ids of the answers to all jobs, the stop token included."""
-        stops, made = self.tokenizer.eos_ids, dict[int, tuple[int, ...]]()
-        longest = max(len(job.prompt) + job.tokens for job in jobs)
+    def request(self, prompt: Sequence[int], tokens: int, sampling: SamplingParams) -> Request:
+        """For an answer of ``tokens`` at most, which ends with a stop token."""
+        return Request(prompt, tokens, self.tokenizer.eos_ids, sampling)
+
+    def answer(self, asked: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Token ids of the answers to all requests, the stop token included."""
+        made = dict[int, tuple[int, ...]]()
+        longest = max(len(one.prompt_ids) + one.max_new_tokens for one in asked)
         decoder = Decoder(
             self.model,
             context=min(self.model.config.max_positions, longest + 1),
-            rows=min(self._rows, len(jobs)),
+            rows=min(self._rows, len(asked)),
             wrap=capture_passes(self.device) if self.device.type == "cuda" else None,
         )
-        with ProgressBar("Answering", len(jobs), "answers") as bar:
+        with ProgressBar("Answering", len(asked), "answers") as bar:
             # Apart: if one row of a batch is drawn, a captured cycle samples in all of them.
-            for drawn in (False, True):
-                part = [number for number, job in enumerate(jobs) if bool(job.temperature) == drawn]
-                part.sort(
-                    key=lambda number: -jobs[number].tokens
-                )  # so that no row is left with one at the end
-                some = [jobs[number] for number in part]
-                requests = [
-                    Request(job.prompt, job.tokens, stops, SamplingParams(job.temperature, seed=job.seed))
-                    for job in some
-                ]
+            for greedy in (True, False):
+                part = [number for number, one in enumerate(asked) if one.sampling.greedy == greedy]
+                # The longest first, so that no row is left with one at the end.
+                part.sort(key=lambda number: -asked[number].max_new_tokens)
+                requests = [asked[number] for number in part]
                 results = [Generation() for _ in requests]
                 for number, _ in decoder.stream_batch(requests, results):
-                    ids = results[number].token_ids
-                    bar.update(int(ids[-1] in stops or len(ids) == some[number].tokens))
+                    one, ids = requests[number], results[number].token_ids
+                    bar.update(int(ids[-1] in one.stop_ids or len(ids) == one.max_new_tokens))
                 made |= {number: tuple(one.token_ids) for number, one in zip(part, results)}
-        return [made[number] for number in range(len(jobs))]
+        return [made[number] for number in range(len(asked))]
 
 
 def study_dtype(device: torch.device) -> str:
@@ -159,19 +148,27 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     prompts = [
         prompt_ids(tokenizer, [{"role": "user", "content": question.turns[0]}]) for _, question in asked
     ]
-    train_jobs = [  # by turns greedy and drawn
-        Job(prompt_ids(tokenizer, one)[-room:], own.train_tokens, float(number % 2), number % 2 * number)
+    training = [  # by turns greedy and drawn
+        target.request(
+            prompt_ids(tokenizer, one)[-room:],
+            own.train_tokens,
+            SamplingParams(float(number % 2), seed=number % 2 * number),
+        )
         for number, one in enumerate(learnt)
     ]
-    jobs: dict[Which, list[Job]] = {
-        "greedy": [Job(prompt[-room:], own.tokens) for prompt in prompts],
+    requests: dict[Which, list[Request]] = {
+        "greedy": [target.request(prompt[-room:], own.tokens, SamplingParams()) for prompt in prompts],
         "drawn": [
-            Job(prompt[-room:], own.tokens, 1.0, question_seed(name, question.question_id))
+            target.request(
+                prompt[-room:],
+                own.tokens,
+                SamplingParams(1.0, seed=question_seed(name, question.question_id)),
+            )
             for (name, question), prompt in zip(asked, prompts, strict=True)
         ],
     }
-    made = iter(target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]]))
-    trained = [next(made) for _ in train_jobs]
+    made = iter(target.answer([*training, *requests["greedy"], *requests["drawn"]]))
+    trained = [next(made) for _ in training]
     meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
     with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
         texts = [tokenizer.decode(ids[:-1] if ids[-1] in tokenizer.eos_ids else ids) for ids in trained]
@@ -183,18 +180,18 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
         _write(folder / layout.own_texts.name, rows)
         parents = {"own": sha256_file(folder / layout.own_texts.name)}
         save_counts(_table(trained, "".join(texts), tokenizer, parents), folder / COUNTS)
-        for which, some in jobs.items():
+        for which, some in requests.items():
             rows = [
                 {
                     "set": name,
                     "category": question.category,
                     "question": question.question_id,
-                    "seed": job.seed,
+                    "seed": request.sampling.seed,
                     "shortened": len(prompt) > room,
-                    "prompt": list(job.prompt),
+                    "prompt": list(request.prompt_ids),
                     "tokens": list(next(made)),
                 }
-                for (name, question), prompt, job in zip(asked, prompts, some, strict=True)
+                for (name, question), prompt, request in zip(asked, prompts, some, strict=True)
             ]
             _write(folder / f"answers-{which}.jsonl", rows)
     say(f"{len(trained):,} answers to training prompts, {len(asked):,} questions answered twice")

@@ -18,7 +18,7 @@ from ..corpus.regenerate.rows import content_digest
 from ..decode.build.spec import MethodSpec
 from ..decode.engine import Decoder
 from ..decode.proposers.registry import FITTING, Proposer, ProposerParts, make_proposer
-from ..decode.request import Generation, Request, SamplingParams
+from ..decode.request import Generation, SamplingParams
 from ..decode.sampling import SeededChance, TokenHistory, target_weights
 from ..decode.trees.shapes import TreeShape, chain
 from ..evaluate.benchmarks import spread
@@ -148,9 +148,9 @@ class _Sample:
             context=min(model.config.max_positions, longest + 1),
             rows=max(1, min(rows, self._config.answers.rows, len(asked))),
         )
-        stops = self.target.tokenizer.eos_ids
-        requests = [Request(one.continuation.prompt, new, stops, sampling_of(one, which)) for one in asked]
-        return decoder.generate_batch(requests)
+        return decoder.generate_batch(
+            [self.target.request(one.continuation.prompt, new, sampling_of(one, which)) for one in asked]
+        )
 
     def _ranks(self, replayed: Mapping[str, Replayed], key: str, which: Which) -> list[Ranks]:
         """Of what was replayed on all answers, a method's rows of the sample's: (tokens - 1, levels) each."""
