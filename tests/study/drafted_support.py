@@ -22,9 +22,9 @@ from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.study import stage_answers as answers
-from vocabforge.study import stage_replay as replaying
 from vocabforge.study.config import StudyConfig, StudyLayout
 from vocabforge.study.methods import FULL, REDUCED
+from vocabforge.study.replay import stage as replaying
 from vocabforge.study.replay.types import Replayed
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 

@@ -19,11 +19,11 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.study import stage_check as check
 from vocabforge.study.config import StudyLayout
 from vocabforge.study.methods import methods
+from vocabforge.study.replay.stage import load_replayed
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
 from vocabforge.study.report.results import Checked
 from vocabforge.study.stage_answers import StudyAnswer, Which
 from vocabforge.study.stage_check import TREE, compare_cycles, compare_outputs, judge
-from vocabforge.study.stage_replay import load_replayed
 
 pytestmark = pytest.mark.long
 CHAIN = "chain, greedy"

@@ -12,9 +12,9 @@ import pytest
 from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.decode.trees.shapes import chain
-from vocabforge.study import stage_replay as replaying
 from vocabforge.study.config import StudyLayout
 from vocabforge.study.methods import methods
+from vocabforge.study.replay import stage as replaying
 from vocabforge.study.replay.replay import cycle_offsets, replay
 from vocabforge.study.replay.types import Replayed
 from vocabforge.study.replay.walk import walk

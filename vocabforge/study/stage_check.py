@@ -29,12 +29,12 @@ from ..models.lean.model import LeanModel
 from .config import StudyConfig, StudyLayout
 from .methods import StudyHeads, StudyMethod, content_of_method, methods
 from .replay.replay import cycle_offsets
+from .replay.stage import load_replayed
 from .replay.types import Ranks, Replayed
 from .replay.walk import accepted, cut_lengths
 from .report.results import Checked, Decoded
 from .stage_answers import KIND as ANSWERS
 from .stage_answers import AnsweringTarget, StudyAnswer, Which, load_answers
-from .stage_replay import load_replayed
 from .steps import run_step
 
 _FORMAT = 3

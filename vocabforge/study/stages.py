@@ -60,7 +60,7 @@ STAGES: dict[str, Stage] = {
         by_seed=True,
     ),
     "replay": Stage(
-        "vocabforge.study.stage_replay:run",
+        "vocabforge.study.replay.stage:run",
         "acceptance of all methods on all questions",
         ("drafters",),
         ("replay",),

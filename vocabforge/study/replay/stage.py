@@ -8,18 +8,18 @@ from typing import Any, get_args
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import open_artifact, write_artifact
-from ..core.console import say
-from ..corpus.regenerate.rows import content_digest
-from ..tune.types import setting_of
-from .config import StudyConfig, StudyLayout
-from .methods import StudyHeads, content_of_method, methods
-from .replay.replay import Drafting, replay
-from .replay.types import Replayed
-from .stage_answers import KIND as ANSWERS
-from .stage_answers import AnsweringTarget, Which, load_answers
-from .stages import seed_digest
-from .steps import is_finished
+from ...core.artifact import open_artifact, write_artifact
+from ...core.console import say
+from ...corpus.regenerate.rows import content_digest
+from ...tune.types import setting_of
+from ..config import StudyConfig, StudyLayout
+from ..methods import StudyHeads, content_of_method, methods
+from ..stage_answers import KIND as ANSWERS
+from ..stage_answers import AnsweringTarget, Which, load_answers
+from ..stages import seed_digest
+from ..steps import is_finished
+from .replay import Drafting, replay
+from .types import Replayed
 
 KIND = "study-replay"
 _FORMAT = 3
