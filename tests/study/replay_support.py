@@ -10,32 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
-from tests.decode.drafting import make_drafter
 from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.registry import resolve
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.block import BiasedHead, BlockBackend
 from vocabforge.decode.proposers.eagle import EagleBackend
-from vocabforge.decode.proposers.levels import LevelHead
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.trees.fixed import ShapePolicy
 from vocabforge.decode.trees.shapes import TreeShape
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.heads.registry import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.study.replay.types import Continuation
-from vocabforge.train.ttt import shift_left, unroll
 
 VOCAB, HIDDEN, CLUSTERS, NEW = 97, 32, 11, 22
-TAUGHT = 32  # steps: it knows some drafts
 STOP = 5  # seldom written
 SUBSET = tuple(i for i in range(VOCAB) if i % 4)
 PROMPTS = ([3, 17, 8, 44, 21, 9], [60, 2, 0, 11], [33, 90, 7, 7, 7, 18, 95, 33, 1], [12])
@@ -88,13 +81,8 @@ class World:
         self, drafter: Any, head: DraftHead, shape: TreeShape, seed: int | None = None
     ) -> list[Generation]:
         """What the engine makes of all prompts, side by side: greedily, or drawn at temperature 1 with a seed."""
-        policy, backend = ShapePolicy(shape), EagleBackend(drafter, "eagle3", "EAGLE-3")
-        if is_parallel(drafter):
-            blocks = BlockBackend(drafter, policy.plan.levels)
-            backend, head = blocks, LevelHead(head, blocks, policy.width)
-            if drafter.bias_weight is not None:
-                head = BiasedHead(head, blocks, drafter.bias_weight)
-        return self._generate(ModelProposer(backend, head, policy), seed)
+        backend = EagleBackend(drafter, "eagle3", "EAGLE-3")
+        return self._generate(ModelProposer(backend, head, ShapePolicy(shape)), seed)
 
     def answers(self, seed: int | None = None) -> list[Continuation]:
         """The target's own, decoded plainly."""
@@ -117,29 +105,6 @@ class World:
 
     def captured(self, text: tuple[int, ...]) -> CapturedBatch:
         return capture(self.hf, torch.tensor([text]))
-
-
-@cache
-def block_drafter(kind: str, reduced: bool = False) -> Any:
-    """A drafter of a block kind that was taught the target's own answers for a moment: four drafts."""
-    w, size = world(), 5 if kind == "dflash" else 4
-    drafter = make_drafter(kind, w.folder, w.hf, "reduced" if reduced else "target", block_size=size)
-    torch.manual_seed(4)
-    taught = [one.prompt + one.tokens for seed in (None, 3) for one in w.answers(seed)]
-    optimizer = torch.optim.Adam(drafter.parameters(), 2e-3)
-    for _ in range(TAUGHT):
-        optimizer.zero_grad()
-        for text in taught:
-            batch = w.captured(text)
-            losses = []
-            for step in unroll(drafter, batch, 4):
-                wanted = shift_left(batch.input_ids, step.index + 2)[step.counted]
-                rows = torch.searchsorted(drafter.target_ids, wanted).clamp(max=len(drafter.target_ids) - 1)
-                known = drafter.target_ids[rows] == wanted
-                losses.append(F.cross_entropy(drafter.logits(step.g[step.counted])[known], rows[known]))
-            torch.stack(losses).mean().backward()
-        optimizer.step()
-    return drafter.eval().requires_grad_(False)
 
 
 def capture(target: HFTarget, ids: torch.Tensor) -> CapturedBatch:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, World, block_drafter, world
+from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, World, world
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.trees.shapes import chain, default_shape, from_paths
 from vocabforge.models.heads.low_rank import LowRankHead
@@ -28,11 +28,9 @@ from vocabforge.study.replay.supports import SUPPORTS
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
 from vocabforge.study.replay.walk import cut_lengths, walk
 from vocabforge.train.heads.states import drafting_rows
-from vocabforge.train.ttt import unroll
 
 KINDS = sorted(HEADS)
 REDUCED = "reduced"
-EAGLE, BLOCKS = "eagle3", ("dflash", "dspark", "peagle")
 SHARING = ("router", "ranker", "hybrid")
 LEVELS, WIDTH = 4, 4
 # The second tree has gaps in its ranks, and its deepest path is not that of best children.
@@ -49,71 +47,54 @@ def answers(mode: str) -> tuple[Continuation, ...]:
     return tuple(world().answers(SEEDS[mode]))
 
 
-def drafter_of(over: str, reduced: bool = False) -> Any:
-    """An EAGLE drafter, or one of a block kind."""
-    if over in BLOCKS:
-        return block_drafter(over, reduced)
-    return world().reduced if reduced else world().drafter
+@cache
+def heads() -> dict[str, DraftHead]:
+    """All kinds."""
+    return {kind: world().head(kind) for kind in KINDS}
 
 
 @cache
-def heads(over: str = EAGLE) -> dict[str, DraftHead]:
-    """All kinds; over a block drafter also those whose rows share a shortlist."""
-    w, drafter = world(), drafter_of(over)
-    found = {kind: w.head(kind, drafter) for kind in KINDS}
-    if over in BLOCKS:
-        found |= {f"{kind}, shared": w.head(kind, drafter, rows="shared") for kind in SHARING}
-        found["router, constant"] = w.head("router", drafter, rows="shared", budgets=(5,))
-    return found
-
-
-@cache
-def replayed(mode: str, over: str = EAGLE) -> dict[str, Replayed]:
+def replayed(mode: str) -> dict[str, Replayed]:
     """All heads over the whole drafter, and the head of the reduced one, in blocks that cut through answers."""
-    reduced = drafter_of(over, True)
-    draftings = [Drafting(drafter_of(over), heads(over)), Drafting(reduced, {REDUCED: exact_head(reduced)})]
-    return replay(world().lean, draftings, answers(mode), levels=LEVELS, width=WIDTH, rows=7)
+    w = world()
+    draftings = [Drafting(w.drafter, heads()), Drafting(w.reduced, {REDUCED: exact_head(w.reduced)})]
+    return replay(w.lean, draftings, answers(mode), levels=LEVELS, width=WIDTH, rows=7)
 
 
-def asked(name: str, over: str = EAGLE) -> tuple[Any, Any]:
+def asked(name: str) -> tuple[Any, Any]:
     if name == REDUCED:
-        return (drafter := drafter_of(over, True)), exact_head(drafter)
-    return drafter_of(over), heads(over)[name]
+        return world().reduced, exact_head(world().reduced)
+    return world().drafter, heads()[name]
 
 
 @pytest.mark.parametrize(
-    ("over", "mode", "shape", "names"),
+    ("mode", "shape", "names"),
     [
-        (EAGLE, "greedy", "tree", [*KINDS, REDUCED]),
-        (EAGLE, "drawn", "chain", [*KINDS, REDUCED]),
-        (EAGLE, "greedy", "chain", ["router", "hybrid", "context", REDUCED]),
-        (EAGLE, "drawn", "gaps", ["ranker", "router", "context", "scheduled"]),
-        *((kind, mode, shape, None) for kind in BLOCKS for mode, shape in zip(SEEDS, ("chain", "tree"))),
+        ("greedy", "tree", [*KINDS, REDUCED]),
+        ("drawn", "chain", [*KINDS, REDUCED]),
+        ("greedy", "chain", ["router", "hybrid", "context", REDUCED]),
+        ("drawn", "gaps", ["ranker", "router", "context", "scheduled"]),
     ],
 )
-def test_a_replay_accepts_what_the_engine_accepts(
-    over: str, mode: str, shape: str, names: list[str] | None
-) -> None:
+def test_a_replay_accepts_what_the_engine_accepts(mode: str, shape: str, names: list[str]) -> None:
     """Cycle by cycle the engine's lengths, with the last cycle cut at the answer's end."""
     texts = answers(mode)
-    for name in names or [*heads(over), REDUCED]:
-        made = world().decode(*asked(name, over), SHAPES[shape], SEEDS[mode])
+    for name in names:
+        made = world().decode(*asked(name), SHAPES[shape], SEEDS[mode])
         assert [tuple(one.token_ids) for one in made] == [one.tokens for one in texts], name
         expected = tuple(cut_lengths(one.accept_lengths, len(one.token_ids) - 1) for one in made)
-        found = replayed(mode, over)[name].ranks
+        found = replayed(mode)[name].ranks
         assert walk(found, cycle_offsets(texts), SHAPES[shape]).lengths == expected, name
 
 
-@pytest.mark.parametrize(
-    ("over", "name"), [(over, name) for over in (EAGLE, *BLOCKS) for name in [*KINDS, REDUCED]]
-)
-def test_these_comparisons_have_power(over: str, name: str) -> None:
+@pytest.mark.parametrize("name", [*KINDS, REDUCED])
+def test_these_comparisons_have_power(name: str) -> None:
     """Drafts are accepted, also at deeper steps and lower ranks, and some are not drafted; an answer ends early."""
-    ranks = np.concatenate([replayed(mode, over)[name].ranks for mode in SEEDS])
+    ranks = np.concatenate([replayed(mode)[name].ranks for mode in SEEDS])
     assert {0, MISSED} <= set(ranks[:, 0].tolist())
     assert len({1, 2, 3} & set(ranks.flatten().tolist())) > 1
     assert (ranks[:, 1] < WIDTH).sum() > 3
-    greedy = walk(replayed("greedy", over)[name].ranks, cycle_offsets(answers("greedy")), SHAPES["tree"])
+    greedy = walk(replayed("greedy")[name].ranks, cycle_offsets(answers("greedy")), SHAPES["tree"])
     assert greedy.committed.sum() > 1.3 * greedy.cycles.sum() > 0
     assert len({len(one.tokens) for one in answers("drawn")}) > 1
 
@@ -161,33 +142,12 @@ def test_ranks_and_counts_are_those_of_the_head_on_the_states_of_training(name: 
         assert value == pytest.approx(np.mean(counts)) if counts else math.isnan(value)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("over", BLOCKS)
-def test_a_union_holds_the_shortlists_of_all_rows_of_a_block(over: str) -> None:
-    """Also of drafts that nothing follows: counted from training's unroll, row by row."""
-    drafter, head = drafter_of(over), heads(over)["ranker, shared"]
-    sizes = []
-    for one in answers("drawn"):
-        states = [step.g for step in unroll(drafter, world().captured(one.prompt + one.tokens), LEVELS)]
-        rows = torch.cat(states)[:, len(one.prompt) - 1 : -2, :]  # (levels, roots, .)
-        lists = head.candidates(drafter.read(rows).transpose(0, 1)[..., :HIDDEN].flatten(0, 1), WIDTH)
-        sizes += [len(union.unique()) for union in lists.unflatten(0, (-1, LEVELS))]
-    scored = replayed("drawn", over)["ranker, shared"].scored
-    assert scored[0] == pytest.approx(np.mean(sizes))
-    assert 9 < min(sizes) < max(sizes) < 9 * LEVELS
-    assert replayed("drawn", over)["ranker"].scored[0] == 9
-
-
-@pytest.mark.parametrize("over", [EAGLE, "dspark"])
-def test_blocks_and_levels_change_nothing(over: str) -> None:
+def test_blocks_and_levels_change_nothing() -> None:
     w, texts = world(), answers("greedy")
     for rows, levels in ((1, 2), (500, 6)):
-        one = Drafting(drafter_of(over), heads(over))
-        found = replay(w.lean, [one], texts, levels=levels, width=WIDTH, rows=rows)
-        for name in heads(over):
-            if levels < LEVELS and "shared" in name:
-                continue  # a shorter block has a smaller union
-            before, same = replayed("greedy", over)[name].ranks, min(levels, LEVELS)
+        found = replay(w.lean, [Drafting(w.drafter, heads())], texts, levels=levels, width=WIDTH, rows=rows)
+        for name in heads():
+            before, same = replayed("greedy")[name].ranks, min(levels, LEVELS)
             assert np.array_equal(found[name].ranks[:, :same], before[:, :same])
 
 

@@ -14,15 +14,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from torch import Tensor
+
 from ..core.config import load_config
 from ..core.errors import UsageError
 from ..core.files import atomic_write_json
 from ..decode.build.heads import parse_budget
 from ..decode.proposers.registry import tree_proposer
 from ..decode.tree import TreeSettings
-from ..models.drafters.parallel import ParallelDrafter, is_parallel
+from ..models.drafters.parallel import is_parallel
 from ..models.drafters.registry import drafter_class
-from ..models.heads.registry import DraftHead, HeadOptions
+from ..models.heads.exact import answer
+from ..models.heads.registry import DraftHead, DraftState, HeadOptions
 from ..models.target.hf import read_target_config
 from ..train.config import OptimConfig, TrainConfig
 from ..train.data import corpus_counts
@@ -30,9 +33,7 @@ from ..train.heads.draft_heads import KINDS
 from ..tune.types import setting_of
 from ..vocab.subset.subset import load_subset
 from .methods import FULL, StudyHeads, StudyMethod, content_of_method, dynamic, ranker_methods
-from .replay.replay import Drafting, replay
-from .replay.types import Continuation
-from .stage_set import StageSet, over_seeds, set_stage, spread
+from .stage_set import over_seeds, set_stage, spread
 from .steps import clusters_step, drafter_run, router_run, run_step, subset_step, variant
 
 RESULTS = "results.json"
@@ -40,7 +41,6 @@ COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share o
 TREE = TreeSettings(10, 5, 30)  # that every method drafts, but over block drafters
 ROUTER_LR = 1e-3
 KNOWN = ("eagle3", "eagle1", "dflash", "dspark", "peagle")
-_ROWS = 64  # that a replay scores at once
 
 
 @dataclass(frozen=True)
@@ -150,14 +150,12 @@ def bench_draft_heads(
 
         def decode(way: StudyMethod) -> dict[str, Any]:
             drafter, head = heads.drafter(way.drafter), heads.head(way)
-            made = stage.meter.measure(tree_proposer(model, drafter, head, tree))
-            setting = setting_of(head)
-            if setting.shared and is_parallel(drafter):  # the size of a union shows in drafting only
-                scored = _union_size(stage, drafter, head)
-            else:
-                scored = fmean(setting.at(step) for step in range(tree.levels))
+            setting, counted = setting_of(head), CountedHead(head)
+            union = setting.shared and is_parallel(drafter)  # its size shows in drafting only
+            made = stage.meter.measure(tree_proposer(model, drafter, counted if union else head, tree))
+            scored = counted.sizes if union else [setting.at(step) for step in range(tree.levels)]
             return {
-                "scored": scored,
+                "scored": fmean(scored),
                 "accepted_length": made.length.value,
                 "identical": made.identical,
                 "prompts": made.prompts,
@@ -187,13 +185,22 @@ def bench_draft_heads(
     return dict(result)
 
 
-def _union_size(stage: StageSet, drafter: ParallelDrafter, head: DraftHead) -> float:
-    """Mean tokens that the rows of a block share, over all cycles that could begin in the target's own answers."""
-    meter, levels = stage.meter, stage.config.ttt.steps
-    made = zip(meter.prompts.prompts, meter.plain())
-    texts = [Continuation(tuple(prompt), tuple(one.token_ids)) for prompt, one in made]
-    one = [Drafting(drafter, {"head": head})]
-    return replay(stage.model, one, texts, levels=levels, width=1, rows=_ROWS)["head"].scored[0]
+class CountedHead:
+    """A draft head, and how many tokens the rows of each block shared: ``sizes``."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head, self.sizes = head, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        logits, ids = self._head.scores(hidden, k, state)
+        self.sizes.append(int(logits[0].isfinite().sum()))  # of one request: all its rows have the same
+        return logits, ids
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return answer(*self.scores(hidden, k, state), k)
 
 
 def _methods(options: HeadBenchOptions, rows: int, shared: Path, tree: TreeSettings) -> list[StudyMethod]:

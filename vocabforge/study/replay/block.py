@@ -41,10 +41,7 @@ class Block:
         hidden: (B, H) what the heads read.
         wanted: (B,) int64 head row of the token that is asked for, -1 if the drafter's head has none.
         contexts: by C, (B, C) tokens of the text.
-        bias: (B, R) by the token before, added to all logits (DSpark); None: no such thing.
-        levels: (C, levels, H) what the heads read at all levels of C blocks; None of other drafters.
-        unions: by a head's id, the tokens bool (C, R) that the rows of a block share, the same at all its levels.
-        there: (B,) which of the C blocks the rows are of; at step 0 all of them, in order.
+        shared: by a part's id, what heads over this part share.
     """
 
     base: HeadBase
@@ -52,20 +49,12 @@ class Block:
     hidden: Tensor
     wanted: Tensor
     contexts: Mapping[int, Tensor]
-    bias: Tensor | None = None
-    levels: Tensor | None = None
-    unions: dict[int, Tensor] = field(default_factory=dict)
-    there: Tensor | None = None
-    shared: dict[int, Any] = field(default_factory=dict)  # by a part's id, what heads over this part share
+    shared: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
     def pairs(self) -> Pairs:
         """What is above the wanted token by exact logits, among all rows of the drafter's head."""
-        return above(self.biased(F.linear(self.hidden, self.base.weight).float()), self.wanted)
-
-    def biased(self, logits: Tensor) -> Tensor:
-        """Logits (B, R) of all rows of the drafter's head, with the bias."""
-        return logits if self.bias is None else logits + self.bias
+        return above(F.linear(self.hidden, self.base.weight).float(), self.wanted)
 
     @cached_property
     def known(self) -> Tensor:
@@ -89,13 +78,11 @@ class Parts:
     Attributes:
         base: the drafter's exact head.
         width: ranks that are told apart.
-        in_blocks: the rows of a cycle's levels are all known before any of its tokens is drafted.
         lists: shortlists by scorer and form that it is read in: one pass over its scores answers all of them.
     """
 
     base: HeadBase
     width: int
-    in_blocks: bool = False
     lists: dict[tuple[int, bool], list[Shortlist]] = field(default_factory=dict)
 
     def table(self, ids: Tensor) -> Tensor:

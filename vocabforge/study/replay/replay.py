@@ -6,9 +6,6 @@ can be made beforehand: along the accepted path the drafter is fed the answer's 
 the rank of the answer's token among the head's tokens at every step, until one is not drafted; chains and trees of a
 fixed shape follow from the ranks alone (``replay/walk.py``). Dynamic trees do not: which nodes they keep depends on
 scores of the tokens that are not accepted.
-
-A block drafter's rows are all known when a cycle begins. So heads may be replayed on it whose rows share one shortlist,
-which holds what any row of the block calls for, also behind a draft that is not accepted.
 """
 
 from __future__ import annotations
@@ -19,16 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ...core.errors import UsageError
 from ...core.progress import ProgressBar
-from ...models.drafters.interface import CachedDrafter, is_autoregressive
-from ...models.drafters.parallel import ParallelDrafter, is_parallel
+from ...models.drafters.interface import CachedDrafter
 from ...models.heads.registry import DraftHead, DraftState, base_of
 from ...models.lean.model import LeanModel
 from .block import Block, Parts
-from .states import BlockUnroller, CycleBatch, StepRows, TargetReader, Unroller, text_contexts
+from .states import CycleBatch, StepRows, TargetReader, Unroller, text_contexts
 from .supports import support_of
 from .types import MISSED, Continuation, Ranks, Replayed
 
@@ -41,11 +36,11 @@ class Drafting:
     """Draft heads over one drafter.
 
     Attributes:
-        drafter: an EAGLE drafter, or a block drafter.
+        drafter: an EAGLE drafter.
         heads: by name, different for all draftings; each built over this drafter, or over a part of its head's rows.
     """
 
-    drafter: CachedDrafter | ParallelDrafter
+    drafter: CachedDrafter
     heads: Mapping[str, DraftHead]
 
 
@@ -105,7 +100,7 @@ def _drafted(
     most = max(len(one.tokens) for one in continuations)
     keys = [(one.drafter.reads, tuple(one.drafter.config.aux_layers)) for one in draftings]
     targets = {key: TargetReader(model, *key, longest) for key in dict.fromkeys(keys)}
-    unrollers = [_unroller(one.drafter, levels, longest, most) for one in draftings]
+    unrollers = [Unroller(one.drafter, levels, longest, most) for one in draftings]
     sizes = {head.context_size for one in draftings for head in one.heads.values()} - {0}
     waiting: list[list[CycleBatch]] = [[] for _ in draftings]
     for number, one in enumerate(continuations, 1):
@@ -120,15 +115,6 @@ def _drafted(
             waiting = [[] for _ in draftings]
 
 
-def _unroller(
-    drafter: CachedDrafter | ParallelDrafter, levels: int, longest: int, most: int
-) -> Unroller | BlockUnroller:
-    if is_parallel(drafter):
-        return BlockUnroller(drafter, levels, longest)
-    assert is_autoregressive(drafter)
-    return Unroller(drafter, levels, longest, most)
-
-
 class _Scorer:
     """Asks the heads of one drafter about one batch after the other.
 
@@ -137,8 +123,7 @@ class _Scorer:
     """
 
     def __init__(self, drafting: Drafting, total: int, levels: int, width: int) -> None:
-        self._parts = Parts(base_of(drafting.drafter), width, is_parallel(drafting.drafter))
-        self._bias = drafting.drafter.bias_weight
+        self._parts = Parts(base_of(drafting.drafter), width)
         self._supports = {name: support_of(head, self._parts) for name, head in drafting.heads.items()}
         self._ranks: Ranks = np.full((len(self._supports), total, levels), MISSED, np.uint8)
         self._done = 0  # cycles
@@ -153,8 +138,7 @@ class _Scorer:
         ranks = torch.full((heads, batch.cycles, levels), MISSED, dtype=torch.uint8, device=device)
         # (heads, cycles) whose tokens were all found so far
         alive = torch.ones(heads, batch.cycles, dtype=torch.bool, device=device)
-        blocks = self._whole_blocks if self._parts.in_blocks else self._by_step
-        for block, place in blocks(batch, rows, alive):
+        for block, place in self._blocks(batch, rows, alive):
             step = block.state.step
             for head, support in enumerate(self._supports.values()):
                 rank, inside, scored = support(block)
@@ -167,7 +151,7 @@ class _Scorer:
         self._ranks[:, self._done : self._done + batch.cycles] = ranks.cpu().numpy()
         self._done += batch.cycles
 
-    def _by_step(self, batch: CycleBatch, rows: int, alive: Tensor) -> Iterator[tuple[Block, Tensor]]:
+    def _blocks(self, batch: CycleBatch, rows: int, alive: Tensor) -> Iterator[tuple[Block, Tensor]]:
         """Blocks and their cycles; those that no head drafts on are left out."""
         for step, every in enumerate(batch.steps):
             wanted = every.at(alive.any(0)[every.rows].nonzero()[:, 0])
@@ -175,31 +159,14 @@ class _Scorer:
                 part = wanted.at(slice(place, place + rows))
                 yield self._block(batch, step, part), part.rows
 
-    def _whole_blocks(self, batch: CycleBatch, rows: int, alive: Tensor) -> Iterator[tuple[Block, Tensor]]:
-        """The same of a block drafter, some cycles after the other; what a block's rows share holds at all steps."""
-        size, cycles = self._parts.base.weight.shape[1], max(1, rows // len(batch.steps))
-        for place in range(0, batch.cycles, cycles):
-            parts = [step.at(slice(place, place + cycles)) for step in batch.steps]
-            levels = torch.stack([part.hidden[:, :size] for part in parts], 1)
-            unions: dict[int, Tensor] = {}
-            for step, every in enumerate(parts):
-                there = (alive.any(0)[every.rows] & (every.wanted >= 0)).nonzero()[:, 0]  # at step 0 all
-                if not len(there):
-                    break
-                part = every.at(there)
-                block = self._block(batch, step, part)
-                block.levels, block.unions, block.there = levels, unions, there
-                yield block, part.rows
-
     def _block(self, batch: CycleBatch, step: int, part: StepRows) -> Block:
-        base, size = self._parts.base, self._parts.base.weight.shape[1]
+        base = self._parts.base
         ids = base.target_ids
         places = torch.searchsorted(ids, part.wanted).clamp(max=len(ids) - 1)
         wanted = torch.where(ids[places] == part.wanted, places, -1)
         contexts = {most: context[part.rows] for most, context in batch.contexts.items()}
         state = DraftState(step, part.tokens, part.previous, len(part.rows))
-        bias = None if self._bias is None else F.linear(part.hidden[:, size:], self._bias).float()
-        return Block(base, state, part.hidden[:, :size], wanted, contexts, bias)
+        return Block(base, state, part.hidden, wanted, contexts)
 
     def results(self) -> dict[str, Replayed]:
         """Ranks, and mean tokens scored, by the heads' names."""

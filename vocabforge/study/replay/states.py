@@ -3,7 +3,6 @@
 Decoding's own passes, teacher forced: the target reads prompt and answer once, the drafter writes the step-0 key of
 every position, and the cycles of all roots are then drafted side by side, each seeing the positions before its root
 and its own draft nodes. It equals the unroll of training (``train.ttt``), but only the answer's rows are drafted.
-A block drafter drafts the blocks of all roots as training does.
 """
 
 from __future__ import annotations
@@ -17,20 +16,15 @@ from torch import Tensor
 from ...decode.proposers.context import ContextTokens
 from ...decode.target_side import TargetSide
 from ...models.drafters.interface import CachedDrafter
-from ...models.drafters.parallel import ParallelDrafter
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
 from .types import Continuation
-
-_BLOCKS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
 class StepRows:
     """The M cycles that reach one draft step: (M,) int64 ``rows`` (numbers of the cycles), ``tokens`` fed and
     ``wanted`` (the target's own), (M, H) ``previous`` states fed and (M, .) ``hidden`` that the head reads.
-
-    Of a block drafter all cycles reach all steps; behind the answer's end ``wanted`` is -1.
     """
 
     rows: Tensor
@@ -117,38 +111,6 @@ class Unroller:
         n = len(g)
         fed, wanted = text[prompt + step :][:n], text[prompt + step + 1 :][:n]
         return StepRows(self._slots[:n], fed, previous, self.drafter.read(g), wanted)
-
-
-class BlockUnroller:
-    """Drafts the blocks of all roots of a continuation, along its own tokens where a draft depends on the one before.
-
-    Args:
-        levels: draft steps at most.
-        longest: tokens of the longest text.
-    """
-
-    def __init__(self, drafter: ParallelDrafter, levels: int, longest: int) -> None:
-        self.drafter, self.levels = drafter, min(levels, drafter.max_steps or levels)
-        drafter.ensure_positions(longest + drafter.block_rows + 1)
-
-    def __call__(self, text: Tensor, prompt: int, states: Tensor) -> list[StepRows]:
-        """See :class:`Unroller`; ``states`` are those of the whole text."""
-        drafter, count, device = self.drafter, len(text) - prompt - 1, text.device
-        context, places = drafter.fuse(states[None]), torch.arange(len(text), device=device)[None]
-        anchors, document = places[:, prompt - 1 : -2], torch.ones_like(places)
-        parts = []
-        for some in anchors.split(_BLOCKS_AT_ONCE, 1):
-            drafts = drafter.draft_blocks(context, text[None], places, document, some, "auto")
-            if drafter.first_everywhere:
-                drafts[0] = drafts[0][:, some[0]]
-            parts.append(drafter.read(torch.stack(drafts[: self.levels]))[:, 0])
-        hidden = torch.cat(parts, 1)  # (levels, n, .)
-        beyond = torch.full((self.levels,), -1, dtype=text.dtype, device=device)
-        following = torch.cat([text[prompt + 1 :], beyond])
-        rows, roots, previous = places[0, :count], text[prompt:-1], context[0, anchors[0]]
-        return [
-            StepRows(rows, roots, previous, hidden[k], following[k : k + count]) for k in range(self.levels)
-        ]
 
 
 def text_contexts(

@@ -19,7 +19,6 @@ from ...core.errors import UsageError
 from ...models.heads.core import ContextTail, CoreAndTail, RankerTail
 from ...models.heads.registry import (
     DraftHead,
-    DraftState,
     FullHead,
     HybridHead,
     LowRankHead,
@@ -28,6 +27,7 @@ from ...models.heads.registry import (
     ScheduledHead,
     StaticHead,
 )
+from ...tune.types import setting_of
 from .block import Block, Parts, Placed, part_of
 from .lists import Shortlist, above
 
@@ -49,6 +49,12 @@ def support_of(head: DraftHead, parts: Parts) -> Support:
             got=kind or type(head).__name__,
             expected=", ".join(SUPPORTS),
             remedy="say in study/replay/supports.py which tokens it scores",
+        )
+    if setting_of(head).shared:  # which tokens it scores depends on a tree's other nodes
+        raise UsageError(
+            "a draft head whose rows share a shortlist cannot be replayed",
+            got="rows shared",
+            expected="rows own, which is the same for a chain",
         )
     return SUPPORTS[kind](head, parts)
 
@@ -76,10 +82,6 @@ def _scheduled(head: ScheduledHead, parts: Parts) -> Support:
 
 def _routed(head: RouterHead, parts: Parts) -> Support:
     """The tokens of the clusters that a router opens; head rows in no cluster are in none."""
-    if head.shared and not (
-        parts.in_blocks and head.by_step
-    ):  # asked a level at a time, a row shares with none
-        return _union(head, parts)
     clusters, width = head.router.clusters, min(parts.width, head.size)
     cluster = F.pad(head.cluster, (0, len(parts.base.target_ids) - head.size), value=clusters)
     sizes = F.pad(head.cluster.bincount(minlength=clusters), (0, 1)).float()
@@ -99,8 +101,6 @@ def _routed(head: RouterHead, parts: Parts) -> Support:
 
 def _ranked(head: RankerHead, parts: Parts) -> Support:
     """The best of a low-rank scorer."""
-    if head.shared:
-        return _union(head, parts)
     size = min(max(head.shortlist, parts.width), head.size)
     ask = parts.shortlist(head, head.scorer, Shortlist(size))
     return lambda block: Placed(*ask(block), size)
@@ -110,7 +110,7 @@ def _low_rank(head: LowRankHead, parts: Parts) -> Support:
     """All tokens, by the head's own scores: none gets an exact logit."""
 
     def place(block: Block) -> Placed:
-        pairs = above(block.biased(head.scores(block.hidden, 1, block.state)[0]), block.wanted)
+        pairs = above(head.scores(block.hidden, 1, block.state)[0], block.wanted)
         return Placed(pairs.rows.bincount(minlength=pairs.batch), block.known, 0)
 
     return place
@@ -145,8 +145,6 @@ def _ranker_beside(head: nn.Module, parts: Parts) -> Support:
     whole = part_of(head, CoreAndTail)
     core, tail = whole.core, whole.tail
     assert isinstance(tail, RankerTail)
-    if tail.shared:
-        return _union(head, parts)
     count = min(max(tail.size, parts.width - core.size), len(core.outside))
     ask = parts.shortlist(head, tail.scorer, Shortlist(count, core.inside)) if count else None
 
@@ -176,34 +174,3 @@ SUPPORTS: dict[str, Callable[[Any, Parts], Support]] = {
     "context": _text_beside,
     "hybrid": _hybrid,
 }
-
-
-def _union(head: Any, parts: Parts) -> Support:
-    """One shortlist for all levels of a block, drafted in vain or not: the head itself names it."""
-    if not parts.in_blocks:  # which tokens it scores depends on a tree's other nodes
-        raise UsageError(
-            "a draft head whose rows share a shortlist can be replayed on block drafters only",
-            got="rows shared",
-            expected="rows own, which is the same for a chain",
-        )
-    everything = parts.base.target_ids
-
-    def place(block: Block) -> Placed:
-        if id(head) not in block.unions:
-            assert block.levels is not None
-            count, levels = block.levels.shape[:2]
-            tokens, previous = (
-                part.repeat_interleave(levels, 0) for part in (block.state.tokens, block.state.previous)
-            )
-            state = DraftState(0, tokens, previous, count)
-            logits, ids = head.scores(block.levels.flatten(0, 1), parts.width, state)
-            rows, columns = logits[::levels].isfinite().nonzero(as_tuple=True)  # the others are not on it
-            ids = ids.expand(len(logits), -1)[::levels][rows, columns]
-            union = torch.zeros(count, len(everything), dtype=torch.bool, device=ids.device)
-            union[rows, torch.searchsorted(everything, ids)] = True
-            block.unions[id(head)] = union
-        union, pairs = block.unions[id(head)][block.there], block.pairs
-        inside = union.gather(-1, block.places[:, None])[:, 0]
-        return block.placed(union[pairs.rows, pairs.columns], inside, union.sum(-1).float())
-
-    return place
