@@ -6,7 +6,6 @@ held-out prompts: with trees, or, over a drafter that drafts a block in one pass
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from ..core.config import load_config
 from ..core.errors import UsageError
-from ..core.files import atomic_write_json
 from ..decode.build.heads import parse_budget
 from ..decode.proposers.registry import tree_proposer
 from ..decode.tree import TreeSettings
@@ -32,11 +30,10 @@ from ..train.data import corpus_counts
 from ..train.heads.draft_heads import KINDS
 from ..tune.types import setting_of
 from ..vocab.subset.subset import load_subset
+from .comparison import open_comparison, over_seeds, spread, write_results
 from .methods import FULL, StudyHeads, StudyMethod, content_of_method, dynamic, ranker_methods
-from .stage_set import over_seeds, set_stage, spread
 from .steps import clusters_step, drafter_run, router_run, run_step, subset_step, variant
 
-RESULTS = "results.json"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
 TREE = TreeSettings(10, 5, 30)  # that every method drafts, but over block drafters
 ROUTER_LR = 1e-3
@@ -114,12 +111,12 @@ def bench_draft_heads(
     config = load_config(TrainConfig, recipe, overrides)
     check(config, options)
     tree = tree_of(config)
-    stage = set_stage(
+    common = open_comparison(
         config, output, prompts=options.prompts, max_new_tokens=options.max_new_tokens, tree=tree
     )
-    config, tokenizer, fingerprint, model = stage.config, stage.tokenizer, stage.fingerprint, stage.model
+    config, tokenizer, fingerprint, model = common.config, common.tokenizer, common.fingerprint, common.model
     shared = output / "shared"
-    counts = corpus_counts(stage.rows.train, tokenizer.vocab_size)
+    counts = corpus_counts(common.rows.train, tokenizer.vocab_size)
     for size in options.draft_vocabs:
         name = f"fr-{size}"
         subset_step(f"vocabulary {name}", counts, size, tokenizer, config.target, shared / name)
@@ -128,7 +125,7 @@ def bench_draft_heads(
 
     def one_seed(seed: int) -> list[dict[str, Any]]:
         """Train everything of one seed and decode with it."""
-        place, digest = output / f"seed-{seed}", stage.rows.digest()
+        place, digest = output / f"seed-{seed}", common.rows.digest()
         full = drafter_run(variant(config, place / FULL, seed), digest, fingerprint)
         for size in options.draft_vocabs:
             reduced: dict[str, Any] = {"vocab": shared / f"fr-{size}"}
@@ -152,7 +149,7 @@ def bench_draft_heads(
             drafter, head = heads.drafter(way.drafter), heads.head(way)
             setting, counted = setting_of(head), CountedHead(head)
             union = setting.shared and is_parallel(drafter)  # its size shows in drafting only
-            made = stage.meter.measure(tree_proposer(model, drafter, counted if union else head, tree))
+            made = common.meter.measure(tree_proposer(model, drafter, counted if union else head, tree))
             scored = counted.sizes if union else [setting.at(step) for step in range(tree.levels)]
             return {
                 "scored": fmean(scored),
@@ -166,23 +163,20 @@ def bench_draft_heads(
             | run_step(
                 f"seed {seed}: decoding with {way.label}",
                 place / f"decode-{way.key}.json",
-                {**stage.asked, **content_of_method(place, way)},
+                {**common.asked, **content_of_method(place, way)},
                 partial(decode, way),
             )
             for way in ways
         ]
 
     by_seed = {seed: one_seed(seed) for seed in options.seeds}
-    result: dict[str, Any] = {
-        "settings": asdict(options)
-        | {"budgets": options.budget_texts(), "prompts": len(stage.meter.prompts.prompts)}
-        | {"recipe": config.model_dump(mode="json"), "target_fingerprint": fingerprint},
-        "table": summarise(by_seed),
-        "seeds": by_seed,
+    settings = asdict(options) | {
+        "budgets": options.budget_texts(),
+        "prompts": len(common.meter.prompts.prompts),
+        "recipe": config.model_dump(mode="json"),
+        "target_fingerprint": fingerprint,
     }
-    result = json.loads(json.dumps(result))
-    atomic_write_json(output / RESULTS, result)
-    return dict(result)
+    return write_results(output, settings, summarise(by_seed), by_seed)
 
 
 class CountedHead:

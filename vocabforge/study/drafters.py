@@ -17,7 +17,6 @@ from pydantic import Field
 
 from ..core.artifact import open_artifact
 from ..core.config import StrictModel, apply_overrides, load_config, parse_config, read_yaml, recipe_path
-from ..core.files import atomic_write_json
 from ..decode.build.spec import MethodSpec
 from ..decode.proposers.registry import FITTING, ProposerParts, make_proposer
 from ..decode.tree import TreeSettings
@@ -25,10 +24,9 @@ from ..evaluate.acceptance.meter import pooled
 from ..export.registry import load_drafter
 from ..models.drafters.io import TargetTensors
 from ..train.config import TrainConfig
-from .stage_set import StageSet, over_seeds, set_stage, spread
+from .comparison import Comparison, open_comparison, over_seeds, spread, write_results
 from .steps import drafter_run, run_step, variant
 
-RESULTS = "results.json"
 COLUMNS = (
     "variant",
     "drafts",
@@ -102,44 +100,38 @@ def bench_drafters(
     configs, drafts = read_variants(recipe, overrides)
     tree = TreeSettings(1, drafts - 1, drafts + 1)
     first = next(iter(configs.values()))
-    stage = set_stage(
+    common = open_comparison(
         first, output, prompts=options.prompts, max_new_tokens=options.max_new_tokens, tree=tree
     )
     by_seed: dict[int, dict[str, dict[str, Any]]] = {}
     for seed in options.seeds:
         place, made = output / f"seed-{seed}", {}
         for name, config in configs.items():
-            own = config.model_copy(update={"data": stage.config.data})
-            trained = drafter_run(variant(own, place / name, seed), stage.rows.digest(), stage.fingerprint)
+            own = config.model_copy(update={"data": common.config.data})
+            trained = drafter_run(variant(own, place / name, seed), common.rows.digest(), common.fingerprint)
             path = Path(trained["drafter"])
             made[name] = run_step(
                 f"seed {seed}: decoding with {name}",
                 place / f"decode-{name}.json",
-                stage.asked | {"drafter": trained["digest"]},
-                partial(_decode, stage, path, drafts),
+                common.asked | {"drafter": trained["digest"]},
+                partial(_decode, common, path, drafts),
             )
         by_seed[seed] = made
-    result = {
-        "settings": {
-            "seeds": options.seeds,
-            "prompts": len(stage.meter.prompts.prompts),
-            "max_new_tokens": options.max_new_tokens,
-            "target_fingerprint": stage.fingerprint,
-            "recipes": {name: config.model_dump(mode="json") for name, config in configs.items()},
-        },
-        "table": summarise(by_seed),
-        "seeds": by_seed,
+    settings = {
+        "seeds": options.seeds,
+        "prompts": len(common.meter.prompts.prompts),
+        "max_new_tokens": options.max_new_tokens,
+        "target_fingerprint": common.fingerprint,
+        "recipes": {name: config.model_dump(mode="json") for name, config in configs.items()},
     }
-    result = json.loads(json.dumps(result))
-    atomic_write_json(output / RESULTS, result)
-    return dict(result)
+    return write_results(output, settings, summarise(by_seed), by_seed)
 
 
-def _decode(stage: StageSet, path: Path, drafts: int) -> dict[str, Any]:
+def _decode(common: Comparison, path: Path, drafts: int) -> dict[str, Any]:
     """Chains of one drafter, greedy and drawn, and what its own evaluation simulated."""
-    model = stage.model
+    model = common.model
     shared = TargetTensors(model.embedding, model.lm_head_weight, model.transform)
-    drafter, _ = load_drafter(path, shared, stage.config.target)
+    drafter, _ = load_drafter(path, shared, common.config.target)
     drafter.to(model.device)
     levels = min(drafts, drafter.max_steps or drafts)
 
@@ -147,8 +139,8 @@ def _decode(stage: StageSet, path: Path, drafts: int) -> dict[str, Any]:
         options = MethodSpec(tree="chain", depth=levels - 1, draft_sampling=drawn)
         return make_proposer(FITTING[drafter.kind][0], ProposerParts(model, drafter, options=options))
 
-    greedy = stage.meter.measure(proposer(drawn=False))
-    sampled = pooled(stage.meter.decode(proposer(drawn=True), temperature=1.0))
+    greedy = common.meter.measure(proposer(drawn=False))
+    sampled = pooled(common.meter.decode(proposer(drawn=True), temperature=1.0))
     heldout = open_artifact(path, verify=False).meta["heldout"]
     return {
         "drafts": levels,

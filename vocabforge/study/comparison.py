@@ -1,8 +1,9 @@
-"""What a comparison on a user's recipe starts from: its data, target, and the prompts that everything decodes."""
+"""What ``bench drafters`` and ``bench draft-heads`` share: data, target, prompts, and ``results.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -10,6 +11,7 @@ from typing import Any
 
 from ..core.distributed import world_size
 from ..core.errors import UsageError
+from ..core.files import atomic_write_json
 from ..corpus.regenerate.rows import content_digest
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..decode.tree import TreeSettings
@@ -23,10 +25,12 @@ from ..train.config import LiveConfig, TrainConfig
 from ..train.data import TrainData, prepare, with_prepared
 from ..train.machine import set_threads
 
+RESULTS = "results.json"
+
 
 @dataclass(frozen=True)
-class StageSet:
-    """The common ground of a comparison.
+class Comparison:
+    """What all ways that are compared have in common.
 
     Attributes:
         config: the recipe, its rows prepared once below the comparison's folder.
@@ -42,9 +46,9 @@ class StageSet:
     asked: dict[str, Any]
 
 
-def set_stage(
+def open_comparison(
     config: TrainConfig, output: Path, *, prompts: int, max_new_tokens: int, tree: TreeSettings
-) -> StageSet:
+) -> Comparison:
     """Prepare rows and prompts, and load the target.
 
     Args:
@@ -86,7 +90,16 @@ def set_stage(
         "tree": [tree.depth, tree.topk, tree.total_nodes],
     }
     meter = AcceptanceMeter(model, found, max_new_tokens)
-    return StageSet(config, tokenizer, fingerprint, rows, model, meter, asked)
+    return Comparison(config, tokenizer, fingerprint, rows, model, meter, asked)
+
+
+def write_results(
+    output: Path, settings: Mapping[str, Any], table: Sequence[Any], seeds: Mapping[int, Any]
+) -> dict[str, Any]:
+    """Write ``results.json`` into the comparison's folder, and return what it holds."""
+    result: dict[str, Any] = json.loads(json.dumps({"settings": settings, "table": table, "seeds": seeds}))
+    atomic_write_json(output / RESULTS, result)
+    return result
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, float | None]:
