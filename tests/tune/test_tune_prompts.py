@@ -10,7 +10,7 @@ import pytest
 from tests.tune.support import make_place
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from vocabforge.tune.questions import read_halves
+from vocabforge.tune.search.session import read_halves
 
 
 @pytest.fixture(scope="module")
