@@ -107,7 +107,7 @@ def over_seeds(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
 
-def spread(figure: dict[str, float | None], form: str) -> str:
+def with_deviation(figure: dict[str, float | None], form: str) -> str:
     """A figure of :func:`over_seeds` for people."""
     known = [value for value in (figure["mean"], figure["deviation"]) if value is not None]
     return " ± ".join(format(value, form) for value in known)

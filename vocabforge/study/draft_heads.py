@@ -30,7 +30,7 @@ from ..train.data import corpus_counts
 from ..train.heads.draft_heads import KINDS
 from ..tune.types import setting_of
 from ..vocab.subset.subset import load_subset
-from .comparison import open_comparison, over_seeds, spread, write_results
+from .comparison import open_comparison, over_seeds, with_deviation, write_results
 from .methods import FULL, StudyHeads, StudyMethod, content_of_method, dynamic, ranker_methods
 from .steps import clusters_step, drafter_run, router_run, run_step, subset_step, variant
 
@@ -252,5 +252,5 @@ def summarise(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[s
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """A row of :func:`summarise` for people, in the order of :data:`COLUMNS`."""
 
-    figures = spread(row["accepted_length"], ".3f"), spread(row["share_of_full"], ".1%")
+    figures = with_deviation(row["accepted_length"], ".3f"), with_deviation(row["share_of_full"], ".1%")
     return row["method"], row["setting"], f"{row['scored']:,.0f}", *figures

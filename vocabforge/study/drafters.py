@@ -24,7 +24,7 @@ from ..evaluate.acceptance.meter import pooled
 from ..export.registry import load_drafter
 from ..models.drafters.io import TargetTensors
 from ..train.config import TrainConfig
-from .comparison import Comparison, open_comparison, over_seeds, spread, write_results
+from .comparison import Comparison, open_comparison, over_seeds, with_deviation, write_results
 from .steps import drafter_run, run_step, variant
 
 COLUMNS = (
@@ -176,10 +176,10 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """A row of :func:`summarise` for people, in the order of :data:`COLUMNS`."""
     figures = []
     for figure in FIGURES[:2]:
-        figures += [spread(row[figure], ".3f"), spread(row[f"{figure}_share"], ".1%")]
+        figures += [with_deviation(row[figure], ".3f"), with_deviation(row[f"{figure}_share"], ".1%")]
     return (
         row["variant"],
         str(row["drafts"]),
         *figures,
-        *(spread(row[figure], ".3f") for figure in FIGURES[2:]),
+        *(with_deviation(row[figure], ".3f") for figure in FIGURES[2:]),
     )
