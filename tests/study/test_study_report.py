@@ -130,7 +130,7 @@ class TestReport:
         assert ElementTree.fromstring(text).tag.endswith("svg")
         assert "var(--" not in text
         tables = made.file("table.md").read_text()
-        for words in ("measured", "arithmetic", "1 prompts shortened"):
+        for words in ("Measured", "arithmetic", "1 prompts shortened"):
             assert words in tables, words
 
     def test_older_versions_are_read_and_others_refused(self, results: StudyResults, tmp_path: Path) -> None:
