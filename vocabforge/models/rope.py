@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from ..core.errors import DataError, UnsupportedError
 
-# Rope type -> the numbers that it needs.
-ROPE_TYPES: dict[str, tuple[str, ...]] = {
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+# The numbers that each needs.
+ROPE_TYPES: dict[RopeKind, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -21,6 +23,9 @@ ROPE_TYPES: dict[str, tuple[str, ...]] = {
     "longrope": (),
 }
 _EXTENDED = ("llama3", "yarn", "longrope")  # those that know the context before the extension
+
+
+Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -37,19 +42,21 @@ class RopeSettings:
         short_factors, long_factors: longrope's divisors of each frequency, within and beyond the original context.
     """
 
-    theta: float = 10_000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_positions: int = 8192
-    partial: float | None = None
-    attention_factor: float | None = None
-    beta_fast: float | None = None
-    beta_slow: float | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    theta: Number = 10_000.0
+    kind: RopeKind = "default"
+    factor: Number = 1.0
+    low_freq_factor: Number = 1.0
+    high_freq_factor: Number = 4.0
+    original_positions: Annotated[int, Field(gt=0)] = 8192
+    partial: Number | None = None
+    attention_factor: Number | None = None
+    beta_fast: Number | None = None
+    beta_slow: Number | None = None
     truncate: bool | None = None
-    short_factors: tuple[float, ...] | None = None
-    long_factors: tuple[float, ...] | None = None
+    short_factors: tuple[Number, ...] | None = None
+    long_factors: tuple[Number, ...] | None = None
 
 
 def layer_ropes(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,11 +86,12 @@ def parse_rope(
             expected="the same RoPE for every layer",
             **unsupported,
         )
-    kind = nested.get("rope_type", nested.get("type", "default"))
-    if not isinstance(kind, str) or kind not in ROPE_TYPES:
+    named = nested.get("rope_type", nested.get("type", "default"))
+    if not isinstance(named, str) or named not in ROPE_TYPES:
         raise UnsupportedError(
-            "this RoPE type is not computed here", got=kind, expected=", ".join(ROPE_TYPES), **unsupported
+            "this RoPE type is not computed here", got=named, expected=", ".join(ROPE_TYPES), **unsupported
         )
+    kind = cast("RopeKind", named)
     theta = nested.get("rope_theta", config.get("rope_theta"))
     values: dict[str, Any] = {"theta": default_theta if theta is None else theta}
     partial = nested.get("partial_rotary_factor", config.get("partial_rotary_factor"))

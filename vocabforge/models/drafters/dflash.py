@@ -19,25 +19,23 @@ from torch import Tensor, nn
 from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
 from ..lean.layers import rms_norm
-from ..rope import RopeSettings, apply_rope
+from ..rope import apply_rope
 from ..ttt.blocks import block_attention, block_positions, tokens_behind
 from ..ttt.merged import Documents
 from . import parts
 from .eagle_layers import PreNormLayer, RMSNorm, run_layers, weight_state
-from .parts import OverTarget, RotaryPositions, register_tables, share_target
+from .parallel import ParallelDrafter
+from .parts import RotaryPositions
 
 BLOCK_SIZE, LAYERS = 8, 5
 _Sizes = TypeVar("_Sizes", bound="DFlashConfig")
 
 
 @dataclass(frozen=True)
-class DFlashConfig(parts.DictSizes):
+class DFlashConfig(parts.LayerSizes):
     """Sizes of a DFlash drafter.
 
     Attributes:
-        hidden_size: H, equal to the target's.
-        vocab_size: V, rows of the target's LM head.
-        draft_vocab_size: R, rows of the own head; None shares the target's head.
         aux_layers: target layers (0-based outputs) that ``fc`` reads, ascending.
         num_layers: L.
         block_size: b, rows of a block, the last known token among them.
@@ -48,28 +46,16 @@ class DFlashConfig(parts.DictSizes):
     kind: ClassVar[str] = "dflash"
     qk_norm: ClassVar[bool] = True
 
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int | None
-    aux_layers: tuple[int, ...]
-    max_position_embeddings: int
     rms_norm_eps: float = 1e-6
-    rope: RopeSettings = field(default_factory=RopeSettings)
+    aux_layers: tuple[int, ...] = field(kw_only=True)
     num_layers: int = LAYERS
     block_size: int = BLOCK_SIZE
     mask_token_id: int | None = None
     causal: bool = False
 
     def __post_init__(self) -> None:
-        names = "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers"
-        problem = (
-            parts.size_problem(self, *names) or parts.attention_problem(self) or parts.block_problem(self)
-        )
-        parts.refuse(problem)
+        super().__post_init__()
+        parts.refuse(parts.aux_problem(self) or parts.block_problem(self))
 
     @property
     def drafts(self) -> int:
@@ -107,24 +93,20 @@ def spread_layers(layers: int, count: int) -> tuple[int, ...]:
     return tuple(round(first + i * (last - first) / (count - 1)) for i in range(count))
 
 
-class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
-    """A DFlash drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+class DFlashDrafter(RotaryPositions, ParallelDrafter):
+    """A DFlash drafter over a frozen target; see :class:`.parallel.ParallelDrafter`."""
 
     kind: str = "dflash"
     label = "DFlash"
     sizes_type: type[Any] = DFlashConfig
     reads: Literal["aux", "hidden"] = "aux"
-    parallel: Literal[True] = True
-    first_everywhere = False
     first_row = 1  # of a block that predicts something
     _merged_keys: tuple[tuple[int, int], Tensor, Tensor] | None = None
 
     def __init__(
         self, config: Any, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
-        super().__init__()
-        share_target(self, config, embedding, target_head, target_ids)
-        self.config = config
+        super().__init__(config, embedding, target_head, target_ids)
         size, eps = config.hidden_size, config.rms_norm_eps
         self.fc = nn.Linear(len(config.aux_layers) * size, size, bias=False)
         self.hidden_norm = RMSNorm(size, eps)
@@ -134,7 +116,7 @@ class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
             self.mask_embedding = nn.Parameter(torch.empty(size).normal_(0.0, 0.02))
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
-        register_tables(self, config)
+        self.register_tables()
 
     @property
     def max_steps(self) -> int | None:
@@ -167,7 +149,6 @@ class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
         return self.norm(g)
 
     def read_rows(self, drafts: Tensor) -> Tensor:
-        """See ``ParallelDrafter``."""
         return self.norm(drafts)
 
     def draft_blocks(
@@ -179,14 +160,6 @@ class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
         anchors: Tensor,
         attention: str,
     ) -> list[Tensor]:
-        """All drafts of some blocks, for training: g (B, A, .) of each draft.
-
-        Args:
-            context: (B, T, H) of :meth:`fuse`.
-            ids, position, document: (B, T) of the packed rows.
-            anchors: int64 (B, A), -1 for none.
-            attention: see :func:`.blocks.block_attention`.
-        """
         size = self.block_rows
         places = block_positions(anchors, position, size, self.positions)  # (B, A * b)
         own, far = self.rotary(places), self.rotary(position.clamp(max=self.positions - 1))
@@ -223,14 +196,7 @@ class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> None:
-        """Keep what the target made of committed positions: their keys and values (decoding).
-
-        Args:
-            following: (B, L) the token after each; not read.
-            states: (B, L, m * H) features; ``position`` (B, L).
-            cache: of L layers; the keys go to ``slots`` (L,) or (B, L).
-            mask: not read.
-        """
+        """Keep the keys and values of committed positions; tokens and mask are not read."""
         matrix, norm = self._key_rows()
         kept = linear(self.fuse(states), matrix).unflatten(-1, (len(norm), 2, -1, self.config.head_dim))
         keys, values = kept.unbind(3)  # (B, L, layers, kv, D)
@@ -248,13 +214,6 @@ class DFlashDrafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> Tensor:
-        """The drafts behind the last committed tokens (B,), in one pass: g (B, K, H) (decoding).
-
-        Args:
-            last: what :meth:`absorb` gave for the last position; nothing.
-            position: (B, b) of the block's rows, whose keys go to ``slots`` (B, b).
-            mask: bool (b, S') or (B, b, S') over the first S' slots, True = visible; or S' for one row.
-        """
         x, layers = self._block(roots), self._layers
         if layers[0].fits(x, mask):
             near = self.cos[position], self.sin[position]

@@ -69,7 +69,7 @@ class ConfidenceHead(nn.Module):
 
 
 class DSparkDrafter(DFlashDrafter):
-    """A DSpark drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+    """A DSpark drafter over a frozen target; see :class:`.parallel.ParallelDrafter`."""
 
     kind: str = "dspark"
     label = "DSpark"

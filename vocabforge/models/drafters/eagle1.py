@@ -11,7 +11,7 @@ One step of the unroll (K = 1) is EAGLE's training; K > 1 feeds the drafter its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -19,50 +19,29 @@ from torch import Tensor, nn
 
 from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
-from ..rope import RopeSettings
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import PlainLayer, run_layers
-from .parts import OverTarget, RotaryPositions, register_tables, share_target
+from .interface import CachedDrafter
+from .parts import RotaryPositions
 
 _TINY = 1e-12
 _SCALE_ROWS = 4096  # embedding rows that its scale is taken from, evenly spread
 
 
 @dataclass(frozen=True)
-class Eagle1Config(parts.DictSizes):
+class Eagle1Config(parts.LayerSizes):
     """Sizes of an EAGLE-1/2 drafter.
 
     Attributes:
-        hidden_size: H, equal to the target's.
-        vocab_size: V, rows of the target's LM head.
-        draft_vocab_size: R, rows of the own head; None shares the target's head, as published.
         fc_bias: ``fc`` has a bias. vLLM computes none; SGLang always does (zeros are written for none).
     """
 
     kind: ClassVar[str] = "eagle1"
     num_layers: ClassVar[int] = 1
+    aux_layers: ClassVar[tuple[int, ...]] = ()  # it reads the final hidden states
 
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int | None
-    max_position_embeddings: int
     fc_bias: bool = False
-    rms_norm_eps: float = 1e-5
-    rope: RopeSettings = field(default_factory=RopeSettings)
-
-    def __post_init__(self) -> None:
-        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
-        parts.refuse(problem or parts.attention_problem(self))
-
-    @property
-    def aux_layers(self) -> tuple[int, ...]:
-        """None: this kind reads the final hidden states."""
-        return ()
 
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle1Config:
@@ -70,34 +49,23 @@ class Eagle1Config(parts.DictSizes):
         return cls(fc_bias=bool(wishes.fc_bias), **wishes.attention(target))
 
 
-class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
-    """EAGLE-1/2 drafter over a frozen target embedding and either the target's or its own LM head.
-
-    Args:
-        embedding, target_head: (V, H) the target's; shared, never trained, never saved.
-        target_ids: (R,) ascending target ids of the own head's rows; required if R is below V.
-
-    Raises:
-        MismatchError: the target's tensors do not have the configured sizes.
-    """
+class Eagle1Drafter(RotaryPositions, CachedDrafter):
+    """An EAGLE-1/2 drafter over a frozen target; see :class:`.interface.Drafter`."""
 
     kind: str = "eagle1"
     label = "EAGLE-1/2"
     sizes_type = Eagle1Config
     reads: Literal["aux", "hidden"] = "hidden"
-    max_steps: int | None = None
 
     def __init__(
         self, config: Eagle1Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
-        super().__init__()
-        share_target(self, config, embedding, target_head, target_ids)
-        self.config = config
+        super().__init__(config, embedding, target_head, target_ids)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
         self.layers = nn.ModuleList([PlainLayer(config)])
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        register_tables(self, config)
+        self.register_tables()
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
@@ -113,7 +81,7 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
             self.fc.bias.zero_()
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """See :class:`.drafter.Drafter`; which keys a row sees is EAGLE-3's rule."""
+        """See :class:`.interface.Drafter`; which keys a row sees is EAGLE-3's rule."""
         layer, x = self._layer, self._join(ids, g)
         q, k, v = layer.qkv(x, *self.rotary(position))
         state.k.append(k)
@@ -130,7 +98,7 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> tuple[Tensor, Tensor]:
-        """See :class:`.drafter.CachedDrafter`."""
+        """See :class:`.interface.CachedDrafter`."""
         layer, x = self._layer, self._join(ids, g)
         if layer.fits(x, mask):
             angles = self.angles(position, mask)

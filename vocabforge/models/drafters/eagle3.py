@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from ...ops.draft_chain import draft_chain
 from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
-from ..rope import RopeSettings
 from ..target.hf import default_aux_layers
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import Embedded, MidLayer, PreNormLayer, RMSNorm, run_layers
-from .parts import OverTarget, RotaryPositions, register_tables, share_target
+from .interface import CachedDrafter
+from .parts import RotaryPositions
 
 _TINY = 1e-12
 FORMS = (
@@ -39,13 +39,10 @@ FORMS = (
 
 
 @dataclass(frozen=True)
-class Eagle3Config(parts.DictSizes):
+class Eagle3Config(parts.LayerSizes):
     """Sizes of an EAGLE-3 drafter.
 
     Attributes:
-        hidden_size: H, equal to the target's.
-        vocab_size: V, rows of the target's LM head.
-        draft_vocab_size: R, rows of the own head; None shares the target's head.
         aux_layers: target layers (0-based outputs) that ``fc`` reads.
         norm_before_residual: the layer's residual is ``hidden_norm(g)``, not g.
         norm_before_fc: one RMSNorm over all n_aux * H features before ``fc`` (``input_norm``).
@@ -58,17 +55,7 @@ class Eagle3Config(parts.DictSizes):
     kind: ClassVar[str] = "eagle3"
     later: ClassVar[tuple[str, ...]] = ("num_layers",)
 
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int | None
-    aux_layers: tuple[int, ...]
-    max_position_embeddings: int
-    rms_norm_eps: float = 1e-5
-    rope: RopeSettings = field(default_factory=RopeSettings)
+    aux_layers: tuple[int, ...] = field(kw_only=True)
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
@@ -77,14 +64,10 @@ class Eagle3Config(parts.DictSizes):
     num_layers: int = 1
 
     def __post_init__(self) -> None:
-        problem = parts.size_problem(
-            self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers"
-        )
-        if problem is None and (not self.aux_layers or min(self.aux_layers) < 0):
-            problem = f"aux_layers {list(self.aux_layers)}"
-        if problem is None and self.norm_before_fc and self.fc_norm:
-            problem = "norm_before_fc and fc_norm exclude each other"
-        parts.refuse(problem or parts.attention_problem(self))
+        super().__post_init__()
+        parts.refuse(parts.aux_problem(self))
+        if self.norm_before_fc and self.fc_norm:
+            parts.refuse("norm_before_fc and fc_norm exclude each other")
 
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle3Config:
@@ -98,21 +81,18 @@ class Eagle3Config(parts.DictSizes):
         return cls(aux_layers=layers, num_layers=wishes.num_layers or 1, **forms, **wishes.attention(target))
 
 
-class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
-    """EAGLE-3 drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+class Eagle3Drafter(RotaryPositions, CachedDrafter):
+    """An EAGLE-3 drafter over a frozen target; see :class:`.interface.Drafter`."""
 
     kind: str = "eagle3"
     label = "EAGLE-3"
     sizes_type = Eagle3Config
     reads: Literal["aux", "hidden"] = "aux"
-    max_steps: int | None = None
 
     def __init__(
         self, config: Eagle3Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
-        super().__init__()
-        share_target(self, config, embedding, target_head, target_ids)
-        self.config = config
+        super().__init__(config, embedding, target_head, target_ids)
         count, size, eps = len(config.aux_layers), config.hidden_size, config.rms_norm_eps
         self.fc = nn.Linear(count * size, size, bias=False)
         if config.norm_before_fc:
@@ -124,7 +104,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         self.norm = RMSNorm(size, eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
-        register_tables(self, config)
+        self.register_tables()
 
     @property
     def cache_layers(self) -> int:
@@ -185,7 +165,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> tuple[Tensor, Tensor]:
-        """See :class:`.drafter.CachedDrafter`."""
+        """See :class:`.interface.CachedDrafter`."""
         fed = self.embedding, ids
         return self._through(fed, g, position, cache=cache, slots=slots, mask=mask)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,7 @@ from ...ops.few_rows import MOST_ROWS
 from ..kv_cache import KVCache, Sight, sight_attention
 from ..lean.layers import layer_on_ops, rms_norm, sum_and_norm
 from ..rope import apply_rope
-
-
-class LayerSizes(Protocol):
-    """The sizes that a layer needs."""
-
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def rms_norm_eps(self) -> float: ...
+from .parts import LayerSizes
 
 
 class RMSNorm(nn.Module):

@@ -24,7 +24,6 @@ from .registry import DRAFTERS, drafter_class, new_drafter
 
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
-_MOST_POSITIONS = 1 << 24  # longer than any context
 _ROWS = 8192  # compared at a time
 
 
@@ -134,44 +133,31 @@ def _filled(
     *,
     source: object,
 ) -> Drafter:
-    _check_stored(sizes, tensors, target_ids, source)
-    drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids, target.transform)
-    wanted: dict[str, Tensor] = drafter.state_dict()
-    if problems := disagreements(tensors, wanted):
+    _check_ids(sizes, target_ids, source)
+    shared = target.embedding, target.head, target_ids, target.transform
+    problems = [f"num_layers {sizes.num_layers:,}"] if getattr(sizes, "num_layers", 1) > len(tensors) else []
+    try:
+        with torch.device("meta"):  # sizes of a damaged file may fit in no memory
+            problems = problems or disagreements(
+                tensors, new_drafter(sizes.kind, sizes, *shared).state_dict()
+            )
+    except (RuntimeError, OverflowError) as error:
+        problems = [str(error)]
+    if problems:
         raise ArtifactError(
             "the drafter's tensors are not those of its configuration",
             got="; ".join(problems[:5]),
             source=source,
             remedy="the folder was put together from several drafters; export or train it again",
         )
+    drafter = new_drafter(sizes.kind, sizes, *shared)
     with torch.no_grad():
-        for name, parameter in wanted.items():
+        for name, parameter in drafter.state_dict().items():
             parameter.copy_(tensors[name])
     return drafter
 
 
-def _check_stored(
-    sizes: Any, tensors: Mapping[str, Tensor], target_ids: Tensor | None, source: object
-) -> None:
-    """Refuse sizes larger than all that is stored, before anything of such a size is made, and impossible ids."""
-    most = max((tensor.numel() for tensor in tensors.values()), default=0)
-    names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "draft_vocab_size")
-    sized = {name: getattr(sizes, name, None) or 0 for name in (*names, "markov_rank")}
-    wide = [f"{name} {value:,}" for name, value in sized.items() if value > most]
-    if (layers := getattr(sizes, "num_layers", 1)) > len(tensors):
-        wide.append(f"num_layers {layers:,}")
-    if (count := getattr(sizes, "elements", 0)) > sum(tensor.numel() for tensor in tensors.values()):
-        wide.append(f"{count:,} numbers in its layer")
-    if sizes.max_position_embeddings > _MOST_POSITIONS:
-        wide.append(f"max_position_embeddings {sizes.max_position_embeddings:,}")
-    if wide:
-        raise ArtifactError(
-            "the drafter's sizes are larger than its tensors",
-            got=", ".join(wide),
-            expected="no size above a tensor's number of elements",
-            source=source,
-            remedy="the folder is damaged or put together from several drafters; export or train it again",
-        )
+def _check_ids(sizes: Any, target_ids: Tensor | None, source: object) -> None:
     if target_ids is not None and (
         target_ids.dtype not in (torch.int64, torch.int32)
         or target_ids.dim() != 1

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from ...core.errors import ConfigError
 from ..ttt.attention import TTTState
 from . import parts
-from .parts import OverTarget, share_target
+from .interface import Drafter
 
 MOST_HEADS = 5
 MOST_LAYERS = 8
@@ -41,6 +41,7 @@ class MedusaConfig(parts.DictSizes):
     """
 
     kind: ClassVar[str] = "medusa"
+    aux_layers: ClassVar[tuple[int, ...]] = ()  # it reads the final hidden states
     later: ClassVar[tuple[str, ...]] = ("medusa_layers", "medusa_own_heads")
 
     hidden_size: int
@@ -60,11 +61,6 @@ class MedusaConfig(parts.DictSizes):
         if problem is None and self.medusa_own_heads and self.draft_vocab_size is None:
             problem = "medusa_own_heads over the target's LM head"
         parts.refuse(problem)
-
-    @property
-    def aux_layers(self) -> tuple[int, ...]:
-        """None: this kind reads the final hidden states."""
-        return ()
 
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MedusaConfig:
@@ -101,21 +97,18 @@ def _blocks(size: int, count: int) -> nn.Module:
     return nn.Sequential(*(MedusaBlock(size) for _ in range(count)))
 
 
-class MedusaDrafter(OverTarget, nn.Module):
-    """Medusa heads over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+class MedusaDrafter(Drafter):
+    """Medusa heads over a frozen target; see :class:`.interface.Drafter`."""
 
     kind: str = "medusa"
     label = "Medusa"
     sizes_type = MedusaConfig
     reads: Literal["aux", "hidden"] = "hidden"
-    positions: int | None = None
 
     def __init__(
         self, config: MedusaConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
-        super().__init__()
-        share_target(self, config, embedding, target_head, target_ids)
-        self.config = config
+        super().__init__(config, embedding, target_head, target_ids)
         size, rows = config.hidden_size, config.draft_vocab_size
         self.blocks = nn.ModuleList(_blocks(size, config.medusa_layers) for _ in range(config.medusa_heads))
         if config.medusa_own_heads:
@@ -163,9 +156,6 @@ class MedusaDrafter(OverTarget, nn.Module):
             self.init_own_head()
         for step in range(self.config.medusa_heads if self.heads_differ else 0):
             self.head_rows(step).copy_(self.target_head[self.target_ids] * self.target_transform.scale)
-
-    def ensure_positions(self, count: int) -> None:
-        """Positions are not used."""
 
     def heads(self, h: Tensor, count: int) -> Tensor:
         """What the first ``count`` heads make of hidden states: (..., H) -> (count, ..., H)."""

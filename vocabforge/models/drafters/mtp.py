@@ -11,7 +11,7 @@ layer is the family's own (:mod:`.mtp_families`); a fresh module for a target th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from ...core.errors import ConfigError
 from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight
-from ..rope import RopeSettings
 from ..target.text_config import text_config
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import PreNormLayer, RMSNorm
+from .interface import CachedDrafter
 from .mtp_families import FAMILIES, Attend, layer_config, make_layer, rotary_tables, run_layer
-from .parts import OverTarget, RotaryPositions, register_tables, share_target
+from .parts import RotaryPositions
 
 
 @dataclass(frozen=True)
-class MtpConfig(parts.DictSizes):
+class MtpConfig(parts.LayerSizes):
     """Sizes of an MTP module.
 
     Attributes:
@@ -43,38 +43,21 @@ class MtpConfig(parts.DictSizes):
 
     kind: ClassVar[str] = "mtp"
     num_layers: ClassVar[int] = 1
+    aux_layers: ClassVar[tuple[int, ...]] = ()  # it reads the final hidden states
 
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int | None
-    max_position_embeddings: int
-    rms_norm_eps: float = 1e-5
-    rope: RopeSettings = field(default_factory=RopeSettings)
     qk_norm: bool = False
     family: str | None = None
     layer: dict[str, Any] | None = None
     post_norm: bool = True
 
     def __post_init__(self) -> None:
-        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
-        parts.refuse(problem or parts.attention_problem(self))
-        if self.family is None:
-            return
-        if self.family not in FAMILIES or not isinstance(self.layer, Mapping):
+        super().__post_init__()
+        if self.family is not None and (self.family not in FAMILIES or not isinstance(self.layer, Mapping)):
             raise ConfigError(
                 "the drafter's configuration names no family whose layer is computed",
                 got=f"family {self.family!r}, layer {type(self.layer).__name__}",
                 expected=f"a configuration of {', '.join(FAMILIES)}",
             )
-
-    @property
-    def aux_layers(self) -> tuple[int, ...]:
-        """None: this kind reads the final hidden states."""
-        return ()
 
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MtpConfig:
@@ -110,32 +93,20 @@ class MtpConfig(parts.DictSizes):
             post_norm=family not in FAMILIES or FAMILIES[family].post_norm,
         )
 
-    @property
-    def elements(self) -> int:
-        """Numbers in the family's layer, known without making it."""
-        if self.family is None or self.layer is None:
-            return 0
-        with torch.device("meta"):
-            made = make_layer(self.family, layer_config(self.family, self.layer))
-        return sum(parameter.numel() for parameter in made.parameters())
 
-
-class MtpDrafter(OverTarget, RotaryPositions, nn.Module):
-    """An MTP module over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+class MtpDrafter(RotaryPositions, CachedDrafter):
+    """An MTP module over a frozen target; see :class:`.interface.Drafter`."""
 
     kind: str = "mtp"
     label = "MTP"
     sizes_type = MtpConfig
     reads: Literal["aux", "hidden"] = "hidden"
-    max_steps: int | None = None
     config: MtpConfig
 
     def __init__(
         self, config: MtpConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
-        super().__init__()
-        share_target(self, config, embedding, target_head, target_ids)
-        self.config = config
+        super().__init__(config, embedding, target_head, target_ids)
         size, norm = config.hidden_size, RMSNorm
         self._family = None if config.family is None else FAMILIES[config.family]
         if config.family is None or self._family is None:
@@ -151,7 +122,7 @@ class MtpDrafter(OverTarget, RotaryPositions, nn.Module):
         self.norm = norm(size, config.rms_norm_eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
-        register_tables(self, config)
+        self.register_tables()
 
     def tables(self, count: int) -> tuple[Tensor, Tensor]:
         """The family's rotary tables; see :class:`.parts.RotaryPositions`."""

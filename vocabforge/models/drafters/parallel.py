@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from ..kv_cache import KVCache, Sight
 from .interface import Drafter
 
 
-class ParallelDrafter(Drafter, Protocol):
+class ParallelDrafter(Drafter):
     """A drafter that makes all drafts of a block in one pass; ``max_steps`` is their number.
 
     Attributes:
@@ -18,19 +18,20 @@ class ParallelDrafter(Drafter, Protocol):
         first_everywhere: draft 0 is made at every position anyway: it is (B, T, .), whatever the anchors.
     """
 
-    parallel: Literal[True]
-    first_everywhere: bool
+    parallel: Literal[True] = True
+    first_everywhere: bool = False
 
     @property
-    def block_rows(self) -> int: ...
+    def block_rows(self) -> int:
+        raise NotImplementedError
 
     def read_rows(self, drafts: Tensor) -> Tensor:
         """What the head's rows read of what :meth:`draft` gave: (..., H)."""
-        ...
+        raise NotImplementedError
 
     def token_state(self, before: Tensor) -> Tensor:
         """What ``bias_weight`` is multiplied with, by the token before a draft: (N,) -> (N, r)."""
-        ...
+        raise NotImplementedError
 
     def draft_blocks(
         self,
@@ -49,7 +50,7 @@ class ParallelDrafter(Drafter, Protocol):
             anchors: int64 (B, A) positions t, -1 for none.
             attention: ``auto``, ``eager`` or ``flex``.
         """
-        ...
+        raise NotImplementedError
 
     def absorb(
         self,
@@ -69,7 +70,7 @@ class ParallelDrafter(Drafter, Protocol):
             mask: bool (L, S') or (B, L, S') over the first S' slots, those up to the position itself; S' for one
                 position that sees them all; or a ``Sight``.
         """
-        ...
+        raise NotImplementedError
 
     def draft(
         self,
@@ -89,7 +90,7 @@ class ParallelDrafter(Drafter, Protocol):
             mask: bool (b, S') or (B, b, S') over the first S' slots, True = visible; S' for one row that sees them
                 all; or a ``Sight``.
         """
-        ...
+        raise NotImplementedError
 
 
 def is_parallel(drafter: Any) -> TypeGuard[ParallelDrafter]:

@@ -1,26 +1,22 @@
-"""What drafters of several kinds share: sizes, the target's tensors, rotary tables, attention against a cache.
-
-The classes are mix-ins without state, not modules inside the drafter: those would change the serving names of its
-parameters.
-"""
+"""What drafters of several kinds share: sizes, rotary tables, attention against a cache."""
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import Field, asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
 from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError
-from ...ops.few_rows import linear
 from ..kv_cache import KVCache, Sight, sight_attention
-from ..rope import ROPE_TYPES, RopeSettings, layer_ropes, parse_rope, rope_tables
-from ..target.logits import IDENTITY, LogitTransform
+from ..rope import RopeSettings, layer_ropes, parse_rope, rope_tables
 from ..target.text_config import text_config
+from .interface import Drafter
 
 _MOST = 1 << 28  # no size of any model comes near
 
@@ -180,29 +176,21 @@ def known_layers(layers: tuple[int, ...], target: TargetSizes) -> tuple[int, ...
 
 
 def size_problem(sizes: Any, *names: str) -> str | None:
-    """The first thing wrong with a drafter's sizes, or None; ``names`` are further fields that must be 1 or more."""
+    """The first thing wrong with a drafter's sizes, or None; ``names`` are further counts."""
     names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
-    small = [f"{name} {getattr(sizes, name)}" for name in names if getattr(sizes, name) < 1]
-    if small:
-        return ", ".join(small)
+    wrong = [f"{name} {getattr(sizes, name)}" for name in names if not 1 <= getattr(sizes, name) <= _MOST]
+    if wrong:
+        return ", ".join(wrong)
     rows = sizes.draft_vocab_size
     if rows is not None and not 1 <= rows <= sizes.vocab_size:
         return f"draft_vocab_size {rows} is not within 1 to vocab_size {sizes.vocab_size}"
     return None
 
 
-def attention_problem(sizes: Any) -> str | None:
-    """The first thing wrong with the sizes of an attention, or None."""
-    if sizes.num_heads % sizes.num_kv_heads:
-        return f"num_heads {sizes.num_heads} is no multiple of num_kv_heads {sizes.num_kv_heads}"
-    if sizes.head_dim % 2:
-        return f"head_dim {sizes.head_dim} is odd, and rotary positions need pairs"
-    rope, pairs = sizes.rope, sizes.head_dim // 2
-    if rope.partial is not None:
-        return f"rope.partial {rope.partial}: a drafter rotates whole heads (set drafter.rope: plain)"
-    if {len(one) for one in (rope.short_factors, rope.long_factors) if one is not None} - {pairs}:
-        return f"longrope's factors are not for {pairs} pairs (set drafter.rope: plain)"
-    return None
+def aux_problem(sizes: Any) -> str | None:
+    """What is wrong with the auxiliary layers, or None."""
+    layers = sizes.aux_layers
+    return None if layers and min(layers) >= 0 else f"aux_layers {list(layers)}"
 
 
 def block_problem(sizes: Any) -> str | None:
@@ -210,7 +198,7 @@ def block_problem(sizes: Any) -> str | None:
     if sizes.block_size < 2:
         return f"block_size {sizes.block_size}: a block has at least two rows"
     number = sizes.mask_token_id
-    if number is not None and number >= sizes.vocab_size:
+    if number is not None and not 0 <= number < sizes.vocab_size:
         return f"mask_token_id {number} is no row of {sizes.vocab_size:,}"
     return None
 
@@ -228,6 +216,7 @@ def refuse(problem: str | None) -> None:
 class DictSizes:
     """Mix-in of a kind's sizes, a dataclass: to a dictionary and back."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     # Fields that came later: left out at their default, so that older folders and runs keep their identity.
     later: ClassVar[tuple[str, ...]] = ()
@@ -243,55 +232,55 @@ class DictSizes:
         """Sizes from what ``to_dict`` and JSON made of them, strictly.
 
         Raises:
-            ConfigError: a key is missing or unknown, or the sizes do not go together.
+            ConfigError: a key is missing, unknown or of another type, or the sizes do not go together.
         """
-        body = dict(values)
         try:
-            _check_types(cls, body)
-            if "aux_layers" in body:
-                body["aux_layers"] = tuple(body["aux_layers"])
-            if "rope" in body:
-                _check_types(RopeSettings, body["rope"])
-                rope: dict[str, Any] = {
-                    key: tuple(one) if isinstance(one, list) else one for key, one in body["rope"].items()
-                }
-                body["rope"] = RopeSettings(**rope)
-                if body["rope"].kind not in ROPE_TYPES:
-                    raise TypeError(f"rope.kind {body['rope'].kind!r}")
-            return cls(**body)
-        except (KeyError, TypeError) as error:
+            return TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
             raise ConfigError(
                 "the drafter's configuration is incomplete or has unknown keys",
-                got=error,
+                got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
                 expected=", ".join(one.name for one in fields(cast(Any, cls))),
             ) from error
 
 
-def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
-    """Raises: TypeError: a value is not of its field's type, or no size that anything has."""
-    for field in fields(sizes_type):
-        value: Any = body.get(field.name)
-        kind = str(field.type)
-        if field.name not in body or (value is None and "None" in kind):
-            continue
-        if kind.startswith("int"):
-            fits = type(value) is int and (not field.name.endswith("_id")) <= value <= _MOST
-        elif kind.startswith("tuple[int"):
-            fits = isinstance(value, (list, tuple)) and all(
-                type(one) is int and 0 <= one <= _MOST for one in value
-            )
-        elif kind.startswith("float"):
-            fits = _is_number(value)
-        elif kind.startswith("tuple[float"):
-            fits = isinstance(value, (list, tuple)) and all(map(_is_number, value))
-        else:
-            fits = not kind.startswith("bool") or type(value) is bool
-        if not fits:
-            raise TypeError(f"{field.name} {value!r}"[:120])
+@dataclass(frozen=True)
+class LayerSizes(DictSizes):
+    """Sizes of a drafter with decoder layers, for all kinds that have some.
 
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the drafter's own LM head; None shares the target's.
+    """
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= cast("float", value) < math.inf
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-5
+    rope: RopeSettings = field(default_factory=RopeSettings)
+
+    def __post_init__(self) -> None:
+        names = "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers"
+        refuse(size_problem(self, *names) or self._attention_problem())
+
+    def _attention_problem(self) -> str | None:
+        if self.num_heads % self.num_kv_heads:
+            return f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
+        if self.head_dim % 2:
+            return f"head_dim {self.head_dim} is odd, and rotary positions need pairs"
+        rope, pairs = self.rope, self.head_dim // 2
+        if rope.partial is not None:
+            return f"rope.partial {rope.partial}: a drafter rotates whole heads (set drafter.rope: plain)"
+        if {len(one) for one in (rope.short_factors, rope.long_factors) if one is not None} - {pairs}:
+            return f"longrope's factors are not for {pairs} pairs (set drafter.rope: plain)"
+        return None
 
 
 def cached_attention(
@@ -329,83 +318,20 @@ def cached_attention(
 _READY_POSITIONS = 131_072
 
 
-class OverTarget:
-    """Mix-in of a drafter over a frozen target, read by the target's LM head or by its own (``lm_head``)."""
+class RotaryPositions(Drafter):
+    """A drafter with rotary positions: tables ``cos`` and ``sin`` (P, D), see :meth:`register_tables`."""
 
-    config: Any
-    embedding: Tensor
-    target_head: Tensor
-    target_ids: Tensor
-    target_transform: LogitTransform = IDENTITY
-    lm_head: nn.Linear
-    rows_by_token: ClassVar[tuple[str, ...]] = ()  # tensors with a row a draft token, beside the head
-
-    @property
-    def has_own_head(self) -> bool:
-        return self.config.draft_vocab_size is not None
-
-    @property
-    def head_weight(self) -> Tensor:
-        """The rows that score draft tokens: (R, H) or (V, H)."""
-        return self.lm_head.weight if self.has_own_head else self.target_head
-
-    @property
-    def bias_weight(self) -> Tensor | None:
-        """(R, r) further columns beside the head's rows, for states with r numbers more (DSpark's W2)."""
-        return None
-
-    @property
-    def cache_layers(self) -> int:
-        """Layers of the key cache that decoding needs."""
-        return 1
-
-    @property
-    def heads_differ(self) -> bool:
-        """Whether draft steps have LM heads of their own."""
-        return False
-
-    def head_rows(self, step: int) -> Tensor:
-        """``head_weight`` of a draft step."""
-        return self.head_weight
-
-    @property
-    def transform(self) -> LogitTransform:
-        """Of the logits of ``head_weight``: the target's where the head is; an own head learns what comes of it."""
-        return IDENTITY if self.has_own_head else self.target_transform
-
-    @torch.no_grad()
-    def init_own_head(self) -> None:
-        """An own LM head takes the target's rows of the same tokens, with the target's scale."""
-        if self.has_own_head:
-            self.lm_head.weight.copy_(self.target_head[self.target_ids] * self.target_transform.scale)
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's hidden states as they are: (..., H)."""
-        return features
-
-    def read(self, g: Tensor) -> Tensor:
-        """The LM head reads g itself."""
-        return g
-
-    def confidence(self, state: Tensor) -> Tensor | None:
-        """Logits of acceptance (...) from what :meth:`read` gave, if the drafter estimates it."""
-        return None
-
-    def logits(self, g: Tensor, step: int = 0) -> Tensor:
-        """(..., H) of a draft step -> (..., R or V) draft logits."""
-        return self.transform(linear(self.read(g), self.head_rows(step)))
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, H)."""
-        return F.embedding(ids, self.embedding)
-
-
-class RotaryPositions:
-    """Mix-in of a drafter with rotary positions: tables ``cos`` and ``sin`` (P, D), see :func:`register_tables`."""
-
-    config: Any
     cos: Tensor
     sin: Tensor
+
+    def register_tables(self) -> None:
+        """Make the tables, fp32, neither trained nor saved, once the sizes are known.
+
+        P is at most 131,072: some configurations admit gigabytes of tables. ``ensure_positions`` makes more.
+        """
+        cos, sin = self.tables(min(self.config.max_position_embeddings, _READY_POSITIONS))
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     @property
     def positions(self) -> int:
@@ -432,44 +358,3 @@ class RotaryPositions:
     def rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin (B, 1, T, D) of positions (B, T)."""
         return self.cos[position][:, None], self.sin[position][:, None]
-
-
-def share_target(
-    drafter: nn.Module, sizes: Any, embedding: Tensor, head: Tensor, target_ids: Tensor | None
-) -> None:
-    """Register the target's tensors (V, H), and the own head's ids (R,), as buffers neither trained nor saved.
-
-    Raises:
-        MismatchError: other shapes, or no ids with R below V.
-    """
-    expected = (sizes.vocab_size, sizes.hidden_size)
-    for name, tensor in (("input embedding", embedding), ("LM head", head)):
-        if tuple(tensor.shape) != expected:
-            raise MismatchError(
-                f"the target's {name} does not fit the drafter",
-                got=f"shape {tuple(tensor.shape)}",
-                expected=f"shape {expected}",
-                remedy="use the target that the drafter was trained for",
-            )
-    rows = sizes.draft_vocab_size
-    if rows is not None and rows != sizes.vocab_size and (target_ids is None or len(target_ids) != rows):
-        raise MismatchError(
-            "the drafter's own head has no matching list of target ids",
-            got="none" if target_ids is None else f"{len(target_ids)} ids",
-            expected=f"{rows} ids",
-        )
-    if target_ids is None:
-        target_ids = torch.arange(rows or sizes.vocab_size)
-    drafter.register_buffer("embedding", embedding.detach(), persistent=False)
-    drafter.register_buffer("target_head", head.detach(), persistent=False)
-    drafter.register_buffer("target_ids", target_ids, persistent=False)
-
-
-def register_tables(drafter: Any, sizes: Any) -> None:
-    """Register rotary tables ``cos`` and ``sin`` (P, D), fp32, neither trained nor saved.
-
-    P is at most 131,072: some configurations admit gigabytes of tables. ``ensure_positions`` makes more.
-    """
-    cos, sin = drafter.tables(min(sizes.max_position_embeddings, _READY_POSITIONS))
-    drafter.register_buffer("cos", cos, persistent=False)
-    drafter.register_buffer("sin", sin, persistent=False)

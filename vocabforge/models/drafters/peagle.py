@@ -11,7 +11,7 @@ published recipe keeps a random share of each depth; whole blocks cost the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from ..ttt.blocks import block_attention, block_positions, tokens_behind
 from ..ttt.merged import Documents
 from . import parts
 from .eagle3 import Eagle3Config, Eagle3Drafter
+from .parallel import ParallelDrafter
 
 BLOCK_SIZE, LAYERS = 8, 4
 
@@ -54,13 +55,12 @@ class PEagleConfig(Eagle3Config):
         return cls(**sizes, block_size=wishes.block_size or BLOCK_SIZE, mask_token_id=wishes.mask_token_id)
 
 
-class PEagleDrafter(Eagle3Drafter):
-    """A P-EAGLE drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
+class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
+    """A P-EAGLE drafter over a frozen target; see :class:`.parallel.ParallelDrafter`."""
 
     kind: str = "peagle"
     label = "P-EAGLE"
     sizes_type: type[Any] = PEagleConfig
-    parallel: Literal[True] = True
     first_everywhere = True
     config: PEagleConfig
 
@@ -74,7 +74,7 @@ class PEagleDrafter(Eagle3Drafter):
             self.mask_embedding = nn.Parameter(torch.empty(size).normal_(0.0, 0.02))
 
     @property
-    def max_steps(self) -> int | None:  # type: ignore[override]
+    def max_steps(self) -> int | None:
         """The drafts of a pass."""
         return self.config.block_size
 
@@ -100,7 +100,7 @@ class PEagleDrafter(Eagle3Drafter):
         anchors: Tensor,
         attention: str,
     ) -> list[Tensor]:
-        """See ``ParallelDrafter``; draft 0 is (B, T, H), the others (B, A, H)."""
+        """Draft 0 is (B, T, H), the others (B, A, H)."""
         size = self.block_rows
         places = block_positions(anchors, position, size, self.positions)  # (B, A * (K - 1))
         first = Documents.find(document).first
@@ -136,7 +136,6 @@ class PEagleDrafter(Eagle3Drafter):
         return mask.to(state.dtype).expand(shape), state.expand(shape)
 
     def read_rows(self, drafts: Tensor) -> Tensor:
-        """See ``ParallelDrafter``."""
         return self.read(drafts)
 
     def absorb(
@@ -149,7 +148,7 @@ class PEagleDrafter(Eagle3Drafter):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> Tensor:
-        """See ``ParallelDrafter``: draft 0 of each position, (B, L, H)."""
+        """Draft 0 of each position, (B, L, H)."""
         return self.extend(following, self.fuse(states), position, cache=cache, slots=slots, mask=mask)[0]
 
     def draft(
@@ -162,7 +161,6 @@ class PEagleDrafter(Eagle3Drafter):
         slots: Tensor,
         mask: Tensor | Sight | int,
     ) -> Tensor:
-        """See ``ParallelDrafter``: g (B, K, H)."""
         assert last is not None
         embedded, state = self._masks(position)
         y = self._through(embedded, state, position, cache=cache, slots=slots, mask=mask)[0]
