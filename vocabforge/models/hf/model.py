@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
 from ..target.interface import TargetOutput
-from ..target.load import Placement, load_causal_lm, whole_weight
+from ..target.load import Placement, load_causal_lm
 from ..target.logits import LogitTransform
-from ..target.stack import find_stack
+from ..target.stack import find_ends, find_stack
 from . import attention
 from .cache import RowOfSlots, SlotCache, rows_of
 from .replay import StateReplay
@@ -86,22 +86,8 @@ class TransformersModel:
         self.source = source
         text = model.config.get_text_config(decoder=True)
         self._text = text
-        self.head: Any = model.get_output_embeddings()
-        if self.head is None:
-            raise DataError(
-                "the target has no LM head",
-                got=type(model).__name__,
-                expected="a causal language model",
-                source=source,
-            )
-        embedding = model.get_input_embeddings()
+        self.head, self.lm_head_weight, self.embedding, self.device = find_ends(model, placement, source)
         self._spread = placement is not None and placement.spread
-        self.device: torch.device = placement.device if placement is not None else embedding.weight.device
-        self._head_weight, self._embedding = self.head.weight, embedding.weight
-        if self._spread:
-            tied = self._head_weight is self._embedding
-            self._head_weight = whole_weight(self.head, self.device)
-            self._embedding = self._head_weight if tied else whole_weight(embedding, self.device)
         self.transform = LogitTransform.of(text)
         self._layers = find_stack(model, source).layers
         names = inspect.signature(type(model).forward).parameters
@@ -122,16 +108,6 @@ class TransformersModel:
         self.config = _sizes(model, text, self.head, probe, self._mask_keys, source)
         self._replay = StateReplay(model) if self.config.recurrent else None
         self._check()
-
-    @property
-    def embedding(self) -> Tensor:
-        """(V, H) raw input rows."""
-        return self._embedding
-
-    @property
-    def lm_head_weight(self) -> Tensor:
-        """(V, H)."""
-        return self._head_weight
 
     @property
     def dtype(self) -> torch.dtype:

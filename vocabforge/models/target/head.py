@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..drafters.io import load_target_tensors
 from .hf import default_aux_layers
 from .load import read_target_config
 from .logits import IDENTITY, LogitTransform
+from .stack import Ends
 from .text_config import text_config
 
 
 @dataclass(frozen=True)
-class TargetHead:
+class TargetHead(Ends):
     """Embedding and LM head (V, H) of a target; it computes logits, never hidden states.
 
     ``aux_layers``: decoder layers (0-based outputs) that the cached features are of. ``transform``: of the logits,
@@ -52,22 +52,5 @@ class TargetHead:
         return cls(embedding, head, tuple(layers), LogitTransform.of(config))
 
     @property
-    def hidden_size(self) -> int:
-        return int(self.head_weight.shape[1])
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the LM head, padding rows included."""
-        return int(self.head_weight.shape[0])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.head_weight.dtype
-
-    @property
     def device(self) -> torch.device:
         return self.head_weight.device
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V), with the model's own scale and softcap."""
-        return self.transform(F.linear(hidden.to(self.head_weight.dtype), self.head_weight))

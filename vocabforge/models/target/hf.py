@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...core.errors import DataError, MismatchError, UsageError
 from ...core.progress import ProgressBar
 from ..checkpoint import checkpoint_files, fill, read_headers
 from .documents import document_spans, gather, plan_passes, restarts, scatter
-from .load import Placement, auto_class, load_causal_lm, read_target_config, whole_weight
+from .load import Placement, auto_class, load_causal_lm, read_target_config
 from .logits import LogitFacts, LogitTransform
-from .stack import find_stack
+from .stack import Ends, find_ends, find_stack
 from .text_config import text_config
 
 __all__ = [
@@ -62,7 +61,7 @@ def default_aux_layers(num_layers: int) -> tuple[int, ...]:
     return tuple(range(max(num_layers - 1, 1)))
 
 
-class HFTarget:
+class HFTarget(Ends):
     """A frozen Hugging Face causal LM.
 
     Args:
@@ -90,14 +89,7 @@ class HFTarget:
     ) -> None:
         self.model = model.eval().requires_grad_(False)
         self.source = source
-        self.head: Any = model.get_output_embeddings()
-        if self.head is None:
-            raise DataError(
-                "the target has no LM head",
-                got=type(model).__name__,
-                expected="a causal language model",
-                source=source,
-            )
+        self.head, self.head_weight, self.embedding, self.device = find_ends(model, placement, source)
         self.backbone, layers = find_stack(model, source)
         self.transform = LogitTransform.of(model.config.get_text_config(decoder=True))
         self.aux_layers = tuple(aux_layers) if aux_layers else default_aux_layers(len(layers))
@@ -110,16 +102,8 @@ class HFTarget:
                 source=source,
             )
         self._layers: Any = layers
-        self.device = placement.device if placement is not None else self.head.weight.device
         self.tensor_parallel = placement is not None and placement.tp_plan is not None
         self.spread = placement is not None and placement.spread
-        embedding = model.get_input_embeddings()
-        if self.spread:
-            tied = self.head.weight is embedding.weight
-            self._head_weight = whole_weight(self.head, self.device)
-            self._embedding = self._head_weight if tied else whole_weight(embedding, self.device)
-        else:
-            self._head_weight, self._embedding = self.head.weight, embedding.weight
         check_target(self)
 
     @classmethod
@@ -149,37 +133,9 @@ class HFTarget:
             return cls(load_causal_lm(path, dtype, placement), aux_layers, source=path, placement=placement)
 
     @property
-    def hidden_size(self) -> int:
-        return int(self._head_weight.shape[1])
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the LM head, padding rows included."""
-        return int(self._head_weight.shape[0])
-
-    @property
     def num_layers(self) -> int:
         """Decoder layers."""
         return len(self._layers)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of weights and hidden states."""
-        return self._head_weight.dtype
-
-    @property
-    def embedding(self) -> Tensor:
-        """Input embedding weight (V, H)."""
-        return self._embedding
-
-    @property
-    def head_weight(self) -> Tensor:
-        """LM head weight (V, H)."""
-        return self._head_weight
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V), with the model's own scale and softcap."""
-        return self.transform(F.linear(hidden.to(self._head_weight.dtype), self._head_weight))
 
     @torch.no_grad()
     def capture(self, input_ids: Tensor, position: Tensor, document: Tensor) -> TargetStates:

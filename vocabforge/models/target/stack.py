@@ -1,12 +1,75 @@
-"""Where a model of Transformers keeps its decoder: the stack of layers, alone or inside a multimodal model."""
+"""Parts of a model of Transformers: embedding, LM head, and the stack of layers, also inside a multimodal model."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...core.errors import DataError
+from .load import Placement, whole_weight
+from .logits import LogitTransform
+
+
+class Ends:
+    """Embedding and LM head (V, H) of a target, and what comes of the head's logits."""
+
+    embedding: Tensor
+    head_weight: Tensor
+    transform: LogitTransform
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.head_weight.shape[1])
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the LM head, padding rows included."""
+        return int(self.head_weight.shape[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and hidden states."""
+        return self.head_weight.dtype
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., H) -> (..., V), with the model's own scale and softcap."""
+        return self.transform(F.linear(hidden.to(self.head_weight.dtype), self.head_weight))
+
+
+class FoundEnds(NamedTuple):
+    """The LM head's module, and plain weights (V, H) on ``device``."""
+
+    head: Any
+    head_weight: Tensor
+    embedding: Tensor
+    device: torch.device
+
+
+def find_ends(model: Any, placement: Placement | None, source: object = None) -> FoundEnds:
+    """Embedding and LM head of a model, wherever a placement put them.
+
+    Raises:
+        DataError: it has no LM head.
+    """
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None:
+        raise DataError(
+            "the target has no LM head",
+            got=type(model).__name__,
+            expected="a causal language model",
+            source=source,
+        )
+    if placement is None or not placement.spread:
+        device = head.weight.device if placement is None else placement.device
+        return FoundEnds(head, head.weight, embedding.weight, device)
+    weight = whole_weight(head, placement.device)
+    tied = head.weight is embedding.weight
+    return FoundEnds(
+        head, weight, weight if tied else whole_weight(embedding, placement.device), placement.device
+    )
 
 
 class Stack(NamedTuple):
