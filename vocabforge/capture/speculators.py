@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,15 +26,6 @@ _SAMPLE_TOKENS = 256
 _SAMPLES = 2
 # Engines differ by rounding of bf16 sums, a hundredth or so; neighbouring layers differ by much more.
 _TOLERANCE = 0.05
-
-
-@dataclass(frozen=True)
-class SpeculatorsSample:
-    """One file's content, T cut to the rows' length."""
-
-    file: Path
-    token_ids: Tensor
-    states: Tensor
 
 
 class SpeculatorsCapture:
@@ -91,21 +81,21 @@ class SpeculatorsCapture:
             raise _form(file, "no tokens", self.target)
         return tokens[: self.length]
 
-    def read(self, file: Path) -> SpeculatorsSample:
-        """A sample; its states stay as they were stored."""
+    def read(self, file: Path) -> tuple[Tensor, Tensor]:
+        """Token ids and states of a sample, T cut to the rows' length; as they were stored."""
         try:
             with safe_open(str(file), framework="pt") as handle:
                 states = handle.get_slice("hidden_states")[: self.length]
-                return SpeculatorsSample(file, handle.get_tensor("token_ids")[: self.length], states)
+                return handle.get_tensor("token_ids")[: self.length], states
         except (SafetensorError, OSError) as error:
             raise _unreadable(file, error) from error
 
     @torch.no_grad()
     def _check_samples(self) -> bool:
         """Run the target on the longest of a few samples; whether the last states are behind the final norm."""
-        few = [self.read(file) for file in list(self._files.values())[: 8 * _SAMPLES]]
-        few.sort(key=lambda sample: len(sample.token_ids), reverse=True)
-        verdicts = {self._check(sample) for sample in few[:_SAMPLES]}
+        few = [(file, *self.read(file)) for file in list(self._files.values())[: 8 * _SAMPLES]]
+        few.sort(key=lambda sample: len(sample[1]), reverse=True)
+        verdicts = {self._check(*sample) for sample in few[:_SAMPLES]}
         if len(verdicts) > 1:
             raise MismatchError(
                 "the samples are of two kinds: last states before and behind the final norm",
@@ -114,22 +104,22 @@ class SpeculatorsCapture:
             )
         return verdicts.pop()
 
-    def _check(self, sample: SpeculatorsSample) -> bool:
+    def _check(self, file: Path, token_ids: Tensor, states: Tensor) -> bool:
         target = self.target
-        states = sample.states[:_SAMPLE_TOKENS].float()
-        ids = sample.token_ids[None, :_SAMPLE_TOKENS].long().to(target.device)
+        states = states[:_SAMPLE_TOKENS].float()
+        ids = token_ids[None, :_SAMPLE_TOKENS].long().to(target.device)
         if int(ids.max()) >= target.vocab_size or int(ids.min()) < 0:
             raise MismatchError(
                 "the samples are of another tokenizer",
                 got=f"token id {int(ids.max()):,}",
                 expected=f"below {target.vocab_size:,}",
-                source=sample.file,
+                source=file,
             )
         outputs, hidden = target.forward(ids, range(target.num_layers))
         ours = {index: output[0].float().cpu() for index, output in outputs.items()}
         for place, layer in enumerate(target.aux_layers):
             if not _apart(states[:, place], ours[layer]) <= _TOLERANCE:  # NaN is apart from everything
-                raise self._wrong_layers(sample, states, ours)
+                raise self._wrong_layers(file, states, ours)
         last = states[:, -1]
         before = _apart(last, ours[target.num_layers - 1])
         behind = _apart(last, hidden[0].float().cpu())
@@ -138,14 +128,12 @@ class SpeculatorsCapture:
                 "the last states of the samples are not the target's final hidden states",
                 got=f"{before:.0%} apart before the final norm, {behind:.0%} behind it",
                 expected=f"at most {_TOLERANCE:.0%}",
-                source=sample.file,
+                source=file,
                 remedy="generate the samples with the last layer's output as last layer, by this target",
             )
         return behind < before
 
-    def _wrong_layers(
-        self, sample: SpeculatorsSample, states: Tensor, ours: dict[int, Tensor]
-    ) -> MismatchError:
+    def _wrong_layers(self, file: Path, states: Tensor, ours: dict[int, Tensor]) -> MismatchError:
         nearest = []
         for place in range(states.shape[1] - 1):
             apart = {index: _apart(states[:, place], output) for index, output in ours.items()}
@@ -159,7 +147,7 @@ class SpeculatorsCapture:
             if whole
             else "states that no layer of this target gives",
             expected=f"outputs of layers {list(self.target.aux_layers)}",
-            source=sample.file,
+            source=file,
             remedy=f"set drafter.aux_layers={known}".replace(" ", "")
             if whole
             else "give the target that the samples were generated with",
@@ -182,7 +170,7 @@ class SpeculatorsCapture:
             file = self._files.get(_digest(wanted))
             if file is None:
                 raise self._absent(keys[span.row], len(wanted))
-            states = self.read(file).states
+            _, states = self.read(file)
             last = states[:, -1]
             if not self._post_norm:
                 last = final_norm(target, last.to(target.device, target.dtype)).cpu()

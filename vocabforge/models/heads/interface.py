@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
+from pydantic import ConfigDict, PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ...core.errors import ArtifactError
@@ -74,12 +75,14 @@ class HeadSizes:
         clusters: M of a router; ``width`` and ``depth`` of its MLP.
     """
 
-    hidden_size: int
-    vocab_size: int
-    rank: int | None = None
-    clusters: int | None = None
-    width: int | None = None
-    depth: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    rank: PositiveInt | None = None
+    clusters: PositiveInt | None = None
+    width: PositiveInt | None = None
+    depth: PositiveInt | None = None
 
     def to_dict(self) -> dict[str, int | None]:
         return asdict(self)
@@ -91,20 +94,16 @@ class HeadSizes:
         Raises:
             ArtifactError: a size is missing, unknown or no positive number.
         """
-        names = {field.name for field in fields(cls)}
-        bad = sorted(names ^ set(values)) or [
-            name
-            for name, value in values.items()
-            if not (value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0))
-        ]
-        if bad or None in (values.get("hidden_size"), values.get("vocab_size")):
+        try:
+            return TypeAdapter(cls).validate_python(dict(values))
+        except ValidationError as error:
             raise ArtifactError(
                 "the draft head's sizes cannot be read",
                 got=dict(values),
-                expected=f"{', '.join(names)}: null or a positive number, hidden_size and vocab_size never null",
+                expected=f"{', '.join(one.name for one in fields(cls))}: null or a positive number, hidden_size and "
+                "vocab_size never null",
                 source=source,
-            )
-        return cls(**values)
+            ) from error
 
 
 @dataclass(frozen=True)
