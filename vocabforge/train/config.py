@@ -6,17 +6,10 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..capture.config import CaptureConfig
-from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, without_removed
+from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
 from ..core.errors import did_you_mean
 
 
@@ -161,13 +154,6 @@ class DrafterConfig(StrictModel):
     medusa_layers: Annotated[int, Field(ge=1, le=8)] | None = None
     medusa_own_heads: bool | None = None
     fc_bias: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        return without_removed(
-            values, "copying", "drafter.copying was removed: only the study starts drafters so"
-        )
 
     @field_validator("kind")
     @classmethod
@@ -341,12 +327,6 @@ class MemoryConfig(StrictModel):
     weights: Literal["fp32", "bf16"] = "fp32"
     chunk_mb: Positive = 256
 
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        instead = "memory.candidates was removed: the loss is over all tokens, and memory.loss: fused bounds its memory"
-        return without_removed(values, "candidates", instead)
-
 
 class OptimConfig(StrictModel):
     """The optimiser, with warm-up and cosine decay.
@@ -389,12 +369,6 @@ class OptimConfig(StrictModel):
             raise ValueError("steps is missing: give optim.steps, or optim.epochs")
         return self
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Identities are dumps; those of earlier versions have no name and no epochs.
-        later = (("name", "adamw"), ("epochs", None))
-        return {key: value for key, value in dump(self).items() if (key, value) not in later}
-
     def over(self, rows: int) -> OptimConfig:
         """With the number of steps that ``epochs`` over so many packed rows take."""
         if self.epochs is None:
@@ -431,35 +405,43 @@ class LiveConfig(StrictModel):
     load_target: bool = False
 
 
-class RunConfig(StrictModel):
-    """Bookkeeping of a run: how often it evaluates, logs and saves checkpoints.
+class BookkeepingConfig(StrictModel):
+    """How often a run evaluates, logs and saves checkpoints.
 
     Attributes:
         seed: of initial weights, the order of the data and draws.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        mixed_precision: ``auto`` is bf16 passes on CUDA and with bf16 weights, else fp32.
-        strategy: how several processes share the work; ``auto`` is what the launcher asks for.
-        sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over the others.
-        threads: CPU threads of torch; default: as many as the machine has to spare.
         log_every: steps between lines of metrics.jsonl.
         eval_every: steps between evaluations on held-out data.
         eval_rows: held-out rows of an evaluation, at most.
         checkpoint_every: steps between checkpoints.
-        keep: number of newest checkpoints that stay; the best drafter is stored apart.
-        trackers: trackers of accelerate that get the figures of metrics.jsonl, too.
+        keep: number of newest checkpoints that stay.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "auto"
-    mixed_precision: Precision = "auto"
-    strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
-    sequence_parallel: Positive = 1
-    threads: Positive | None = None
     log_every: Positive = 20
     eval_every: Positive = 200
     eval_rows: Positive = 64
     checkpoint_every: Positive = 200
     keep: Positive = 2
+
+
+class RunConfig(BookkeepingConfig):
+    """Bookkeeping of a run, and how it uses the machine.
+
+    Attributes:
+        mixed_precision: ``auto`` is bf16 passes on CUDA and with bf16 weights, else fp32.
+        strategy: how several processes share the work; ``auto`` is what the launcher asks for.
+        sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over the others.
+        threads: CPU threads of torch; default: as many as the machine has to spare.
+        trackers: trackers of accelerate that get the figures of metrics.jsonl, too.
+    """
+
+    mixed_precision: Precision = "auto"
+    strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
+    sequence_parallel: Positive = 1
+    threads: Positive | None = None
     trackers: tuple[str, ...] = ("tensorboard",)
     live: LiveConfig = LiveConfig()
 

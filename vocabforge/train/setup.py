@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from ..core.files import check_run_folder
 from ..core.hub import model_name
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.drafters.eagle3 import FORMS
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target, load_trainable, native_sizes
+from ..models.drafters.parts import SizeWishes
 from ..models.drafters.registry import check_wishes, drafter_class, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
@@ -46,17 +46,6 @@ from .trainer import Live, Trainer
 
 # (feature weight, token weight, feature noise): EAGLE-1 learns to predict hidden states, and little from tokens.
 _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}
-
-# Settings that came after the first runs, with their defaults, at which they are no part of a run's identity; sizes.
-_LATER_KEYS: Mapping[str, object] = {"ttt.loss": "kl", "ttt.weighting": "decay"}
-_LATER: Mapping[str, object] = {
-    "num_layers": 1,
-    **dict.fromkeys(FORMS, False),
-    "medusa_layers": 1,
-    "medusa_own_heads": False,
-}
-_BLOCKS = ("block_size", "mask_token_id", "markov_rank")  # sizes of block drafters
-_BLOCK_KEYS = ("anchors", "confidence_weight")  # likewise, of their training
 
 
 @dataclass(frozen=True)
@@ -141,32 +130,10 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         for key, value in body[section].items()
         if (section, key) != ("optim", "micro_batch_size")
     }
-    # Keys of earlier versions at the only value they still have, so that their runs resume.
-    flat |= {"drafter.copying": False, "memory.candidates": None}
-    if config.drafter.rope == "target":  # as all were in earlier versions
-        del flat["drafter.rope"], flat["drafter.rope_theta"]
-    drafter = config.drafter
-    if drafter.kind == "eagle1" and drafter.init is None and not drafter.fc_bias:
-        flat["drafter.fc_bias"] = False
-    else:  # in earlier versions every EAGLE-1 drafter had the bias; ``drafter.init sizes`` has that of init
-        del flat["drafter.fc_bias"]
-    parallel = getattr(drafter_class(drafter.kind), "parallel", False)
-    for key, default in _LATER.items():
-        if flat[f"drafter.{key}"] in ((None,) if parallel else (None, default)):
-            del flat[f"drafter.{key}"]
-    if not parallel:
-        for key in (*(f"drafter.{name}" for name in _BLOCKS), *(f"ttt.{name}" for name in _BLOCK_KEYS)):
-            del flat[key]
-    for key, default in _LATER_KEYS.items():
-        if flat[key] == default:
-            del flat[key]
-    if config.heads.router is None:
-        del flat["heads.router"]
-    else:
+    if config.heads.router is not None:
         clusters = open_artifact(config.heads.router.clusters, verify=False)
         flat["heads.router"] = {**flat["heads.router"], "clusters": clusters.content_hash}
-    if config.joint is not None:
-        flat["joint"] = body["joint"]
+    flat["joint"] = body["joint"]
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint
@@ -198,16 +165,10 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
     rows = None
     if config.head == "own":
         rows = vocab if subset is None else len(subset.ids)
-    wishes = {
+    wishes = {one.name: getattr(config, one.name, None) for one in fields(SizeWishes)} | {
         "draft_vocab_size": rows,
         "aux_layers": tuple(config.aux_layers) if config.aux_layers else None,
-        "intermediate_size": config.intermediate_size,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
         "rope": RopeSettings(config.rope_theta or 10_000.0) if config.rope == "plain" else None,
-        "medusa_heads": config.medusa_heads,
-        "fc_bias": config.fc_bias,
-        **{key: getattr(config, key) for key in (*_LATER, *_BLOCKS)},
     }
     if config.init is None:
         return drafter_sizes(config.kind, target, **wishes)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field, model_validator
+from typing import ClassVar
 
 from ...capture.config import CaptureConfig
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
-from ...core.console import say
-from ..config import DataConfig, MemoryConfig, OptimConfig, RouterSizes
+from ..config import BookkeepingConfig, DataConfig, MemoryConfig, OptimConfig, RouterSizes
 
 
 class RouterConfig(RouterSizes):
@@ -24,37 +20,10 @@ class RouterConfig(RouterSizes):
     steps: Positive = 6
 
 
-class RouterRunConfig(StrictModel):
-    """Bookkeeping of a run.
+class RouterRunConfig(BookkeepingConfig):
+    """Bookkeeping of a run."""
 
-    Attributes:
-        seed: of initial weights and the order of the data.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        log_every: steps between lines of metrics.jsonl.
-        eval_every: steps between evaluations on held-out data.
-        eval_rows: held-out rows of an evaluation, at most.
-        checkpoint_every: steps between checkpoints.
-        keep: number of newest checkpoints that stay.
-    """
-
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    device: str = "auto"
-    log_every: Positive = 20
-    eval_every: Positive = 200
     eval_rows: Positive = 32
-    checkpoint_every: Positive = 200
-    keep: Positive = 2
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        # It changed no weight: a former run resumes without it.
-        if not isinstance(values, Mapping) or "budgets" not in values:
-            return values
-        say(
-            "run.budgets is no longer read: compare budgets of clusters with vocabforge tune, or eval --budget"
-        )
-        return {name: value for name, value in values.items() if name != "budgets"}
 
 
 class RouterTrainConfig(StrictModel):
