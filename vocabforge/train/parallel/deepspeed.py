@@ -7,9 +7,7 @@ resumes with DDP or FSDP2. Resuming under DeepSpeed is refused: its fp32 tensors
 
 from __future__ import annotations
 
-import contextlib
 import os
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from ..config import TrainConfig
 from ..data import divide
 from ..optim import make_optimizer
 from ..step import TrainStep
-from .strategy import Check
+from .strategy import Check, Strategy
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -89,8 +87,8 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
     }
 
 
-class DeepSpeed:
-    """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
+class DeepSpeed(Strategy):
+    """DeepSpeed's engine does all of it."""
 
     def __init__(
         self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
@@ -117,9 +115,6 @@ class DeepSpeed:
 
     def forward(self, *inputs: Any) -> Any:
         return self._engine(*inputs)
-
-    def syncing(self, *, last: bool) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         self._engine.backward(loss * (self.group.size * self._micro))  # DeepSpeed divides by both

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from ...core.distributed import Group
-from ..checkpoint import entries, full_state, trained, whole
+from ..checkpoint import entries, trained, whole
 from ..config import TrainConfig
 from ..heads.router_config import RouterTrainConfig
-from ..optim import make_optimizer, set_learning_rate
-from .strategy import Check
+from ..optim import make_optimizer
+from .strategy import Strategy
 
 
-class FullyShard:
-    """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
+class FullyShard(Strategy):
+    """Every process has its share of each tensor."""
 
     def __init__(
         self,
@@ -62,24 +62,13 @@ class FullyShard:
         self.step.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        (loss * self.group.size).backward()
-
-    def update(self, lr: float, clip: float, check: Check) -> Tensor:
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters.values(), clip))
-        check(norm)
-        set_learning_rate(self.optimizer, lr)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+    def clip(self, limit: float) -> Tensor:
+        return whole(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
 
     def weights(self) -> dict[str, Tensor]:
         return {
             name: whole(p).detach().float().cpu().contiguous().clone() for name, p in self.parameters.items()
         }
-
-    def optimizer_state(self) -> dict[str, Tensor]:
-        return full_state(self.optimizer, self.parameters)
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
         with torch.no_grad():

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ...core.distributed import Group
-from ..checkpoint import full_state, restore, trained
+from ..checkpoint import restore, trained
 from ..config import TrainConfig
 from ..heads.router_config import RouterTrainConfig
-from ..optim import clip_global_norm, make_optimizer, set_learning_rate
-from .strategy import Check
+from ..optim import clip_global_norm, make_optimizer
+from .strategy import Strategy
 
 
-class Replicated:
-    """See :class:`~vocabforge.train.parallel.strategy.Strategy`."""
+class Replicated(Strategy):
+    """Every process has all of the module; its gradients are summed by DDP."""
 
     def __init__(
         self,
@@ -44,25 +44,14 @@ class Replicated:
     def forward(self, *inputs: Any) -> Any:
         return self._wrapped(*inputs)
 
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add a micro-batch's gradient; only the last one of a step is sent round.
-
-        DDP decides in the forward pass whether to send, so :meth:`syncing` must hold there too.
-        """
-        (loss * self.group.size).backward()
-
     def syncing(self, *, last: bool) -> AbstractContextManager[None]:
+        # Only the gradient of a step's last micro-batch is sent round; DDP decides that in the forward pass.
         if last or self.group.size == 1:
             return contextlib.nullcontext()
         return self._wrapped.no_sync()  # type: ignore[operator]
 
-    def update(self, lr: float, clip: float, check: Check) -> Tensor:
-        norm = clip_global_norm(self.parameters.values(), clip)
-        check(norm)  # before it spoils weights that a checkpoint would keep
-        set_learning_rate(self.optimizer, lr)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+    def clip(self, limit: float) -> Tensor:
+        return clip_global_norm(self.parameters.values(), limit)
 
     def weights(self) -> dict[str, Tensor]:
         masters = {
@@ -70,9 +59,6 @@ class Replicated:
             for name, p in self.parameters.items()
         }
         return {name: value.detach().float().cpu().contiguous() for name, value in masters.items()}
-
-    def optimizer_state(self) -> dict[str, Tensor]:
-        return full_state(self.optimizer, self.parameters)
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
         restore(self.optimizer, self.parameters, weights, state)

@@ -11,10 +11,11 @@ wrappers are torch's and DeepSpeed's own. What cannot be given is refused: no pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,10 @@ from torch import Tensor, nn
 from ...core.distributed import Group
 from ...core.errors import UsageError
 from ...core.registry import resolve
+from ..checkpoint import full_state
 from ..config import TrainConfig
 from ..heads.router_config import RouterTrainConfig
+from ..optim import set_learning_rate
 
 STRATEGIES: dict[str, str] = {
     "single": "vocabforge.train.parallel.replicated:Replicated",
@@ -35,43 +38,53 @@ STRATEGIES: dict[str, str] = {
 Check = Callable[[Tensor], None]
 
 
-class Strategy(Protocol):
+class Strategy:
     """What the loop asks; methods marked collective are called by every process together."""
 
     name: str
     group: Group
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
 
     def forward(self, *inputs: Any) -> Any:
         """The wrapped step. Collective."""
-        ...
+        raise NotImplementedError
 
     def syncing(self, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch; ``last`` is True for the last one of a step."""
-        ...
+        return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add this micro-batch's gradient. Collective."""
-        ...
+        (loss * self.group.size).backward()
+
+    def clip(self, limit: float) -> Tensor:
+        """Scale the gradients to a norm of at most ``limit``; returns the norm before. Collective."""
+        raise NotImplementedError
 
     def update(self, lr: float, clip: float, check: Check) -> Tensor:
         """Clip, check the norm, step, clear the gradients; returns the norm before clipping. Collective."""
-        ...
+        norm = self.clip(clip)
+        check(norm)  # before it spoils weights that a checkpoint would keep
+        set_learning_rate(self.optimizer, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
 
     def weights(self) -> dict[str, Tensor]:
         """Full fp32 trained tensors on the CPU, by name in the step. Collective."""
-        ...
+        raise NotImplementedError
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Full optimiser tensors on the CPU, ``name/key``. Collective."""
-        ...
+        return full_state(self.optimizer, self.parameters)
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
         """Put full tensors back. Collective."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release what holds the processes together."""
-        ...
 
 
 def wanted_strategy(name: str, group: Group) -> str:
