@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -171,18 +171,21 @@ def eval_line(
     return " | ".join(parts)
 
 
-def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -> NoReturn:
-    """Stop a run whose ``loss`` or ``gradient`` (``what``) is not finite, naming the packed rows.
+def check_finite(trainer: Any, step: int, rows: Sequence[int], loss: Tensor, norm: Tensor) -> None:
+    """Stop a run, a drafter's or a router's, whose loss or gradient is not finite. Collective.
 
     Raises:
-        DataError: always, on every process.
+        DataError: on every process, naming the packed rows.
     """
+    finite = torch.isfinite(torch.stack([loss.float(), norm.detach().float()])).tolist()
+    if not trainer.group.any(not all(finite)):
+        return
     mine = [row for part in trainer.division.own(rows) for row in part]
     with torch.no_grad():
         bad = [row for row in mine if not _is_finite(trainer.capture("train", [row]))]
     named = sorted({row for part in trainer.group.gather(bad) for row in part})
     raise DataError(
-        f"the training {what} is not finite",
+        f"the training {'gradient' if finite[0] else 'loss'} is not finite",
         got=f"at step {step + 1}; the target's states are "
         + (f"not finite in rows {named}" if named else "finite in each of its rows"),
         source=f"packed rows {list(rows)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from ..core.threads import ThreadChoice, thread_counts
 from .checkpoint import trained
 from .data import batch_rows
 from .heads.states import RouterLoss
-from .heldout import finish, look, name_bad_rows
+from .heldout import check_finite, finish, look
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
 from .machine import TokenClock, stop_requested, threads_given
@@ -227,12 +228,7 @@ def take_step(trainer: Trainer, step: int, window: Window) -> int:
     config = trainer.config
     rows = batch_rows(len(trainer.data.train), config.optim.batch_size, step, config.run.seed)
     total, tokens = add_gradients(trainer, step, rows, window)
-
-    def check(norm: Tensor) -> None:
-        finite = torch.isfinite(torch.stack([total.float(), norm.detach().float()])).tolist()
-        if trainer.group.any(not all(finite)):  # together: naming the rows asks every process
-            name_bad_rows(trainer, step, rows, "gradient" if finite[0] else "loss")
-
+    check = partial(check_finite, trainer, step, rows, total)
     norm = trainer.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
     window.close_step(total, norm)
     return tokens

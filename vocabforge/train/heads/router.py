@@ -6,9 +6,9 @@ does not grow with the data, and a resumed run sees the same states.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from ...capture.online import CapturedBatch, to_tensors
 from ...core.artifact import check_output
 from ...core.console import say
 from ...core.distributed import Group
-from ...core.errors import DataError
 from ...core.files import atomic_write_json
 from ...core.journal import MetricsLog
 from ...models.drafters.interface import Drafter
@@ -33,6 +32,7 @@ from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ...models.ttt.blocks import every_anchor
 from ..data import TrainData, batch_rows, divide
+from ..heldout import check_finite
 from ..loop import run_steps
 from ..optim import learning_rate
 from ..parallel.strategy import Strategy, make_strategy, wanted_strategy
@@ -51,7 +51,7 @@ class RouterTrainer:
     """Everything one run works on.
 
     Attributes:
-        capture: packed rows and their names -> the target's states (``capture/``).
+        captured: packed rows and their names -> the target's states (``capture/``).
         identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
         owner: what the router will belong to.
         parents: content hashes of what it is made from.
@@ -64,7 +64,7 @@ class RouterTrainer:
     drafter: Drafter
     router: Router
     data: TrainData
-    capture: Callable[..., CapturedBatch]
+    captured: Callable[..., CapturedBatch]
     device: torch.device
     group: Group
     identity: dict[str, Any]
@@ -123,7 +123,7 @@ class RouterTrainer:
         passes = self.division.own(rows)
         for index, own in enumerate(passes):
             # The same number of passes in every process, whether their rows are counted or not.
-            parts = list(drafting_rows(self.drafter, self.rows("train", own), steps))
+            parts = list(drafting_rows(self.drafter, self.capture("train", own), steps))
             for part in parts:
                 last = index == len(passes) - 1 and part is parts[-1]
                 with self.strategy.syncing(last=last):
@@ -136,16 +136,7 @@ class RouterTrainer:
                 ranked = average_precision(scores.detach(), labels).sum()
                 self._sums += (float(loss.detach()) * number, float(ranked), len(labels))
 
-        def check(norm: Tensor) -> None:
-            finite = [math.isfinite(total), bool(torch.isfinite(norm))]
-            if self.group.any(not all(finite)):
-                raise DataError(
-                    f"the training {'gradient' if finite[0] else 'loss'} is not finite",
-                    got=f"at step {step + 1}",
-                    source=f"packed rows {list(rows)}",
-                    remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
-                )
-
+        check = partial(check_finite, self, step, rows, torch.tensor(total))
         self._norm = self.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
         return int((everyone.document != 0).sum())
 
@@ -173,10 +164,10 @@ class RouterTrainer:
             )
         self.group.wait()
 
-    def rows(self, split: Literal["train", "heldout"], indices: Sequence[int]) -> CapturedBatch:
+    def capture(self, split: Literal["train", "heldout"], indices: Sequence[int]) -> CapturedBatch:
         """The target's states for these packed rows of a split."""
         rows = self.data.train if split == "train" else self.data.heldout
-        return self.capture(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
+        return self.captured(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
 
     def plain(self) -> Router:
         """The router as an ordinary module with the weights that it has now. Collective."""
@@ -194,7 +185,7 @@ class RouterTrainer:
         router = self.plain() if router is None else router
         count, size = min(len(self.data.heldout), self.config.run.eval_rows), self.division.micro
         starts = range(0, count, size)
-        batches = (self.rows("heldout", range(at, min(count, at + size))) for at in starts)
+        batches = (self.capture("heldout", range(at, min(count, at + size))) for at in starts)
         if self.group.rank == 0:
             heads = {"router": self._head(router)}
             steps, top_n = self.config.router.steps, self.config.router.top_n
