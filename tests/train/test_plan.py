@@ -16,6 +16,7 @@ from tests.worlds import ROOT
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import prepare
@@ -121,12 +122,6 @@ SHAPES = {
 }
 
 
-def sizes(steps: int, passes: int, hidden: int, teacher: int, draft: int, **others: Any) -> dict[str, Any]:
-    flags = {"own_head": False, "freeze": False, **others}
-    sizes = {"steps": steps, "passes": passes, "hidden": hidden, "teacher_rows": teacher, "draft_rows": draft}
-    return sizes | flags
-
-
 def shown(recipe: str, what: str) -> float:
     """A figure of a recipe's head, in GFLOP."""
     head = (ROOT / "recipes" / "models" / f"{recipe}.yaml").read_text("utf-8")
@@ -152,10 +147,8 @@ def test_a_token_costs_what_the_recipe_says(recipe: str) -> None:
     meta = torch.empty(vocab, hidden, device="meta")
     with torch.device("meta"):
         drafter = new_drafter("eagle3", drafter_sizes("eagle3", target), meta, meta, None)
-    size = sum(p.numel() for p in drafter.parameters())  # type: ignore[attr-defined]
-    work = sizes(7, 7, hidden, vocab, vocab)
     ranker = {"ranker": hidden // 8 * (vocab + hidden)} if recipe == "qwen3-8b" else {}
-    found = flop_a_token(int(below), size, ranker, **work)
+    found = flop_a_token(int(below), drafter, ranker, steps=7, passes=7)
     assert found["target"] / 1e9 == pytest.approx(shown(recipe, "target 2P"), abs=0.06)
     assert found["drafter"] / 1e9 == pytest.approx(shown(recipe, "drafter 6PK"), abs=0.06)
     assert found["vocabulary"] / 1e9 == pytest.approx(shown(recipe, "vocabulary Vd(4K + 2)"), abs=0.06)
@@ -165,19 +158,23 @@ def test_a_token_costs_what_the_recipe_says(recipe: str) -> None:
 
 
 def test_own_heads_and_frozen_drafters() -> None:
-    own = sizes(3, 3, 8, 100, 40, own_head=True)
-    assert flop_a_token(None, 50, {}, **own) == {
-        "drafter": 6 * 50 * 3,
+    meta, tiny = torch.empty(100, 8, device="meta"), {"medusa_heads": 3}
+    own, shared = (
+        MedusaDrafter(MedusaConfig(8, 100, rows, 64, **tiny), meta, meta, ids)
+        for rows, ids in ((40, torch.arange(40)), (None, None))
+    )
+    blocks = 3 * (8 * 8 + 8)
+    assert flop_a_token(None, own, {}, steps=3, passes=1) == {
+        "drafter": 6 * blocks,
         "vocabulary": 8 * (6 * 40 * 3 + 2 * 100),
-        "total": 900 + 7360,
+        "total": 6 * blocks + 7360,
     }
-    frozen = sizes(3, 3, 8, 100, 100, freeze=True)
-    assert flop_a_token(10, 50, {"a": 2 * 108}, **frozen) == {
+    assert flop_a_token(10, shared, {"a": 216}, steps=3, passes=1, freeze=True) == {
         "target": 20,
-        "drafter": 2 * 50 * 3,
+        "drafter": 2 * blocks,
         "vocabulary": 8 * (2 * 100 * 3 + 2 * 100),
         "a": 6 * 216 * 3,
-        "total": 20 + 300 + 6400 + 3888,
+        "total": 20 + 2 * blocks + 6400 + 3888,
     }
 
 

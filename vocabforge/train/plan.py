@@ -129,8 +129,7 @@ def _costs(
     divided = 3 if strategy == "fsdp" else 0  # as ZeRO's stages count
     if strategy == "deepspeed":
         divided = int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
-    (rows, hidden), own = drafter.head_rows(0).shape, drafter.config.draft_vocab_size is not None
-    vocab = drafter.config.vocab_size
+    columns = drafter.config.vocab_size + len(drafter.head_rows(0))
     row = config.data.sequence_length
     sharing = config.run.sequence_parallel
     micro = divide(config.optim, group.rank, group.size, sharing).micro
@@ -146,21 +145,11 @@ def _costs(
         "trained_state": share_of_state(state, group.size, divided),
         "frozen_drafter": 4 * frozen,
         "loss_workspace": loss_workspace(
-            config.memory.loss, config.memory.chunk_mb, drafted, vocab + rows, config.ttt.mixture
+            config.memory.loss, config.memory.chunk_mb, drafted, columns, config.ttt.mixture
         ),
     }
-    flop = flop_a_token(
-        0 if cached else None if target is None else target[0] - target[1],
-        parameters - (rows * hidden * (drafter.max_steps if drafter.heads_differ else 1) if own else 0),
-        heads,
-        steps=steps,
-        passes=passes,
-        hidden=hidden,
-        teacher_rows=vocab,
-        draft_rows=rows,
-        own_head=own,
-        freeze=freeze,
-    )
+    run = 0 if cached else None if target is None else target[0] - target[1]
+    flop = flop_a_token(run, drafter, heads, steps=steps, passes=passes, freeze=freeze)
     if layers:
         flop |= {"joint target": 6 * layers, "total": flop["total"] + 6 * layers}
     tokens = config.optim.batch_size * row
@@ -210,16 +199,12 @@ def count_target(folder: Path) -> tuple[int, int] | None:
 
 def flop_a_token(
     target_layers: int | None,
-    drafter: int,
+    drafter: Any,
     heads: dict[str, int],
     *,
     steps: float,
     passes: float,
-    hidden: int,
-    teacher_rows: int,
-    draft_rows: int,
-    own_head: bool,
-    freeze: bool,
+    freeze: bool = False,
 ) -> dict[str, int]:
     """Operations of training for one token: 2P of the target, 6DK of the drafter, d(4RK + 2V) of the logits.
 
@@ -227,15 +212,16 @@ def flop_a_token(
 
     Args:
         target_layers: P; None if it is not known, 0 if its states come from a cache.
-        drafter: D, parameters without its head. heads: parameters of each draft head.
+        heads: parameters of each draft head.
         steps: K, drafted rows a token. passes: K, or 1 if every draft step has parameters of its own.
-        hidden: d. teacher_rows: V. draft_rows: R. own_head: the drafter's head is trained.
     """
-    each = 2 if freeze else 6
-    head = 2 if freeze else 6 if own_head else 4
+    own, (rows, hidden) = drafter.has_own_head, drafter.head_rows(0).shape
+    lm_heads = (drafter.max_steps if drafter.heads_differ else 1) if own else 0
+    body = _parameters(drafter) - lm_heads * rows * hidden
+    head = 2 if freeze else 6 if own else 4
     found = {} if target_layers is None else {"target": 2 * target_layers}
-    found["drafter"] = round(each * drafter * passes)
-    found["vocabulary"] = round(hidden * (head * draft_rows * steps + 2 * teacher_rows))
+    found["drafter"] = round((2 if freeze else 6) * body * passes)
+    found["vocabulary"] = round(hidden * (head * rows * steps + 2 * drafter.config.vocab_size))
     for name, size in heads.items():
         found[name] = round(6 * size * steps)
     return found | {"total": sum(found.values())}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from ...capture.online import CapturedBatch
 from ...core.console import DataTable
 from ...core.progress import ProgressBar
 from ...models.drafters.interface import Drafter
-from ...models.heads.registry import DraftHead, RouterHead, exact_head
+from ...models.heads.registry import DraftHead, DraftState, RouterHead, exact_head
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ..metrics import expected_accepted_length
@@ -32,17 +31,6 @@ _FIELDS = (
     "chained_rows",
     "chained_hits",
 )
-
-
-@dataclass(frozen=True)
-class _ComparedRows:
-    full_head: DraftHead
-    rows: DraftingRows
-    part: slice
-    full: Tensor  # (m, V) log-probabilities of the full head
-    full_best: Tensor  # (m,) its argmax
-    teacher: Tensor  # (m, V) target probabilities
-    teacher_best: Tensor  # (m,) their argmax
 
 
 @torch.no_grad()
@@ -118,14 +106,25 @@ def _hits(
             if part.start == part.stop:
                 continue
             at = torch.searchsorted(some, place[part])
+            taught, taught_best = teacher[at], teacher_best[at]
             full = _dense(heads[FULL], rows, part, target.vocab_size)
-            compared = _ComparedRows(
-                heads[FULL], rows, part, full, full.argmax(-1), teacher[at], teacher_best[at]
-            )
+            full_best = full.argmax(-1)
             where = tuple(index[part] for index in rows.where)
             for name, head in heads.items():
-                figures, hit[name][where] = _figures(head, compared, target.vocab_size, top_n)
-                sums[name][rows.state.step] += figures
+                draft = full if name == FULL else _dense(head, rows, part, target.vocab_size)
+                best = draft.argmax(-1)
+                hit[name][where] = correct = best == taught_best
+                values = (
+                    len(draft),
+                    (best == full_best).sum(),
+                    draft.isfinite().sum(),
+                    correct.sum(),
+                    torch.minimum(taught, draft.exp()).sum(-1).sum(),
+                    _precision(head, rows.state.part(part), full, top_n),
+                )
+                sums[name][rows.state.step, : len(values)] += torch.tensor(
+                    list(map(float, values)), dtype=torch.float64
+                )
     return hits
 
 
@@ -138,27 +137,12 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
     return dense.index_copy_(-1, head.target_ids, known)
 
 
-def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
-    """Sums of all fields but the chained ones over some rows, and bool (m,) hits."""
-    draft = some.full if head is some.full_head else _dense(head, some.rows, some.part, vocab_size)
-    best = draft.argmax(-1)
-    hit = best == some.teacher_best
-    precision = torch.zeros(())
-    if isinstance(head, RouterHead):
-        state = some.rows.state.part(some.part)
-        labels = router_labels(some.full[:, head.target_ids], head.cluster, head.router.clusters, top_n)
-        precision = average_precision(head.cluster_scores(state), labels).sum()
-    values = (
-        len(draft),
-        (best == some.full_best).sum(),
-        draft.isfinite().sum(),
-        hit.sum(),
-        torch.minimum(some.teacher, draft.exp()).sum(-1).sum(),
-        precision,
-        0,
-        0,
-    )
-    return torch.tensor([float(value) for value in values], dtype=torch.float64), hit
+def _precision(head: DraftHead, state: DraftState, full: Tensor, top_n: int) -> Tensor | float:
+    """The sum of a router's average precision over rows with these log-probabilities (m, V) of the full head."""
+    if not isinstance(head, RouterHead):
+        return 0.0
+    labels = router_labels(full[:, head.target_ids], head.cluster, head.router.clusters, top_n)
+    return average_precision(head.cluster_scores(state), labels).sum()
 
 
 def _summary(
