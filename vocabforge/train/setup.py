@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target, load_trainable, native_sizes
-from ..models.drafters.parts import SizeWishes
 from ..models.drafters.registry import check_wishes, drafter_class, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
@@ -165,7 +164,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
     rows = None
     if config.head == "own":
         rows = vocab if subset is None else len(subset.ids)
-    wishes = {one.name: getattr(config, one.name, None) for one in fields(SizeWishes)} | {
+    wishes = config.model_dump(exclude={"kind", "init", "freeze", "head", "vocab", "rope_theta"}) | {
         "draft_vocab_size": rows,
         "aux_layers": tuple(config.aux_layers) if config.aux_layers else None,
         "rope": RopeSettings(config.rope_theta or 10_000.0) if config.rope == "plain" else None,

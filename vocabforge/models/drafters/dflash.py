@@ -10,8 +10,9 @@ Nothing that is computed from a mask token outlives its cycle: what is kept are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,6 @@ from .parallel import ParallelDrafter
 from .parts import RotaryPositions
 
 BLOCK_SIZE, LAYERS = 8, 5
-_Sizes = TypeVar("_Sizes", bound="DFlashConfig")
 
 
 @dataclass(frozen=True)
@@ -62,26 +62,9 @@ class DFlashConfig(parts.LayerSizes):
         """Drafts of a block."""
         return self.block_size - 1
 
-    @classmethod
-    def from_target(cls: type[_Sizes], target: parts.TargetSizes, wishes: parts.SizeWishes) -> _Sizes:
-        """The target's sizes where ``wishes`` leaves them out.
-
-        Raises:
-            MismatchError: the target has no such auxiliary layers.
-        """
-        layers = wishes.num_layers or LAYERS
-        named = wishes.aux_layers or spread_layers(target.num_layers, layers)
-        given = {
-            name: value
-            for name in ("block_size", "mask_token_id", "markov_rank")
-            if (value := getattr(wishes, name)) is not None
-        }
-        return cls(
-            aux_layers=parts.known_layers(named, target),
-            num_layers=layers,
-            **wishes.attention(target),
-            **given,
-        )
+    @staticmethod
+    def default_layers(layers: int, wishes: Mapping[str, Any]) -> tuple[int, ...]:
+        return spread_layers(layers, wishes.get("num_layers", LAYERS))
 
 
 def spread_layers(layers: int, count: int) -> tuple[int, ...]:

@@ -43,11 +43,6 @@ class Eagle1Config(parts.LayerSizes):
 
     fc_bias: bool = False
 
-    @classmethod
-    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle1Config:
-        """The target's sizes where ``wishes`` leaves them out."""
-        return cls(fc_bias=bool(wishes.fc_bias), **wishes.attention(target))
-
 
 class Eagle1Drafter(RotaryPositions, CachedDrafter):
     """An EAGLE-1/2 drafter over a frozen target; see :class:`.interface.Drafter`."""

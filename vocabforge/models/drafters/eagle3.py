@@ -12,6 +12,7 @@ norms, rotary positions and the MLP are the same functions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
@@ -69,16 +70,9 @@ class Eagle3Config(parts.LayerSizes):
         if self.norm_before_fc and self.fc_norm:
             parts.refuse("norm_before_fc and fc_norm exclude each other")
 
-    @classmethod
-    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle3Config:
-        """The target's sizes if ``wishes`` leaves them out.
-
-        Raises:
-            MismatchError: auxiliary layers that the target does not have.
-        """
-        layers = parts.known_layers(tuple(wishes.aux_layers or default_aux_layers(target.num_layers)), target)
-        forms: dict[str, Any] = {name: bool(getattr(wishes, name)) for name in FORMS}
-        return cls(aux_layers=layers, num_layers=wishes.num_layers or 1, **forms, **wishes.attention(target))
+    @staticmethod
+    def default_layers(layers: int, wishes: Mapping[str, Any]) -> tuple[int, ...]:
+        return default_aux_layers(layers)
 
 
 class Eagle3Drafter(RotaryPositions, CachedDrafter):

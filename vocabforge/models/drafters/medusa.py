@@ -11,8 +11,9 @@ other steps' g are not read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,17 +64,15 @@ class MedusaConfig(parts.DictSizes):
         parts.refuse(problem)
 
     @classmethod
-    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MedusaConfig:
-        """The target's sizes and the wished number of heads."""
-        return cls(
-            hidden_size=target.hidden_size,
-            vocab_size=target.vocab_size,
-            draft_vocab_size=wishes.draft_vocab_size,
-            max_position_embeddings=target.max_position_embeddings,
-            medusa_heads=MOST_HEADS if wishes.medusa_heads is None else wishes.medusa_heads,
-            medusa_layers=1 if wishes.medusa_layers is None else wishes.medusa_layers,
-            medusa_own_heads=bool(wishes.medusa_own_heads),
-        )
+    def from_target(cls, target: parts.TargetSizes, wishes: Mapping[str, Any]) -> MedusaConfig:
+        """The target's sizes if ``wishes``, values by field, leaves them out."""
+        sizes: dict[str, Any] = {
+            "hidden_size": target.hidden_size,
+            "vocab_size": target.vocab_size,
+            "draft_vocab_size": None,
+            "max_position_embeddings": target.max_position_embeddings,
+        }
+        return cls(**sizes | wishes)
 
 
 class MedusaBlock(nn.Module):

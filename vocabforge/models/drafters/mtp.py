@@ -60,11 +60,6 @@ class MtpConfig(parts.LayerSizes):
             )
 
     @classmethod
-    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MtpConfig:
-        """A fresh module with Llama's layer: the target's sizes where ``wishes`` leaves them out."""
-        return cls(qk_norm=bool(wishes.qk_norm), **wishes.attention(target))
-
-    @classmethod
     def of_family(cls, layer: Mapping[str, Any], draft_vocab_size: int | None = None) -> MtpConfig:
         """The module of a target with this text configuration.
 

@@ -21,6 +21,7 @@ from .interface import Drafter
 _MOST = 1 << 28  # no size of any model comes near
 
 _Sizes = TypeVar("_Sizes")
+_Layers = TypeVar("_Layers", bound="LayerSizes")
 
 
 @dataclass(frozen=True)
@@ -60,48 +61,6 @@ class TargetSizes:
         body = {"rope_parameters": values, "max_position_embeddings": self.max_position_embeddings}
         settings = parse_rope(body, 10_000.0, "the target's config.json", "set drafter.rope: plain")
         return replace(settings, partial=None)
-
-
-@dataclass(frozen=True)
-class SizeWishes:
-    """What a user sets of a drafter's sizes; None takes the target's."""
-
-    draft_vocab_size: int | None = None
-    aux_layers: tuple[int, ...] | None = None
-    intermediate_size: int | None = None
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    num_layers: int | None = None
-    norm_before_residual: bool | None = None
-    norm_before_fc: bool | None = None
-    fc_norm: bool | None = None
-    norm_output: bool | None = None
-    qk_norm: bool | None = None
-    medusa_heads: int | None = None
-    medusa_layers: int | None = None
-    medusa_own_heads: bool | None = None
-    block_size: int | None = None
-    mask_token_id: int | None = None
-    markov_rank: int | None = None
-    fc_bias: bool | None = None
-    rope: RopeSettings | None = None
-
-    def attention(self, target: TargetSizes) -> dict[str, Any]:
-        """The fields of a drafter with one decoder layer."""
-        heads = self.num_heads or target.num_heads
-        return {
-            "hidden_size": target.hidden_size,
-            "intermediate_size": self.intermediate_size or target.intermediate_size,
-            "num_heads": heads,
-            "num_kv_heads": self.num_kv_heads or target.num_kv_heads,
-            "head_dim": target.head_dim or target.hidden_size // heads,
-            "vocab_size": target.vocab_size,
-            "draft_vocab_size": self.draft_vocab_size,
-            "max_position_embeddings": target.max_position_embeddings,
-            # A smaller one would vanish in bf16 next to fresh norms.
-            "rms_norm_eps": max(target.rms_norm_eps, 1e-6),
-            "rope": self.rope or target.rope(),
-        }
 
 
 _NO_LIMIT = 32_768  # positions of a target that names no longest context
@@ -269,6 +228,38 @@ class LayerSizes(DictSizes):
     def __post_init__(self) -> None:
         names = "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "num_layers"
         refuse(size_problem(self, *names) or self._attention_problem())
+
+    @staticmethod
+    def default_layers(layers: int, wishes: Mapping[str, Any]) -> tuple[int, ...]:
+        """Auxiliary layers of a target of so many layers, for kinds that read some."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_target(cls: type[_Layers], target: TargetSizes, wishes: Mapping[str, Any]) -> _Layers:
+        """The target's sizes if ``wishes``, values by field, leaves them out.
+
+        Raises:
+            MismatchError: auxiliary layers that the target does not have.
+        """
+        heads = wishes.get("num_heads", target.num_heads)
+        sizes: dict[str, Any] = {
+            "hidden_size": target.hidden_size,
+            "intermediate_size": target.intermediate_size,
+            "num_heads": heads,
+            "num_kv_heads": target.num_kv_heads,
+            "head_dim": target.head_dim or target.hidden_size // heads,
+            "vocab_size": target.vocab_size,
+            "draft_vocab_size": None,
+            "max_position_embeddings": target.max_position_embeddings,
+            # A smaller one would vanish in bf16 next to fresh norms.
+            "rms_norm_eps": max(target.rms_norm_eps, 1e-6),
+        }
+        if "rope" not in wishes:
+            sizes["rope"] = target.rope()
+        if "aux_layers" in cls.__dataclass_fields__:
+            layers = wishes.get("aux_layers") or cls.default_layers(target.num_layers, wishes)
+            sizes["aux_layers"] = known_layers(layers, target)
+        return cls(**sizes | wishes)
 
     def _attention_problem(self) -> str | None:
         if self.num_heads % self.num_kv_heads:

@@ -48,12 +48,6 @@ class PEagleConfig(Eagle3Config):
         super().__post_init__()
         parts.refuse(parts.block_problem(self))
 
-    @classmethod
-    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> PEagleConfig:
-        """The target's sizes where ``wishes`` leaves them out; errors as of EAGLE-3."""
-        sizes = {**vars(Eagle3Config.from_target(target, wishes)), "num_layers": wishes.num_layers or LAYERS}
-        return cls(**sizes, block_size=wishes.block_size or BLOCK_SIZE, mask_token_id=wishes.mask_token_id)
-
 
 class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
     """A P-EAGLE drafter over a frozen target; see :class:`.parallel.ParallelDrafter`."""

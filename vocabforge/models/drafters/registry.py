@@ -12,7 +12,7 @@ from ...core.errors import ConfigError, MismatchError
 from ...core.registry import ExtensionTable, resolve
 from ..target.logits import IDENTITY, LogitTransform
 from .interface import Drafter
-from .parts import SizeWishes, read_target_sizes
+from .parts import read_target_sizes
 
 # name -> "module:attr" of a class with .kind (the name) and .sizes_type (its sizes, with from_dict, from_target)
 DRAFTERS = ExtensionTable(
@@ -39,15 +39,14 @@ def drafter_class(kind: str) -> Any:
 
 
 def drafter_sizes(kind: str, target: Mapping[str, Any], **wishes: Any) -> Any:
-    """Sizes of a drafter: the target's (``config.json``) unless ``wishes`` (``SizeWishes``) has another.
+    """Sizes of a drafter: the target's (``config.json``) unless ``wishes``, values by field, has another.
 
     Raises:
         MismatchError: the target's configuration lacks a size, or has no such auxiliary layers.
         ConfigError: the sizes do not go together, or this kind does not have one that is wished.
     """
     sizes_type = drafter_class(kind).sizes_type
-    given = _given(kind, wishes)
-    return sizes_type.from_target(read_target_sizes(target), SizeWishes(**given))
+    return sizes_type.from_target(read_target_sizes(target), _given(kind, wishes))
 
 
 def check_wishes(sizes: Any, wishes: Mapping[str, Any], *, source: object) -> None:
