@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.decode.drafting import VARIANTS, make_drafter
 from tests.kernel_counts import counted
-from vocabforge.models.drafters.eagle_layers import OneCall
+from vocabforge.models.drafters.eagle_layers import DraftLayer
 from vocabforge.models.kv_cache import KVCache, Sight, line_sight
 from vocabforge.models.target.hf import HFTarget
 
@@ -25,7 +25,7 @@ def passes(drafter: Any, fits: bool) -> list[Tensor]:
     dtype = next(drafter.parameters()).dtype
     cache = KVCache(drafter.cache_layers, 2, c.num_kv_heads, 12, c.head_dim, dtype)
     found: list[Tensor] = []
-    with patch.object(OneCall, "fits", lambda self, x, mask: fits), torch.no_grad():
+    with patch.object(DraftLayer, "fits", lambda self, x, mask: fits), torch.no_grad():
         for count, start in ((4, 0), (2, 4)):
             slots = torch.arange(start, start + count).expand(2, -1)
             sight = line_sight(slots)

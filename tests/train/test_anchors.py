@@ -13,7 +13,7 @@ from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train.anchors import HELDOUT, draw_anchors
+from vocabforge.train.loss.rows import HELDOUT, draw_anchors
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import counted_rows, rows_by_step, unroll
 

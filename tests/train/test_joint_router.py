@@ -20,9 +20,9 @@ from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
-from vocabforge.train.anchors import draw_anchors
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
+from vocabforge.train.loss.rows import draw_anchors
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer, identity_of
 from vocabforge.train.trainer import Trainer

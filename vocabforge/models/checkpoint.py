@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 FLOATS = tuple(_FLOATS)
 _HARMLESS = re.compile(r"rotary_emb\.inv_freq$")
 _SHOWN = 5
-_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,11 @@ def checkpoint_files(folder: Path) -> list[Path]:
                 source=folder / INDEX,
                 remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
             )
-        names = sorted(set(map(str, weights.values())))
-        outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
-        outside += [name[:80] for name in names if len(name) > _LONGEST_NAME or not name.isprintable()]
-        if outside:
-            raise DataError(
-                "the checkpoint index names files outside its folder",
-                got=", ".join(outside[:_SHOWN]),
-                expected="names of files beside it",
-                source=folder / INDEX,
-                remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
-            )
-        files = [folder / name for name in names]
-        absent = [file.name for file in files if not _is_there(file)]
+        # Names alone, so that nothing outside the folder is read.
+        files = [folder / name for name in sorted({Path(str(name)).name for name in weights.values()})]
+        absent = [
+            file.name[:80] for file in files if not os.path.isfile(file)
+        ]  # False for impossible names too
         if absent:
             raise DataError(
                 "shards of the checkpoint are missing",
@@ -90,13 +82,6 @@ def checkpoint_files(folder: Path) -> list[Path]:
         if others
         else "check the path; of a model of the Hub only safetensors files are fetched",
     )
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # a name too long for the file system
-        return False
 
 
 def read_headers(files: list[Path]) -> dict[str, StoredTensor]:

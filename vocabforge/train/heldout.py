@@ -20,10 +20,10 @@ from ..models.drafters.interface import Drafter, is_autoregressive
 from ..models.drafters.io import save_drafter
 from ..models.drafters.registry import new_drafter
 from ..models.target.fingerprint import target_fingerprint
-from .anchors import HELDOUT
 from .config import JOINT_TARGET
 from .heads.draft_heads import draft_heads, save_heads
 from .heads.report import head_report
+from .loss.rows import HELDOUT
 from .metrics import TTTTotals
 from .trainer import Trainer
 

@@ -240,7 +240,7 @@ def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) 
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
     blocks = trainer.anchors(step, everyone, rows)
     counts = trainer.rows_by_step(everyone, steps, blocks).to(trainer.device)  # (K,)
-    candidates = trainer.candidates(step, everyone.input_ids)
+    candidates = None if trainer.sample is None else trainer.sample(step, everyone.input_ids)
     parts = trainer.division.own(rows)
     total = torch.zeros((), device=trainer.device)
     for index, part in enumerate(parts):

@@ -16,12 +16,11 @@ from ..capture.online import CapturedBatch, RowBatch, to_tensors
 from ..core.distributed import Group
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
-from .anchors import draw_anchors
 from .config import TrainConfig
 from .data import TrainData, divide
 from .joint import target_rows
 from .loss.candidates import Candidates
-from .loss.rows import feature_noise
+from .loss.rows import draw_anchors, feature_noise
 from .machine import uses_bf16
 from .optim import slow_down
 from .parallel.replicated import Replicated
@@ -44,7 +43,8 @@ class Trainer:
         identity: settings and input hashes that a resumed run must share.
         meta: facts about target and tokenizer for the finished artefacts.
         live: decodes held-out prompts at every evaluation.
-        sample: draws the tokens that a step's vocabulary losses are estimated on; None: all V.
+        sample: draws the tokens that a step's vocabulary losses are estimated on, from the ids (B, T) of its whole
+            batch; None: all V.
         facts: what a checkpoint remembers: the best evaluation so far, the number of threads.
         summary: step and held-out figures of the last evaluation.
     """
@@ -90,10 +90,6 @@ class Trainer:
         """Draft steps that optimiser step ``step`` unrolls: one while warming up, then all K."""
         warm = step < self.config.ttt.warmup_fraction * self.config.optim.steps
         return 1 if warm and self.drafter.max_steps is None else self.steps
-
-    def candidates(self, step: int, ids: Tensor) -> Candidates | None:
-        """Tokens that the loss of a step is estimated on, from the ids (B, T) of its whole batch; None: all V."""
-        return None if self.sample is None else self.sample(step, ids)
 
     def anchors(self, step: int, rows: RowBatch, indices: list[int]) -> Tensor | None:
         """The blocks (B, A) that a parallel drafter drafts of these packed rows in a step; None for other kinds."""

@@ -91,14 +91,19 @@ class MLP(nn.Module):
 Embedded = Tensor | tuple[Tensor, Tensor]  # (B, N, H); or embeddings (V, H) and tokens (B, N)
 
 
-class OneCall(nn.Module):
-    """A layer that a CPU runs in one call, and a GPU in few kernels, with merged matrices."""
+class DraftLayer(nn.Module):
+    """A decoder layer; a CPU runs it in one call, and a GPU in few kernels, with merged matrices."""
 
     self_attn: Attention
     mlp: MLP
     post_attention_layernorm: RMSNorm
     # The weight that tells of changes, where and in which version it was, and what was made of all of them.
     _merged: tuple[Tensor, tuple[int, int], dict[str, Any]] | None = None
+
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before a final norm."""
+        x = residual + self.self_attn.output(attended)
+        return x + self.mlp(self.post_attention_layernorm(x))
 
     def fits(self, x: Tensor, mask: Tensor | Sight | int) -> bool:
         """Whether :func:`run_layers` takes x (B, N, H) under this mask."""
@@ -135,7 +140,7 @@ class OneCall(nn.Module):
 
 
 def run_layers(
-    layers: Sequence[OneCall],
+    layers: Sequence[DraftLayer],
     x: Tensor,
     embedded: Embedded | None,
     norm: Tensor | None,
@@ -147,7 +152,7 @@ def run_layers(
     """The residual x (B, N, H) through layers in few calls: what comes of it, and an RMSNorm of that, each (B, N, H).
 
     Args:
-        layers: that :meth:`OneCall.fits`; layer i has the keys of layer i of the cache.
+        layers: that :meth:`DraftLayer.fits`; layer i has the keys of layer i of the cache.
         embedded: what EAGLE-3's layer reads beside x.
         norm: (H,), or None: nothing is normed.
         angles: cosines and signed sines (B, N, D).
@@ -181,7 +186,7 @@ def run_layers(
 
 
 def _on_ops(
-    layers: Sequence[OneCall],
+    layers: Sequence[DraftLayer],
     x: Tensor,
     embedded: Embedded | None,
     norm: Tensor | None,
@@ -229,7 +234,7 @@ def weight_state(weight: Tensor) -> tuple[int, int]:
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
-class MidLayer(OneCall):
+class MidLayer(DraftLayer):
     """EAGLE-3's decoder layer."""
 
     def __init__(self, config: Any) -> None:
@@ -254,13 +259,8 @@ class MidLayer(OneCall):
         norms = self.input_layernorm.weight, self.hidden_norm.weight
         return super()._merge() | {"joined": norms, "normed_residual": self.norm_before_residual}
 
-    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before the final norm."""
-        g = residual + self.self_attn.output(attended)
-        return g + self.mlp(self.post_attention_layernorm(g))
 
-
-class PlainLayer(OneCall):
+class PlainLayer(DraftLayer):
     """EAGLE-1's decoder layer: no norm before the attention."""
 
     def __init__(self, config: LayerSizes) -> None:
@@ -274,13 +274,8 @@ class PlainLayer(OneCall):
         """As :meth:`Attention.qkv`, of x (B, T, H)."""
         return self.self_attn.qkv(x, cos, sin)
 
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H)."""
-        x = x + self.self_attn.output(attended)
-        return x + self.mlp(self.post_attention_layernorm(x))
 
-
-class PreNormLayer(OneCall):
+class PreNormLayer(DraftLayer):
     """A Llama decoder layer, for drafters of several layers: the second and later ones.
 
     Names as in Transformers; ``config`` has the sizes and ``qk_norm``.
@@ -297,11 +292,6 @@ class PreNormLayer(OneCall):
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As :meth:`Attention.qkv`, of the norm of x (B, T, H)."""
         return self.self_attn.qkv(self.input_layernorm(x), cos, sin)
-
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H)."""
-        x = x + self.self_attn.output(attended)
-        return x + self.mlp(self.post_attention_layernorm(x))
 
     def _merge(self) -> dict[str, Any]:
         found = super()._merge()

@@ -88,9 +88,6 @@ def save_head(
     overwrite: bool = False,
 ) -> None:
     """Write the artefact: parameters, a router's clusters, sizes, and further facts (``meta``)."""
-    tensors = {name: p.detach().cpu().contiguous() for name, p in module.named_parameters()}
-    if isinstance(module, Router):
-        tensors[ASSIGNMENT] = module.assignment.to("cpu", torch.int32)
     head: Any = module
     body = {"kind": kind, "sizes": head.head_sizes.to_dict()}
     with write_artifact(
@@ -101,8 +98,16 @@ def save_head(
         config=config,
         overwrite=overwrite,
     ) as folder:
-        save_file(tensors, folder / WEIGHTS)
+        save_file(head_tensors(module), folder / WEIGHTS)
         atomic_write_json(folder / CONFIG, body)
+
+
+def head_tensors(module: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Parameters, in their dtype or another, and a router's clusters."""
+    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in module.named_parameters()}
+    if isinstance(module, Router):
+        tensors[ASSIGNMENT] = module.assignment.to("cpu", torch.int32)
+    return tensors
 
 
 def load_head(
@@ -139,11 +144,16 @@ def load_head(
             expected="a kind with weights: a ranker, a low-rank head or a router",
             source=path,
         )
-    _fill(module, tensors, path)
+    fill_head(module, tensors, path)
     return LoadedHead(kind, module.to(device, dtype).eval().requires_grad_(False), artifact)
 
 
-def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+def fill_head(module: nn.Module, tensors: Mapping[str, Tensor], source: object) -> None:
+    """Put what :func:`head_tensors` gave into a module of the same sizes.
+
+    Raises:
+        ArtifactError: the tensors are not those of its sizes.
+    """
     wanted: dict[str, Tensor] = dict(module.named_parameters())
     if isinstance(module, Router):
         wanted[ASSIGNMENT] = module.assignment
@@ -156,8 +166,8 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
         raise ArtifactError(
             "the draft head's tensors are not those of its sizes",
             got="; ".join(problems[:5]),
-            source=path,
-            remedy="train it again with train-drafter or train-router",
+            source=source,
+            remedy="train or export it again",
         )
     with torch.no_grad():
         for name, tensor in wanted.items():

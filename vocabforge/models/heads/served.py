@@ -13,12 +13,12 @@ from ...core.errors import ArtifactError
 from ...core.registry import resolve
 from ..target.logits import LogitTransform
 from .interface import DraftHead, HeadBase, HeadOptions, HeadSizes
+from .io import fill_head, head_tensors
 from .registry import HEADS, build_head
-from .router import Router
 
 KEY = "vocabforge_head"  # in config.json
 PREFIX = "draft_head."  # of the tensors
-_ASSIGNMENT, _RANKED = "assignment", "ranked"  # a router's clusters by id, a hybrid head's hot core
+_RANKED = "ranked"  # a hybrid head's hot core
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,7 @@ class ServedHead:
 
     def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Every tensor by its name in the folder, weights in ``dtype``."""
-        named = {} if self.module is None else dict(self.module.named_parameters())
-        found = {name: weight.detach().to("cpu", dtype).contiguous() for name, weight in named.items()}
-        if isinstance(self.module, Router):
-            found[_ASSIGNMENT] = self.module.assignment.to("cpu", torch.int32)
+        found = {} if self.module is None else head_tensors(self.module, dtype)
         if self.options.ranked is not None:
             found[_RANKED] = torch.tensor(self.options.ranked, dtype=torch.int32)
         return {PREFIX + name: tensor for name, tensor in found.items()}
@@ -73,10 +70,8 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
             options["budgets"] = tuple(options["budgets"])
         if (ranked := found.pop(_RANKED, None)) is not None:
             options["ranked"] = tuple(ranked.tolist())
-        if isinstance(module, Router):
-            module.assignment.copy_(found.pop(_ASSIGNMENT))
         if module is not None:
-            module.load_state_dict(found)
+            fill_head(module, found, source)
         return ServedHead(
             body["kind"],
             None if module is None else module.eval().requires_grad_(False),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
-from ..target.interface import TargetOutput
+from ..target.interface import TargetConfig, TargetOutput
 from ..target.load import Placement, load_causal_lm
 from ..target.logits import LogitTransform
 from ..target.stack import find_ends, find_stack
@@ -26,26 +25,6 @@ from .replay import StateReplay
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 _FAR = 1 << 20  # positions of a model that names no limit
-
-
-@dataclass(frozen=True)
-class GeneralConfig:
-    """What the decoder asks of a target.
-
-    Attributes:
-        sliding_window: the smallest window of a layer, in positions; None where all layers see everything.
-        chunk: Llama 4's layers see the positions of their own chunk of this size; None elsewhere.
-        recurrent: some layers have a state instead of keys, so that only chains can be verified.
-    """
-
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    max_positions: int
-    sliding_window: int | None
-    chunk: int | None
-    recurrent: bool
 
 
 class _HeadInput(nn.Module):
@@ -175,14 +154,18 @@ class TransformersModel:
         """(B, T) ids -> (B, T, H) what the LM head would read."""
         if self._body is not None:
             return cast(Tensor, self._body(input_ids=ids, use_cache=True, return_dict=True, **given)[0])
+        return self._head_input(input_ids=ids, use_cache=True, return_dict=True, **given)
+
+    def _head_input(self, **given: Any) -> Tensor:
         self.model.set_output_embeddings(self._stand_in)
         try:
-            self.model(input_ids=ids, use_cache=True, return_dict=True, **given)
+            self.model(**given)
             hidden = self._stand_in.hidden
         finally:
             self.model.set_output_embeddings(self.head)
             self._stand_in.hidden = None
-        assert hidden is not None
+        if hidden is None:
+            raise self._other_logits()
         return hidden
 
     def _masks(self, mask: Tensor | int, near: Tensor | int) -> Any:
@@ -231,27 +214,21 @@ class TransformersModel:
             given["position_ids"] = torch.arange(ids.shape[1], device=self.device)[None]
         given |= {"input_ids": ids, "use_cache": False, "return_dict": True}
         whole = self.model(**given).logits
-        self.model.set_output_embeddings(self._stand_in)
-        try:
-            self.model(**given)
-            hidden = self._stand_in.hidden
-        finally:
-            self.model.set_output_embeddings(self.head)
-            self._stand_in.hidden = None
-        if (
-            hidden is None
-            or (ours := self.logits(hidden)).shape != whole.shape
-            or not torch.allclose(ours, whole.to(ours), rtol=1e-3, atol=1e-4)
-        ):
-            raise DataError(
-                "this target's logits are not its LM head's, a scale and a softcap",
-                got=type(self.model).__name__,
-                expected="logits = softcap(scale x LM head(hidden))",
-                source=self.source,
-            )
+        hidden = self._head_input(**given)
+        ours = self.logits(hidden)
+        if ours.shape != whole.shape or not torch.allclose(ours, whole.to(ours), rtol=1e-3, atol=1e-4):
+            raise self._other_logits()
         body = self.model.base_model
         if not self._spread and body is not self.model and torch.equal(body(**given)[0], hidden):
             self._body = body  # fewer calls than the whole model's
+
+    def _other_logits(self) -> DataError:
+        return DataError(
+            "this target's logits are not its LM head's, a scale and a softcap",
+            got=type(self.model).__name__,
+            expected="logits = softcap(scale x LM head(hidden))",
+            source=self.source,
+        )
 
 
 def load_transformers(
@@ -297,7 +274,7 @@ def _mask_keys(model: Any, text: Any) -> list[str] | None:
 
 def _sizes(
     model: Any, text: Any, head: Any, probe: SlotCache, keys: Sequence[str] | None, source: object
-) -> GeneralConfig:
+) -> TargetConfig:
     limit = getattr(text, "max_position_embeddings", None) or _FAR
     rope = getattr(text, "rope_parameters", None) or {}
     tables = rope.values() if any(isinstance(one, dict) for one in rope.values()) else [rope]
@@ -312,7 +289,7 @@ def _sizes(
     chunk = getattr(text, "attention_chunk_size", None) if keys and "chunked_attention" in keys else None
     if keys is not None and not {"sliding_attention", "chunked_attention"} & set(keys):
         window = None
-    return GeneralConfig(
+    return TargetConfig(
         architecture=type(model).__name__,
         vocab_size=int(head.weight.shape[0]),
         hidden_size=int(head.weight.shape[1]),

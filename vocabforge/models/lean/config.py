@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ...core.errors import DataError, UnsupportedError
 from ...core.files import read_json
 from ...core.registry import ExtensionTable
 from ..rope import RopeSettings, layer_ropes, parse_rope
+from ..target.interface import TargetConfig
 from ..target.logits import LogitTransform
 from ..target.text_config import text_config
 
@@ -209,8 +210,8 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu2": "relu2", "gelu_pytorch_
 _MOST, _MOST_LAYERS = 1 << 28, 1 << 12  # beyond them sizes overflow, or making the model never ends
 
 
-@dataclass(frozen=True)
-class LeanConfig:
+@dataclass(frozen=True, kw_only=True)
+class LeanConfig(TargetConfig):
     """Everything ``LeanModel`` needs to know.
 
     ``sliding_layers`` has one entry a layer; those layers see the last ``sliding_window`` positions, the token itself
@@ -223,24 +224,18 @@ class LeanConfig:
     ``swiglu_alpha``, ``swiglu_limit``: of gpt-oss's experts.
     """
 
-    architecture: str
     family: FamilyTraits
-    vocab_size: int
-    hidden_size: int
     intermediate_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     hidden_act: str
     rms_norm_eps: float
-    max_positions: int
     rope: RopeSettings
     tie_word_embeddings: bool
     qkv_bias: bool
     o_bias: bool
     mlp_bias: bool
-    sliding_window: int | None
     sliding_layers: tuple[bool, ...]
     near_rope: RopeSettings | None
     rotated_layers: tuple[bool, ...]
@@ -255,8 +250,6 @@ class LeanConfig:
     normed_experts: bool
     swiglu_alpha: float
     swiglu_limit: float
-    chunk: ClassVar[int | None] = None  # no family of the lean decoder attends in chunks
-    recurrent: ClassVar[bool] = False
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any] | Path) -> LeanConfig:

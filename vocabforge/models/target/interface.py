@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -18,31 +19,24 @@ class TargetOutput(NamedTuple):
     aux: Tensor | None
 
 
-class TargetConfig(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig:
     """Sizes of a target.
 
     Attributes:
-        sliding_window: the window of the layers that have one, in positions; None where all see everything.
-        chunk: the chunk of layers that see their own chunk only; None elsewhere.
+        sliding_window: the smallest window of a layer, in positions; None where all layers see everything.
+        chunk: Llama 4's layers see the positions of their own chunk of this size; None elsewhere.
         recurrent: some layers have a state instead of keys: chains can be verified, trees cannot.
     """
 
-    @property
-    def architecture(self) -> str: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def max_positions(self) -> int: ...
-    @property
-    def sliding_window(self) -> int | None: ...
-    @property
-    def chunk(self) -> int | None: ...
-    @property
-    def recurrent(self) -> bool: ...
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    sliding_window: int | None
+    chunk: int | None = None
+    recurrent: bool = False
 
 
 class Target(Protocol):

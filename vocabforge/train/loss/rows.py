@@ -1,4 +1,7 @@
-"""What the TTT loss is made of: the counted rows of all draft steps, their figures, EAGLE's feature loss."""
+"""What the TTT loss is made of: the counted rows of all draft steps, their figures, EAGLE's feature loss.
+
+What is drawn of a row depends on seed, step and row alone, so that a resumed run repeats it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.nn import functional as F
 
 from ...capture.online import CapturedBatch
 from ...models.target.logits import LogitFacts
-from ..ttt import TTTStep
+from ..ttt import TTTStep, counted_rows
 from .vocab import RowLoss
 
 
@@ -134,11 +137,38 @@ def split_figures(
     return tuple(figures)
 
 
+def _draws_of(seed: int, step: int, row: int) -> torch.Generator:
+    digest = hashlib.sha256(repr((seed, step, row)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
 def feature_noise(shape: torch.Size, width: float, seed: int, step: int, rows: Sequence[int]) -> Tensor:
-    """EAGLE-1's uniform noise (B, T, .), +-``width`` * 512 / T, a function of seed, step and row alone."""
+    """EAGLE-1's uniform noise (B, T, .), +-``width`` * 512 / T."""
     drawn = []
     for row in rows:
-        digest = hashlib.sha256(repr((seed, step, row)).encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-        drawn.append(torch.rand(shape[1:], generator=generator))
+        drawn.append(torch.rand(shape[1:], generator=_draws_of(seed, step, row)))
     return (torch.stack(drawn) - 0.5) * (2 * width * 512 / shape[1])
+
+
+# In place of a step's number: held-out figures are always of the same blocks.
+HELDOUT = -1
+
+
+def draw_anchors(
+    loss_mask: Tensor, document: Tensor, rows: Sequence[int], most: int, seed: int, step: int
+) -> Tensor:
+    """The blocks that a step drafts: up to ``most`` positions of each packed row (B, T) whose first draft counts.
+
+    Args:
+        rows: the rows' numbers in the data.
+
+    Returns:
+        int64 (B, A), -1 behind the positions; A is at least 1, so that every parameter takes part in every pass.
+    """
+    found = []
+    for row, number in zip(counted_rows(loss_mask, document, 0).cpu(), rows):
+        places = row.nonzero()[:, 0]
+        found.append(places[torch.randperm(len(places), generator=_draws_of(seed, step, number))[:most]])
+    found[0] = found[0] if any(map(len, found)) else torch.tensor([-1])
+    padded = torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
+    return padded.to(loss_mask.device)
