@@ -15,11 +15,9 @@ from tests.train.ttt_reference import capture, documents, pack
 from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import ConfigError
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loss.vocab import LossOptions
-from vocabforge.train.setup import identity_of, step_settings
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import unroll
 
@@ -128,28 +126,3 @@ def test_figures_do_not_depend_on_the_loss(loss: str, target: tuple[Path, HFTarg
 
 def config(place: Path, **ttt: Any) -> TrainConfig:
     return parse_config(TrainConfig, settings(place, "x", ttt={"steps": 3, **ttt}), source="test")
-
-
-@pytest.mark.parametrize(
-    ("key", "default", "other"),
-    [("loss", "kl", "tv"), ("loss", "kl", {"ce": 0.1, "tv": 1.8}), ("weighting", "decay", "d-pace")],
-)
-def test_a_key_at_its_default_is_no_part_of_the_identity(
-    place: Path, key: str, default: str, other: Any
-) -> None:
-    def identity(**ttt: Any) -> dict[str, Any]:
-        return identity_of(config(place, **ttt), "data", "target")
-
-    assert identity(**{key: default}) == identity()
-    assert f"ttt.{key}" not in identity()
-    assert identity(**{key: other}) == identity() | {f"ttt.{key}": other}
-
-
-def test_a_mixture_is_read_and_unknown_kinds_are_named(place: Path) -> None:
-    assert step_settings(config(place)).token_loss == (("kl", 1.0),)
-    assert step_settings(config(place, loss={"ce": 0.1, "tv": 1.8})).token_loss == (("ce", 0.1), ("tv", 1.8))
-    for wrong, words in (("lkk", "no loss 'lkk'.*lk"), ({"tvv": 1.0}, "no loss 'tvv'"), ({}, "at least 1")):
-        with pytest.raises(ConfigError, match=words):
-            config(place, loss=wrong)
-    with pytest.raises(ConfigError, match="greater than 0"):
-        config(place, loss={"tv": 0.0})

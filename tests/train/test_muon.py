@@ -18,12 +18,11 @@ from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.checkpoint import list_checkpoints, trained
 from vocabforge.train.config import OptimConfig, TrainConfig
-from vocabforge.train.heads.router_config import RouterTrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.optim import make_optimizer, set_learning_rate
 from vocabforge.train.parallel.strategy import make_strategy
 from vocabforge.train.plan import plan
-from vocabforge.train.setup import build_trainer, identity_of
+from vocabforge.train.setup import build_trainer
 
 MUON = {"optim": {"name": "muon", "weight_decay": 0.1}, "heads": {"ranker": {"shortlist": 16}}}
 TABLES = ("embed_tokens", "lm_head", "markov_w1", "markov_w2", "vocab.weight")
@@ -132,17 +131,6 @@ def test_what_it_cannot_update_is_refused(place: Path) -> None:
     with pytest.raises(UsageError, match="Muon needs matrices") as error:
         make_strategy("deepspeed", nn.Linear(2, 2), config, Group(0, 2), torch.device("cpu"))
     assert "FSDP2" in str(error.value)
-
-
-def test_at_its_default_it_is_no_part_of_an_identity(place: Path) -> None:
-    def identity(**optim: Any) -> dict[str, Any]:
-        return identity_of(config_of(place, "run", optim=optim), "data", "target")
-
-    assert identity(name="adamw") == identity()
-    assert "optim.name" not in identity()
-    assert identity(name="muon") == identity() | {"optim.name": "muon"}
-    assert "name" not in RouterTrainConfig.model_fields["optim"].default.model_dump()
-    assert OptimConfig(steps=1, name="muon").model_dump()["name"] == "muon"
 
 
 def test_its_state_is_half_of_adamws(place: Path) -> None:

@@ -168,7 +168,7 @@ def test_average_precision_by_hand_and_against_its_definition() -> None:
 @torch.no_grad()
 def test_states_are_what_the_unroll_feeds_at_every_step(place: Path) -> None:
     run = trainer(place, "states")
-    batch = run.rows("train", [0, 1])
+    batch = run.capture("train", [0, 1])
     steps = list(unroll(run.drafter, batch, 3))
     fed = [run.drafter.fuse(batch.states(run.drafter.reads)), *(step.g for step in steps)]
     made = list(drafting_rows(run.drafter, batch, 3))
@@ -200,7 +200,7 @@ def test_a_block_is_fed_the_same_at_all_its_drafts(place: Path, block: Path) -> 
     run = build_router_trainer(
         config(place, "block-states").model_copy(update={"drafter": block}), load_drafter
     )
-    batch = run.rows("train", [0, 1])
+    batch = run.capture("train", [0, 1])
     first = run.drafter.fuse(batch.states(run.drafter.reads))
     for part, step in zip(drafting_rows(run.drafter, batch, 3), unroll(run.drafter, batch, 3), strict=True):
         rows, columns = step.counted.nonzero(as_tuple=True)
@@ -371,5 +371,3 @@ def test_the_command(place: Path) -> None:
     wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
     assert wrong.exit_code == 2
     assert "did you mean 'width'" in wrong.output
-    former = CliRunner().invoke(app, [*words, "--plan", "run.budgets=[4]"])
-    assert "run.budgets is no longer read" in " ".join(former.output.split())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.test_goldens import FILES
 from tests.train.run_support import settings, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
@@ -152,40 +151,6 @@ def test_best_is_judged_by_one_measure_at_a_time(place: Path, capsys: pytest.Cap
     assert "best/ is now judged by" in capsys.readouterr().err
 
 
-FORMS = {
-    "num_layers": (1, 2),
-    "fc_norm": (False, True),
-    "norm_output": (False, True),
-    "norm_before_fc": (False, True),
-    "norm_before_residual": (False, True),
-    "qk_norm": (False, True),
-    "medusa_layers": (1, 2),
-    "medusa_own_heads": (False, True),
-}
-
-
-@pytest.mark.parametrize("key", FORMS)
-def test_a_form_at_its_default_is_no_part_of_the_identity(place: Path, key: str) -> None:
-    def identity(**drafter: Any) -> dict[str, Any]:
-        kind = "medusa" if key.startswith("medusa") else "eagle3"
-        body = settings(place, "run", drafter={"kind": kind, "head": "own", **drafter})
-        return identity_of(parse_config(TrainConfig, body, source="test"), "data", "target")
-
-    default, other = FORMS[key]
-    assert identity(**{key: default}) == identity()
-    assert f"drafter.{key}" not in identity()
-    assert identity(**{key: other}) == identity() | {f"drafter.{key}": other}
-
-
-def test_an_old_drafters_sizes_are_identified_as_before(place: Path) -> None:
-    for kind in ("eagle3", "eagle1", "medusa"):
-        init = FILES / "drafters" / kind
-        stored = json.loads((init / "drafter.json").read_text())
-        body = settings(place, "run", drafter={"kind": kind, "init": init})
-        found = identity_of(parse_config(TrainConfig, body, source="test"), "data", "target")
-        assert set(found["drafter.init sizes"]) == set(stored) - {"kind"}
-
-
 @pytest.mark.parametrize(
     ("drafter", "words"),
     [
@@ -198,20 +163,19 @@ def test_forms_that_exclude_each_other_are_refused(place: Path, drafter: dict[st
         parse_config(TrainConfig, settings(place, "run", drafter=drafter), source="test")
 
 
-@pytest.mark.parametrize(
-    ("drafter", "kept"),
-    [
-        ({}, None),
-        ({"kind": "medusa"}, None),
-        ({"kind": "eagle1"}, False),
-        ({"kind": "eagle1", "fc_bias": False}, False),
-        ({"kind": "eagle1", "fc_bias": True}, None),
-        ({"kind": "eagle1", "init": FILES / "drafters" / "eagle1"}, None),
-    ],
-)
-def test_runs_of_before_fc_bias_resume_as_what_they_train(
-    place: Path, drafter: dict[str, Any], kept: bool | None
-) -> None:
-    """They have no such key, and their EAGLE-1 drafters a bias."""
-    config = parse_config(TrainConfig, settings(place, "run", drafter=drafter), source="test")
-    assert identity_of(config, "data", "target").get("drafter.fc_bias") is kept
+def test_what_changes_a_weight_is_part_of_a_runs_identity(place: Path) -> None:
+    def identity(**sections: Any) -> dict[str, Any]:
+        config = parse_config(TrainConfig, settings(place, "run", **sections), source="test")
+        return identity_of(config, "data", "target")
+
+    for section, key, value in (
+        ("drafter", "fc_norm", True),
+        ("heads", "ranker", {"rank": 4}),
+        ("ttt", "loss", {"ce": 0.1, "tv": 1.8}),
+        ("optim", "name", "muon"),
+    ):
+        changed = {
+            name for name, one in identity(**{section: {key: value}}).items() if identity()[name] != one
+        }
+        assert changed == {f"{section}.{key}"}
+    assert identity(optim={"micro_batch_size": 1}, run={"log_every": 3}) == identity()

@@ -148,17 +148,6 @@ def test_what_cannot_be_trained_is_refused(place: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "off"), [("drafter", "copying", False), ("memory", "candidates", None)]
-)
-def test_removed_keys_say_so_and_may_be_off(place: Path, section: str, key: str, off: Any) -> None:
-    body = settings(place, "gone", **{section: {key: 64}})
-    with pytest.raises(ConfigError, match=rf"{section}\.{key} was removed"):
-        parse_config(TrainConfig, body, source="test")
-    body = settings(place, "gone", **{section: {key: off}})
-    assert parse_config(TrainConfig, body, source="test").output == place / "gone"
-
-
 def test_the_kinds_have_their_published_weights(place: Path) -> None:
     def made(kind: str, **ttt: float) -> Any:
         body = settings(place, "x", drafter={"kind": kind}, ttt={"steps": 2, **ttt})
