@@ -245,7 +245,7 @@ def _measure_rivals(name: str, shape: TrainingShape, device: torch.device, repea
     batch = CapturedBatch(**vars(rows), features=features, hidden=states, facts=facts)
     config = AutoConfig.for_model(shape.model_type, **sizes).to_dict()
     wanted = drafter_sizes("eagle3", config, draft_vocab_size=len(ids))
-    drafter = new_drafter("eagle3", wanted, embedding, head, ids).to(device)
+    drafter: Any = new_drafter("eagle3", wanted, embedding, head, ids).to(device)
     settings = StepSettings(decay=_DECAY, loss=LossOptions("fused"))
     counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
     module = TrainStep(drafter, nn.ModuleDict(), head, settings)

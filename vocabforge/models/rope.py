@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import ConfigDict, Field
@@ -91,7 +91,7 @@ def parse_rope(
         raise UnsupportedError(
             "this RoPE type is not computed here", got=named, expected=", ".join(ROPE_TYPES), **unsupported
         )
-    kind = cast("RopeKind", named)
+    kind: RopeKind = named
     theta = nested.get("rope_theta", config.get("rope_theta"))
     values: dict[str, Any] = {"theta": default_theta if theta is None else theta}
     partial = nested.get("partial_rotary_factor", config.get("partial_rotary_factor"))

@@ -21,8 +21,9 @@ from ...models.checkpoint import StoredTensor, checkpoint_files, fill, read_head
 from ...models.drafters.eagle3 import Eagle3Config
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ...models.drafters.parts import LayerSizes
 from ...models.heads.served import PREFIX
-from .fields import CONFIG, DecoderSizes
+from .fields import CONFIG
 from .layer_ids import LAYER_IDS, LayerReading
 
 LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
@@ -105,7 +106,7 @@ def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
         )
 
 
-def check_rows(sizes: DecoderSizes, weights: Mapping[str, Tensor], source: object) -> None:
+def check_rows(sizes: LayerSizes, weights: Mapping[str, Tensor], source: object) -> None:
     """Hold the sizes of a configuration against what is stored, before anything of these sizes is made."""
     rows = {
         "self_attn.q_proj.weight": sizes.num_heads * sizes.head_dim,

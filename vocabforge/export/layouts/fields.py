@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ...core.errors import DataError
 from ...core.files import read_json
-from ...models.drafters.eagle_layers import LayerSizes
 from ...models.rope import RopeSettings, default_attention_factor, parse_rope
 from ...models.target.load import dtype_name
 
@@ -28,20 +27,7 @@ _COMPUTED: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-class DecoderSizes(LayerSizes, Protocol):
-    """Sizes of a drafter with decoder layers."""
-
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def max_position_embeddings(self) -> int: ...
-    @property
-    def rope(self) -> RopeSettings: ...
-
-
-def decoder_fields(sizes: DecoderSizes, dtype: torch.dtype) -> dict[str, Any]:
+def decoder_fields(sizes: Any, dtype: torch.dtype) -> dict[str, Any]:
     """The decoder as Hugging Face's configurations spell it, both spellings of RoPE and of the dtype."""
     name = dtype_name(dtype)
     return {
@@ -112,7 +98,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def read_sizes(body: Mapping[str, Any], source: Path, *, several: bool = False) -> dict[str, Any]:
-    """The fields of :class:`DecoderSizes` from a configuration that anyone may have written.
+    """The fields of ``LayerSizes`` from a configuration that anyone may have written.
 
     ``several``: ``num_layers`` is one of them, and any number; else there must be one layer.
 

@@ -190,7 +190,7 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
     def draft(
         self,
         roots: Tensor,
-        last: None,
+        last: Tensor | None,
         position: Tensor,
         *,
         cache: KVCache,

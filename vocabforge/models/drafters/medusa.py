@@ -72,7 +72,7 @@ class MedusaConfig(parts.DictSizes):
             "draft_vocab_size": None,
             "max_position_embeddings": target.max_position_embeddings,
         }
-        return cls(**sizes | wishes)
+        return cls(**{**sizes, **wishes})
 
 
 class MedusaBlock(nn.Module):

@@ -256,10 +256,10 @@ class LayerSizes(DictSizes):
         }
         if "rope" not in wishes:
             sizes["rope"] = target.rope()
-        if "aux_layers" in cls.__dataclass_fields__:
+        if any(one.name == "aux_layers" for one in fields(cls)):
             layers = wishes.get("aux_layers") or cls.default_layers(target.num_layers, wishes)
             sizes["aux_layers"] = known_layers(layers, target)
-        return cls(**sizes | wishes)
+        return cls(**{**sizes, **wishes})
 
     def _attention_problem(self) -> str | None:
         if self.num_heads % self.num_kv_heads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -95,11 +96,11 @@ class HeadSizes:
             ArtifactError: a size is missing, unknown or no positive number.
         """
         try:
-            return TypeAdapter(cls).validate_python(dict(values))
+            return TypeAdapter(cls).validate_json(json.dumps(values))
         except ValidationError as error:
             raise ArtifactError(
                 "the draft head's sizes cannot be read",
-                got=dict(values),
+                got=values,
                 expected=f"{', '.join(one.name for one in fields(cls))}: null or a positive number, hidden_size and "
                 "vocab_size never null",
                 source=source,

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....core.errors import DataError, MismatchError, VocabForgeError
 from ....core.files import form_errors
-from ....models.drafters.eagle_layers import LayerSizes
+from ....models.drafters.parts import LayerSizes
 from ....models.rope import RopeSettings, inverse_frequencies
 from .tokenizer import add_tokenizer
 
@@ -41,13 +41,6 @@ _TYPES = {
     torch.float16: ("F16", "MOSTLY_F16"),
     torch.bfloat16: ("BF16", "MOSTLY_BF16"),
 }
-
-
-class _Sizes(LayerSizes, Protocol):
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def rope(self) -> RopeSettings: ...
 
 
 def package() -> Any:
@@ -76,7 +69,7 @@ def to_halves(weight: Tensor, heads: int) -> Tensor:
 def gguf_file(
     path: Path,
     architecture: str,
-    sizes: _Sizes,
+    sizes: LayerSizes,
     *,
     layers: int,
     positions: int,
