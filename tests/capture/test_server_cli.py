@@ -66,6 +66,7 @@ def test_training_from_the_server_is_training_from_its_cache(
     assert not list(server.folder.iterdir())
 
 
+@pytest.mark.long
 def test_the_same_command_goes_on_when_the_server_is_back(
     place: Path, server: HiddenServer, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_the_same_command_goes_on_when_the_server_is_back(
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.long
 def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenServer) -> None:
     section = {"url": server.url, "folder": str(server.folder), "retries": 0, "buffer_gb": 0.0002}
     sections = {**SECTIONS, "capture": {"server": section}}

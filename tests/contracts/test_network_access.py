@@ -34,6 +34,8 @@ def test_every_file_that_can_reach_a_network_is_listed() -> None:
     found = set()
     for path in SOURCES:
         text = path.read_text("utf-8")
+        if not any(word in text for word in (*NETWORK_MODULES, "http_library", "LOGGER_TYPE_TO_CLASS")):
+            continue
         names = {'in ("httpx2", "httpx")'} if 'in ("httpx2", "httpx")' in text else set()
         for node in _read(text)[0]:
             if isinstance(node, ast.Import):

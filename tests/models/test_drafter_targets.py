@@ -30,8 +30,10 @@ def config_of(name: str, folder: Path, **keys: Any) -> dict[str, Any]:
     return read_target_config(folder)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "eagle1"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "eagle3") for name in ARCHITECTURES), ("gpt-oss", "eagle1"), ("deepseek-v3", "eagle1")],
+)
 def test_one_step_over_every_architecture(name: str, kind: str, tmp_path: Path) -> None:
     model = make_architecture(name)
     model.config.save_pretrained(tmp_path)

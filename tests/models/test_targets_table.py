@@ -11,7 +11,7 @@ from tests.models.targets_table import replaced, table
 DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "targets.md"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_documents_table_is_what_the_doctor_finds(tmp_path: Path) -> None:
     text = DOCUMENT.read_text("utf-8")
     assert replaced(text, table(tmp_path)) == text, "run make targets"
