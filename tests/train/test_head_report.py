@@ -147,12 +147,15 @@ def test_every_figure_equals_a_count_row_by_row(setup, kind) -> None:
 def test_conditional_acceptance_asks_for_hits_at_all_earlier_steps(setup, monkeypatch) -> None:
     """Hits are given by the token fed, so that long chains occur, which a random drafter never makes."""
     target, drafters, batches = setup
-    figures = module._figures
+    hits = module._hits
 
-    def given(head, some, vocab_size: int, top_n: int):
-        return figures(head, some, vocab_size, top_n)[0], some.rows.state.tokens[some.part] % 5 > 0
+    def given(heads, target, batch, unrolled, *rest):
+        found = hits(heads, target, batch, unrolled, *rest)
+        for rows, each in zip(unrolled, found):
+            each["full"][rows.where] = rows.state.tokens % 5 > 0
+        return found
 
-    monkeypatch.setattr(module, "_figures", given)
+    monkeypatch.setattr(module, "_hits", given)
     report = head_report(drafters["whole"], target, {}, batches, STEPS)
     chained = [[0, 0] for _ in range(STEPS)]
     for batch in batches:

@@ -38,6 +38,7 @@ WRITTEN = {
 # vllm is the serving layout with a draft head, gguf needs a tokenizer: tests/export has both. mtp needs a target with a
 # module: tests/pipeline has it.
 FOREIGN = [name for name in FORMATS if name not in ("native", "vllm", "gguf", "mtp")]
+_USUAL = ("sglang-eagle3", "medusa")  # the other layouts are long
 TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 
 
@@ -85,7 +86,9 @@ def config_of(place: Path, output: str, init: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _USUAL else pytest.mark.long) for name in FOREIGN]
+)
 def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(
     name: str, place: Path, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.long
 def test_a_second_writer_is_refused_and_the_lock_goes_away(place: Path) -> None:
     config = write_config(place, "held", optim={"steps": 2})
     with only_writer(place / "held"):

@@ -85,7 +85,7 @@ def attend(
 
 
 @pytest.mark.parametrize("attention", ["eager", "merged"])
-@pytest.mark.parametrize(("size", "heads", "kv"), [(2, 4, 2), (2, 4, 1), (4, 4, 2), (4, 8, 8), (2, 6, 3)])
+@pytest.mark.parametrize(("size", "heads", "kv"), [(2, 4, 1), (4, 4, 2), (2, 6, 3)])
 def test_attention_and_its_gradients_are_those_of_whole_rows(
     attention: str, size: int, heads: int, kv: int
 ) -> None:
@@ -199,15 +199,15 @@ KIND = {case: VARIANTS.get(case, (case, {}))[0] for case in CASES}
 SEQUENTIAL = [case for case in CASES if not getattr(drafter_class(KIND[case]), "parallel", False)]
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("case", SEQUENTIAL)
+@pytest.mark.parametrize(("case", "size"), [*((case, 2) for case in SEQUENTIAL), ("eagle3", 4)])
 def test_the_shards_of_a_step_sum_to_the_step(case: str, size: int, folder: Path, target: HFTarget) -> None:
     compare(step_of(make_drafter(case, folder, target), target), target, size)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("attention", ["eager", "merged"])
-@pytest.mark.parametrize("loss", ["naive", "fused"])
+@pytest.mark.parametrize(
+    ("attention", "loss", "checkpointing"),
+    [("eager", "naive", True), ("merged", "naive", False), ("merged", "fused", True)],
+)
 def test_whatever_is_held(
     attention: str, loss: str, checkpointing: bool, folder: Path, target: HFTarget
 ) -> None:

@@ -77,27 +77,6 @@ def test_both_learn_and_both_are_reported(place: Path, trained: dict[str, Any]) 
     assert final["ranker"]["overall"] != final["small-ranker"]["overall"]
 
 
-def test_the_decoder_drafts_with_each_of_its_own_size(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.evaluate.acceptance import live as module
-
-    asked: dict[str, int | None] = {}
-    build = module.build_head
-
-    def watched(kind: str, base: Any, scorer: Any, options: Any) -> Any:
-        asked[f"{kind} of rank {scorer.rank}"] = options.shortlist
-        return build(kind, base, scorer, options)
-
-    from vocabforge.train.setup import build_trainer
-
-    monkeypatch.setattr(module, "build_head", watched)
-    live = {"prompts": 1, "max_new_tokens": 4, "topk": 3, "depth": 2, "total": 8}
-    run = build_trainer(config(place, "live", run={"live": live}), make_live=command._make_live)
-    assert run.live is not None
-    figures = run.live(run.drafter, run.step_module.heads)
-    assert figures["heads"].keys() == HEADS.keys()
-    assert asked == {"ranker of rank 8": 20, "ranker of rank 3": 12, "low-rank of rank 4": None}
-
-
 def test_what_a_fresh_start_removes_holds_every_head() -> None:
     assert {f"{FOLDER}/{head_name(key)}" for key in KINDS} <= command._ARTIFACTS.keys()
     assert KINDS.keys() == HeadsConfig.model_fields.keys()

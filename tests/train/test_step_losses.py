@@ -1,4 +1,4 @@
-"""A training step under every loss: fused as naive, what keeps its own loss; whole runs and their resumption."""
+"""A training step under every loss: fused as naive, and what keeps its own loss."""
 
 from __future__ import annotations
 
@@ -7,23 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tests.decode.drafting import levels_of, make_drafter
-from tests.train.run_support import settings, signalled
 from tests.train.test_loss_kinds import IDS, MIXTURES
 from tests.train.ttt_reference import capture, documents, pack
 from vocabforge.capture.online import CapturedBatch
-from vocabforge.core.config import parse_config
-from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train.checkpoint import list_checkpoints
-from vocabforge.train.config import HeadsConfig, TrainConfig
+from vocabforge.train.config import HeadsConfig
 from vocabforge.train.heads.draft_heads import make_heads
-from vocabforge.train.loop import train
 from vocabforge.train.loss.vocab import LossOptions
-from vocabforge.train.setup import build_trainer
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import unroll
 
@@ -104,37 +97,3 @@ def test_blocks_with_anchors_find_their_rows(folder: Path, target: HFTarget, bat
     module = step_of(drafter, target, token_loss=(("ce", 1.0),), weighting="d-pace")
     shuffled = module(batch, steps, counts, None, None, anchors)[0]
     torch.testing.assert_close(shuffled, module(batch, steps, counts)[0], rtol=1e-5, atol=1e-5)
-
-
-def config_of(place: Path, output: str, **sections: dict[str, Any]) -> TrainConfig:
-    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
-
-
-RUNS = {
-    "tv": {"ttt": {"loss": {"kl": 0.3, "tv": 1.0}}},
-    "lk": {"ttt": {"loss": "lk", "weighting": "d-pace"}},
-    "dspark": {
-        "drafter": {"kind": "dspark", "block_size": 4},
-        "heads": {"ranker": {"shortlist": 16}, "low_rank": {}},
-        "ttt": {"loss": {"ce": 0.1, "tv": 1.8}},
-    },
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_learns_and_resumes_with_the_same_bits(place: Path, name: str) -> None:
-    config = config_of(place, f"loss-{name}", **RUNS[name])
-    with pytest.raises(KeyboardInterrupt), signalled(5):
-        train(build_trainer(config))
-    train(build_trainer(config))
-    whole = config_of(place, f"loss-whole-{name}", **RUNS[name])
-    train(build_trainer(whole))
-    ends = [
-        load_file(list_checkpoints(each.output / "checkpoints")[-1] / "weights.safetensors")
-        for each in (config, whole)
-    ]
-    assert [key for key in ends[0] if not torch.equal(ends[0][key], ends[1][key])] == []
-    rows = [
-        row["ttt_loss"] for row in read_jsonl_log(whole.output / "metrics.jsonl") if row["kind"] == "train"
-    ]
-    assert sum(rows[-3:]) < sum(rows[:3])
