@@ -317,10 +317,11 @@ def test_it_starts_finite_at_the_targets_scale(case: str, head: str, folder: Pat
     assert 0.1 < float(ours / theirs) < 10
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if drafter_class(kind).max_steps is not None])
+@pytest.mark.parametrize("kind", KINDS)
 def test_steps_beyond_the_drafters_own_are_refused(kind: str, folder: Path, target: HFTarget) -> None:
     drafter = make_drafter(kind, folder, target)
-    assert drafter.max_steps is not None
+    if drafter.max_steps is None:  # its unroll has no end
+        return
     batch = capture(target, pack([documents(5, [12])], 12))
     with pytest.raises(ConfigError, match=r"ttt\.steps"):
         list(unroll(drafter, batch, drafter.max_steps + 1))

@@ -371,3 +371,5 @@ def test_the_command(place: Path) -> None:
     wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
     assert wrong.exit_code == 2
     assert "did you mean 'width'" in wrong.output
+    former = CliRunner().invoke(app, [*words, "--plan", "run.budgets=[4]"])
+    assert "run.budgets is no longer read" in " ".join(former.output.split())

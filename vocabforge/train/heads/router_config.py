@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from pydantic import model_validator
 
 from ...capture.config import CaptureConfig
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.console import say
 from ..config import BookkeepingConfig, DataConfig, MemoryConfig, OptimConfig, RouterSizes
 
 
@@ -24,6 +28,17 @@ class RouterRunConfig(BookkeepingConfig):
     """Bookkeeping of a run."""
 
     eval_rows: Positive = 32
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        # It changed no weight: a former run resumes without it.
+        if not isinstance(values, Mapping) or "budgets" not in values:
+            return values
+        say(
+            "run.budgets is no longer read: compare budgets of clusters with vocabforge tune, or eval --budget"
+        )
+        return {name: value for name, value in values.items() if name != "budgets"}
 
 
 class RouterTrainConfig(StrictModel):
