@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vocabforge.core.errors import MismatchError
+from vocabforge.core.errors import UsageError
 from vocabforge.train.checkpoint import (
     RunState,
     list_checkpoints,
@@ -50,9 +50,9 @@ def test_the_oldest_go_and_a_repeated_step_replaces(tmp_path: Path) -> None:
 def test_nothing_there_is_none_and_another_identity_is_refused(tmp_path: Path) -> None:
     assert load_latest(tmp_path, {}) is None
     save_checkpoint(tmp_path, 1, state(), {"optim.lr": 1e-3, "data": "abc"}, keep=1)
-    with pytest.raises(MismatchError, match="other settings") as error:
+    with pytest.raises(UsageError, match="other settings") as error:
         load_latest(tmp_path, {"optim.lr": 1e-3, "data": "abd"})
-    assert "data = 'abd'" in str(error.value)
+    assert 'data: "abc", now "abd"' in str(error.value)
     assert "optim.lr" not in str(error.value)
 
 

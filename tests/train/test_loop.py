@@ -23,7 +23,7 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.core.threads import ThreadChoice
 from vocabforge.train import loop
@@ -223,9 +223,9 @@ def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
         ({"data": {"sequence_length": 48}}, "data"),
         ({"drafter": {"head": "own"}}, "drafter.head"),
     ):
-        with pytest.raises(MismatchError, match="other settings or inputs") as error:
+        with pytest.raises(UsageError, match="other settings or inputs") as error:
             train(trainer(place, "whole", **sections))
-        assert f"{key} = " in str(error.value)
+        assert f"{key}: " in str(error.value)
         assert str(place / "whole" / "checkpoints") in str(error.value)
     train(trainer(place, "whole", run={"log_every": 7, "keep": 1}))
     assert_same(weights(place / "whole"), whole)

@@ -303,7 +303,7 @@ def test_sigterm_saves_and_the_run_goes_on(place: Path, whole) -> None:
 
 def test_another_configuration_is_not_continued(place: Path) -> None:
     trainer(place, "changed", optim={"steps": 5}).run()
-    with pytest.raises(MismatchError, match="other settings") as caught:
+    with pytest.raises(UsageError, match="other settings") as caught:
         trainer(place, "changed", optim={"steps": 5}, router={"top_n": 4}).run()
     assert "router.top_n" in str(caught.value)
     trainer(place, "changed", optim={"steps": 5}, run={"eval_rows": 2}).run()  # changes no weight

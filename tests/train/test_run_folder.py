@@ -14,7 +14,7 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError, UsageError
+from vocabforge.core.errors import ArtifactError, ConfigError, DataError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.core.lock import only_writer
 from vocabforge.train.checkpoint import list_checkpoints
@@ -78,7 +78,7 @@ def test_damaged_checkpoints_are_not_taken_for_none(place: Path) -> None:
         data = (path / "weights.safetensors").read_bytes()
         (path / "weights.safetensors").write_bytes(data[:-7])
     before = files(output)
-    with pytest.raises(MismatchError, match=r"optim\.lr"):
+    with pytest.raises(UsageError, match=r"optim\.lr"):
         train(trainer(place, "all-damaged", optim={"lr": 0.5}))
     with pytest.raises(ArtifactError, match="every checkpoint of this run is damaged"):
         train(trainer(place, "all-damaged"))
@@ -88,7 +88,7 @@ def test_damaged_checkpoints_are_not_taken_for_none(place: Path) -> None:
 def test_a_refused_resume_rewrites_nothing(place: Path) -> None:
     train(trainer(place, "refused"))
     before = files(place / "refused")
-    with pytest.raises(MismatchError):
+    with pytest.raises(UsageError):
         train(trainer(place, "refused", optim={"lr": 0.5}, data={"heldout_documents": 8}))
     after = files(place / "refused")
     assert {name: after[name] for name in before} == before

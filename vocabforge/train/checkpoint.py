@@ -19,11 +19,16 @@ from torch import Tensor, nn
 
 from ..core.artifact import MANIFEST, open_artifact, write_artifact
 from ..core.console import say
-from ..core.errors import ArtifactError, DataError, MismatchError
+from ..core.errors import ArtifactError, DataError
 from ..core.files import form_errors, read_json
 from ..core.folders import take_away
+from ..core.journal import check_identity
 
 KIND = "checkpoint"
+_REMEDY = (
+    "choose another output folder (drafter.init continues from a finished drafter), undo the change, or pass --fresh "
+    "to start over"
+)
 _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
@@ -76,7 +81,7 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
     """The newest valid checkpoint: its step and state. A damaged one is named, and the one before it is used.
 
     Raises:
-        MismatchError: it was made with other settings or inputs.
+        UsageError: it was made with other settings or inputs.
         ArtifactError: there are checkpoints, and every one is damaged.
     """
     damaged: list[str] = []
@@ -84,11 +89,11 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
         # The settings count also where weights are damaged.
         with contextlib.suppress(DataError, KeyError, TypeError):
             found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
-            check_identity(found, identity, source=path)
+            check_identity(found, dict(identity), source=path, remedy=_REMEDY)
         try:
             artifact = open_artifact(path, KIND)
             with form_errors("the checkpoint cannot be read", path):
-                check_identity(dict(artifact.meta["identity"]), identity, source=path)
+                check_identity(artifact.meta["identity"], dict(identity), source=path, remedy=_REMEDY)
                 step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
                 weights, optimizer = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER))
         except ArtifactError as error:
@@ -104,24 +109,6 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
             remedy="restore one, or pass --fresh to start over",
         )
     return None
-
-
-def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], *, source: Path) -> None:
-    """Refuse to continue a run under other settings, naming what changed.
-
-    Raises:
-        MismatchError: any difference.
-    """
-    changed = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
-    if changed:
-        raise MismatchError(
-            "the run in this folder was started with other settings or inputs",
-            got="; ".join(f"{key} = {wanted.get(key)!r}" for key in changed),
-            expected="; ".join(f"{key} = {found.get(key)!r}" for key in changed),
-            source=source,
-            remedy="choose another output folder (drafter.init continues from a finished drafter), undo the change, "
-            "or pass --fresh to start over",
-        )
 
 
 def discard(folder: Path) -> None:

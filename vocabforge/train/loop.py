@@ -113,7 +113,7 @@ def train(trainer: Trainer) -> Path:
 
     Raises:
         DataError: the loss is not finite (the rows are named).
-        MismatchError: the folder holds a run with other settings.
+        UsageError: the folder holds a run with other settings.
         KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
     """
     config, steps = trainer.config, trainer.config.optim.steps

@@ -51,7 +51,7 @@ def resume(trainer: Resumable) -> int:
     """Load the newest checkpoint, if there is one; returns the step to continue from. Collective.
 
     Raises:
-        MismatchError: it was made with other settings or inputs.
+        UsageError: it was made with other settings or inputs.
         ArtifactError: there are checkpoints, and every one is damaged.
     """
     config, group = trainer.config, trainer.group

@@ -93,7 +93,7 @@ class RouterTrainer:
 
         Raises:
             DataError: a loss that is not finite (the batch is named).
-            MismatchError: the folder holds a run with other settings.
+            UsageError: the folder holds a run with other settings.
             KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
         """
         try:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ....core.errors import DataError, MismatchError, VocabForgeError
 from ....core.files import form_errors
 from ....models.drafters.parts import LayerSizes
+from ....models.lean.config import LeanConfig
 from ....models.rope import RopeSettings, inverse_frequencies
 from .tokenizer import add_tokenizer
 
@@ -69,7 +70,7 @@ def to_halves(weight: Tensor, heads: int) -> Tensor:
 def gguf_file(
     path: Path,
     architecture: str,
-    sizes: LayerSizes,
+    sizes: LayerSizes | LeanConfig,
     *,
     layers: int,
     positions: int,
