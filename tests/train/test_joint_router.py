@@ -160,6 +160,7 @@ def test_a_block_drafter_opens_as_many_clusters_at_every_draft(place: Path) -> N
     assert load_head(place / "block" / "heads" / "router").artifact.meta["budgets"] == [4]
 
 
+@pytest.mark.long
 def test_the_drafter_beside_a_detached_router_is_the_drafter_without_one(place: Path) -> None:
     free = {"optim": {"clip": 1e9}}  # clipping is by the norm of all gradients together
     train(build_trainer(config(place, "beside", **free)))
@@ -167,6 +168,7 @@ def test_the_drafter_beside_a_detached_router_is_the_drafter_without_one(place: 
     assert drafter_digest(place / "beside" / "drafter") == drafter_digest(place / "without" / "drafter")
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on_with_the_same_bits(place: Path) -> None:
     train(build_trainer(config(place, "whole")))
     with pytest.raises(KeyboardInterrupt), signalled(5):

@@ -204,6 +204,7 @@ def test_the_held_out_losses_are_those_of_the_folders(place: Path, trained: Path
         assert meta[name] == pytest.approx(total / count, rel=1e-4), name
 
 
+@pytest.mark.long
 def test_self_distillation_keeps_the_target_nearer(place: Path, trained: Path) -> None:
     longer = {"optim": {"steps": 60, "lr": 1e-2}, "run": {"eval_every": 60}}
     train(build_trainer(config(place, "distilled", {"loss": "kl"}, **longer)))
@@ -230,6 +231,7 @@ def test_the_pair_decodes_losslessly_and_the_original_is_refused(place: Path, tr
     assert outputs["identical"] == outputs["compared"] == 4
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_with_the_same_bits(place: Path) -> None:
     train(build_trainer(config(place, "whole", {})))
     with pytest.raises(KeyboardInterrupt), signalled(5):
@@ -285,6 +287,7 @@ def test_what_does_not_go_together_is_refused(place: Path, monkeypatch: pytest.M
         plan(config(place, "refused", {}))
 
 
+@pytest.mark.long
 def test_fresh_replaces_both_and_a_missing_target_is_written_again(place: Path) -> None:
     path = write_config(place, "fresh", **sections({}, optim={"steps": 2}))
     folder, made = place / "fresh" / "joint-target", []

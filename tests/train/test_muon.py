@@ -107,7 +107,8 @@ def ends(folder: Path) -> dict[str, Tensor]:
     return load_file(last / "weights.safetensors") | load_file(last / "optimizer.safetensors")
 
 
-@pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("fused", [False, True])
 def test_a_resumed_run_ends_with_the_same_bits(place: Path, fused: bool) -> None:
     sections = {**MUON, "optim": {**MUON["optim"], "fused": fused}}
     train(build_trainer(config_of(place, f"muon-{fused}", **sections)))
