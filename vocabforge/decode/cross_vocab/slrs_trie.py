@@ -110,8 +110,6 @@ class DraftWords:
         """The places of the tokens that begin with these bytes, which lie side by side."""
         if len(start) > self.longest:
             return 0, 0
-        if len(start) > self.longest:
-            return 0, 0
         end = _behind(start)
         last = len(self._forms) if end is None else bisect_left(self._forms, end)
         return bisect_left(self._forms, start), last

@@ -10,6 +10,7 @@ read the target's last hidden states. EAGLE-3 (Li et al. 2025) reads three layer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -263,27 +264,13 @@ class EagleBackend:
         return self._columns[: carry.used].any(0).expand(len(self.rows), 1, -1)
 
 
-def _build(parts: ProposerParts, kind: str, label: str, default_tree: str) -> ModelProposer:
-    backend = EagleBackend(parts.drafter, kind, label)
+def _build(kind: str, label: str, default_tree: str, parts: ProposerParts) -> ModelProposer:
     head = parts.head or exact_head(parts.drafter)
-    return ModelProposer(backend, head, choose_policy(parts.options, default_tree, None))
+    policy = choose_policy(parts.options, default_tree, None)
+    return ModelProposer(EagleBackend(parts.drafter, kind, label), head, policy)
 
 
-def build_eagle1(parts: ProposerParts) -> ModelProposer:
-    """EAGLE-1: a fixed tree."""
-    return _build(parts, "eagle1", "EAGLE-1", "static")
-
-
-def build_eagle2(parts: ProposerParts) -> ModelProposer:
-    """EAGLE-2: EAGLE-1's drafter, a dynamic tree."""
-    return _build(parts, "eagle2", "EAGLE-2", "dynamic")
-
-
-def build_eagle3(parts: ProposerParts) -> ModelProposer:
-    """EAGLE-3: a dynamic tree."""
-    return _build(parts, "eagle3", "EAGLE-3", "dynamic")
-
-
-def build_mtp(parts: ProposerParts) -> ModelProposer:
-    """A target's MTP module: a dynamic tree."""
-    return _build(parts, "mtp", "MTP", "dynamic")
+build_eagle1 = partial(_build, "eagle1", "EAGLE-1", "static")
+build_eagle2 = partial(_build, "eagle2", "EAGLE-2", "dynamic")  # of an EAGLE-1 drafter
+build_eagle3 = partial(_build, "eagle3", "EAGLE-3", "dynamic")
+build_mtp = partial(_build, "mtp", "MTP", "dynamic")
