@@ -197,18 +197,13 @@ FAULTS: dict[str, Fault] = {
         {
             "outputs in speculators": (
                 put(**{LAYER_IDS: list(LAYERS)}),
-                "speculators: layers by acceptance: failed",
+                "vLLM: layers by acceptance: failed",
                 "[1, 3, 4]",
             ),
             "norm_before_residual unsaid": (
                 drop("norm_before_residual"),
                 "vLLM: configuration: failed",
                 "vLLM takes true",
-            ),
-            "speculators without a head size": (
-                put(draft_vocab_size=None),
-                "speculators: configuration: failed",
-                "32000",
             ),
             "no word of the verifier": (
                 drop("speculators_config"),
@@ -314,21 +309,6 @@ FAULTS: dict[str, Fault] = {
         "speculators",
         "tensors",
         {
-            "t2d of another map": (
-                edit("t2d", lambda t: t.roll(1)),
-                "speculators: draft tokens: failed",
-                "t2d marks",
-            ),
-            "no embedding for speculators": (
-                drop("embed_tokens.weight"),
-                "speculators: tensors: failed",
-                "embed_tokens.weight: left",
-            ),
-            "no head for speculators": (
-                drop("lm_head.weight"),
-                "speculators: tensors: failed",
-                "lm_head.weight: left",
-            ),
             "another embedding": (
                 edit("embed_tokens.weight", lambda w: w * 1.01),
                 "vLLM: tensors: warning",

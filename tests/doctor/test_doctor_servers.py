@@ -23,9 +23,7 @@ from vocabforge.doctor.servers import ServerCheckOptions, check_servers
 from vocabforge.doctor.servers_rows import clearly_better
 from vocabforge.export.registry import load_drafter
 
-SGLANG, VLLM, SPECULATORS, FRSPEC, LLAMACPP = (
-    f"served by {name}" for name in ("SGLang", "vLLM", "speculators", "FR-Spec", "llama.cpp")
-)
+SGLANG, VLLM, LLAMACPP = (f"served by {name}" for name in ("SGLang", "vLLM", "llama.cpp"))
 
 
 class World:
@@ -84,10 +82,10 @@ def _texts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 UNTRAINED = {"norm_before_fc", "variant", "eagle", "eagle vllm", "fr-spec"}  # random: they hardly draft
 READ_BY = {
     "sglang": {SGLANG, VLLM, LLAMACPP},
-    "speculators": {VLLM, SPECULATORS},
+    "speculators": {VLLM},
     "eagle": {SGLANG},
     "eagle vllm": {VLLM},
-    "fr-spec": {SGLANG, FRSPEC},
+    "fr-spec": {SGLANG},
 }
 
 
@@ -149,7 +147,7 @@ def test_a_token_map_of_other_ids(world: World, tmp_path: Path, ids: list[int]) 
     next(path.glob("freq_*.pt")).unlink()
     torch.save(ids, path / "freq_3.pt")
     rows = world.examine(path)
-    assert [rows[f"{group}: draft tokens"].state for group in (SGLANG, FRSPEC)] == ["failed"] * 2
+    assert rows[f"{SGLANG}: draft tokens"].state == "failed"
 
 
 def test_a_token_map_that_is_not_for_vllm(world: World, tmp_path: Path) -> None:
@@ -172,8 +170,8 @@ def test_other_logits_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -
 def test_only_the_servers_asked_for(world: World) -> None:
     rows = world.examine(world.folders["sglang"], servers=("vllm",))
     assert {row.group for row in rows.values()} == {"servers", VLLM}
-    refused = world.examine(world.folders["sglang"], servers=("speculators",))["servers: layout"]
-    assert (refused.state, "speculators-eagle3" in (refused.remedy or "")) == ("failed", True)
+    refused = world.examine(world.folders["speculators"], servers=("sglang",))["servers: layout"]
+    assert (refused.state, "sglang-eagle3" in (refused.remedy or "")) == ("failed", True)
 
 
 def test_every_key_is_told(world: World) -> None:

@@ -94,17 +94,6 @@ def test_many_target_states_are_no_hang(tiny: Tiny, good: dict[str, Path], tmp_p
     assert {one.server for one in served if one.failed} == {"sglang", "vllm"}  # llama.cpp reads neither key
 
 
-def test_t2d_with_another_count_of_tokens_is_a_row_of_the_doctor(
-    tiny: Tiny, good: dict[str, Path], tmp_path: Path
-) -> None:
-    def edit(tensors: dict[str, Any]) -> None:
-        tensors["t2d"][0] = True
-
-    _, served = examine(tiny, changed(good["speculators"], tmp_path / "t2d", tensors=edit))
-    found = {one.server: [problem.found for problem in one.of("draft tokens")] for one in served}
-    assert found["speculators"] == ["t2d marks other tokens than d2t"]
-
-
 def test_an_embedding_of_another_shape_is_said(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
     def wider(tensors: dict[str, Any]) -> None:
         tensors["embed_tokens.weight"] = torch.zeros(70, 32)

@@ -144,19 +144,18 @@ def test_d2t_is_added_to_the_row(tiny: Tiny, good: Path) -> None:
 
 def test_a_token_map_keeps_its_order(tiny: Tiny, tmp_path: Path) -> None:
     path = write(tiny, eagle1(tiny, rows=IDS), "fr-spec", tmp_path / "x", ranked=tuple(IDS.flip(0).tolist()))
-    for name in ("sglang", "fr-spec"):
-        served = read(tiny, name, path)
-        assert served.drafter is not None
-        assert served.target_ids is not None
-        assert served.target_ids.tolist() == IDS.flip(0).tolist()
-        assert torch.equal(served.drafter.parameters["lm_head.weight"], tiny.shared.head[IDS.flip(0)])
+    served = read(tiny, "sglang", path)
+    assert served.drafter is not None
+    assert served.target_ids is not None
+    assert served.target_ids.tolist() == IDS.flip(0).tolist()
+    assert torch.equal(served.drafter.parameters["lm_head.weight"], tiny.shared.head[IDS.flip(0)])
 
 
 @pytest.mark.parametrize("layout", ["sglang-eagle3", "speculators-eagle3"])
 @pytest.mark.parametrize("name", READERS)
 def test_who_knows_which_folder(tiny: Tiny, tmp_path: Path, name: str, layout: str) -> None:
     folder = open_folder(write(tiny, eagle3(tiny), layout, tmp_path / "x"))
-    known = {"sglang-eagle3": {"sglang", "vllm", "llamacpp"}, "speculators-eagle3": {"vllm", "speculators"}}
+    known = {"sglang-eagle3": {"sglang", "vllm", "llamacpp"}, "speculators-eagle3": {"vllm"}}
     assert reader_of(name).matches(folder) == (name in known[layout])
 
 
@@ -218,7 +217,7 @@ def test_every_parameter_matters(tiny: Tiny, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_servers_pass_is_the_drafters(tiny: Tiny, tmp_path: Path, layers: int) -> None:
-    """Also with several decoder layers, which vLLM and speculators compute and SGLang does not."""
+    """Also with several decoder layers, which vLLM computes and SGLang does not."""
     drafter = eagle3(tiny, num_layers=layers, fc_norm=True, norm_output=True)
     path = write(tiny, drafter, "speculators-eagle3", tmp_path / "x")
     text = tiny.texts()[0]
@@ -236,11 +235,10 @@ def test_the_servers_pass_is_the_drafters(tiny: Tiny, tmp_path: Path, layers: in
             mask=slots <= slots[:, None],
         )[1]
         expected = read_states[0] @ drafter.head_weight.T
-    for name in ("vllm", "speculators"):
-        served = read(tiny, name, path).drafter
-        assert served is not None, name
-        logits, _ = served.step(ids, served.fuse(features), slots, Past())
-        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-3)
+    served = read(tiny, "vllm", path).drafter
+    assert served is not None
+    logits, _ = served.step(ids, served.fuse(features), slots, Past())
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-3)
     if layers > 1:
         flat = changed(
             write(tiny, eagle3(tiny), "sglang-eagle3", tmp_path / "s"),

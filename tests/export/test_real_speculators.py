@@ -19,8 +19,7 @@ from tests.export.readers_support import Tiny, changed, eagle3, make_tiny, write
 from vocabforge.evaluate.acceptance.probe import ProbedText
 from vocabforge.export.registry import load_drafter
 from vocabforge.export.servers.forward import Past
-from vocabforge.export.servers.registry import open_folder
-from vocabforge.export.servers.speculators import SPECULATORS
+from vocabforge.export.servers.registry import open_folder, reader_of
 from vocabforge.models.kv_cache import KVCache, causal_mask
 
 pytestmark = pytest.mark.skipif(
@@ -78,7 +77,7 @@ def our_logits(drafter: Any, features: Tensor, ids: Tensor, row: int) -> list[Te
 
 @torch.no_grad()
 def reader_logits(tiny: Tiny, path: Path, features: Tensor, ids: Tensor, row: int) -> list[Tensor]:
-    served = SPECULATORS.read(open_folder(path), tiny.side)
+    served = reader_of("vllm").read(open_folder(path), tiny.side)
     model = served.drafter
     assert model is not None, served.problems
     past, states, fed = Past(), model.fuse(features[: row + 1]), ids[: row + 1]

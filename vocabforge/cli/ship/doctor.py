@@ -32,7 +32,7 @@ class Subjects(StrictModel):
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].", "PATH")
     server: tuple[str, ...] = option(
         (),
-        "Check only these servers: sglang, vllm, speculators, llamacpp, fr-spec.",
+        "Check only these servers: sglang, vllm, llamacpp.",
         "NAME",
         many=True,
     )

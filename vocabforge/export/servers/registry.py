@@ -24,9 +24,7 @@ READERS = ExtensionTable(
     {
         "sglang": "vocabforge.export.servers.sglang:SGLANG",
         "vllm": "vocabforge.export.servers.vllm:VLLM",
-        "speculators": "vocabforge.export.servers.speculators:SPECULATORS",
         "llamacpp": "vocabforge.export.servers.llamacpp:LLAMACPP",
-        "fr-spec": "vocabforge.export.servers.sglang:FR_SPEC",
     },
 )
 

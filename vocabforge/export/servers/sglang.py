@@ -3,15 +3,11 @@
 Facts of SGLang 0.5: the list of layers is ``eagle_config.eagle_aux_hidden_state_layer_ids`` only and holds outputs;
 unknown tensors are skipped and missing ones keep what memory held, both without an error; the embedding is always the
 target's, the LM head where ``draft_vocab_size`` is null.
-
-FR-Spec's engine reads an EAGLE-2 folder and ``freq_<R>.pt``, ids in rank order, and draws the draft head from the
-target's rows of these ids (Zhao et al. 2025, "FR-Spec", section 3).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
@@ -141,9 +137,20 @@ def _check_biases(served: Served, config: Any) -> None:
 
 
 def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
+    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it."""
     _check_biases(served, config)
-    option = "--speculative-token-map"
-    _read_eagle1(served, folder, config, target, _place_eagle1, fc_bias=True, map_option=option)
+    width, rows = config.hidden_size, config.vocab_size
+    sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows, fc_bias=True)
+    if sizes is None:
+        return
+    slots = slots_of(sizes)
+    loaded = load(served, folder, slots, _place_eagle1)
+    ids, head = folder.token_map, target.head
+    if ids is not None:
+        served.facts["token map"] = f"{len(ids):,} ids, given to the server as --speculative-token-map"
+        if check_ids(served, ids, len(ids), len(target.embedding)):
+            head = head[ids]
+    conclude(served, sizes, slots, loaded, {EMBEDDING: target.embedding, HEAD: head})
 
 
 def _place_eagle1(name: str) -> KeyPlace:
@@ -155,57 +162,10 @@ def _place_eagle1(name: str) -> KeyPlace:
     return KeyPlace(slot, "then replaced by the target's" if slot == EMBEDDING else "")
 
 
-def _read_eagle1(
-    served: Served,
-    folder: Folder,
-    config: Any,
-    target: ServedTarget,
-    place: Callable[[str], KeyPlace],
-    *,
-    fc_bias: bool,
-    map_option: str,
-) -> None:
-    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it, which the
-    server is given as ``map_option``; ``fc_bias``: the server computes one."""
-    width, rows = config.hidden_size, config.vocab_size
-    sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows, fc_bias=fc_bias)
-    if sizes is None:
-        return
-    slots = slots_of(sizes)
-    loaded = load(served, folder, slots, place)
-    ids, head = folder.token_map, target.head
-    if ids is not None:
-        served.facts["token map"] = f"{len(ids):,} ids, given to the server as {map_option}"
-        if check_ids(served, ids, len(ids), len(target.embedding)):
-            head = head[ids]
-    conclude(served, sizes, slots, loaded, {EMBEDDING: target.embedding, HEAD: head})
-
-
-def _read_fr_spec(served: Served, folder: Folder, target: ServedTarget) -> None:
-    served.architecture, served.own_head = "EAGLE-2", False
-    config = configuration(served, folder.body)
-    if config is not None:
-        biased, option = "fc.bias" in folder.tensors, "its token map"
-        _read_eagle1(served, folder, config, target, _place_fr_spec, fc_bias=biased, map_option=option)
-
-
-def _place_fr_spec(name: str) -> KeyPlace:
-    if "lm_head" in name:
-        return KeyPlace(None, "not needed: the draft head is the target's rows of the map")
-    return KeyPlace(f"model.{name}")
-
-
 SGLANG = Reader(
     "sglang",
     "SGLang",
     "sglang-eagle3 (EAGLE-3) or eagle --server sglang (EAGLE-1/2)",
     lambda folder: any(name in (EAGLE3, EAGLE1) for name in folder.architectures),
     _read,
-)
-FR_SPEC = Reader(
-    "fr-spec",
-    "FR-Spec",
-    "fr-spec",
-    lambda folder: folder.token_map is not None and "fc.weight" in folder.tensors,
-    _read_fr_spec,
 )
