@@ -25,11 +25,11 @@ from ...models.drafters.io import TargetTensors
 from ...models.target.text_config import text_config
 from .eagle3 import WEIGHTS, parameters, token_maps
 from .eagle3_folder import assemble_folder, read_folder, without_targets_head
-from .fields import CONFIG, flag, read_config, read_sizes
+from .fields import CONFIG, flag, not_computed, read_config, read_sizes
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible
 from .speculators import layer_config
-from .speculators_block import MARKOV, block_sizes, not_read
+from .speculators_block import MARKOV, block_sizes
 
 MASK_ROW = "mask_embedding.pt"
 _INNER = "dflash_config"
@@ -141,7 +141,7 @@ def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int,
     names, inner = body.get("architectures"), body.get(_INNER) or {}
     kind = next((_KINDS[name] for name in _KINDS if isinstance(names, list) and name in names), None)
     if kind is None or not isinstance(inner, Mapping):
-        raise not_read(f"architectures {names!r}, {_INNER} {inner!r}"[:300], ", ".join(_KINDS), source)
+        raise not_computed(f"architectures {names!r}, {_INNER} {inner!r}", ", ".join(_KINDS), source)
     merged = {**body, **inner}
     layers = merged.get("target_layer_ids")
     expected = {
@@ -156,7 +156,7 @@ def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int,
     wrong = [name for name, value in expected.items() if merged.get(name) not in (None, value)]
     if wrong:
         got, right = ({name: one.get(name) for name in wrong} for one in (merged, expected))
-        raise not_read(f"{got}"[:300], f"{right}"[:300], source)
+        raise not_computed(f"{got}", f"{right}", source)
     values = read_sizes(merged, source, several=True)
     values |= {name: merged.get(name) for name in ("block_size", "mask_token_id", "draft_vocab_size")}
     values["causal"] = flag(merged, "is_causal", flag(merged, "causal", False, source), source)

@@ -165,13 +165,20 @@ def check_computed(body: Mapping[str, Any], source: object) -> None:
     if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) != {"full_attention"}):
         problems.append((f"layer_types {kinds!r}", "full attention"))
     if problems:
-        raise DataError(
-            "this drafter's layer is not computed here",
-            got=", ".join(got for got, _ in problems),
-            expected=", ".join(words for _, words in problems),
-            source=source,
-            remedy=_ELSEWHERE,
+        raise not_computed(
+            ", ".join(got for got, _ in problems), ", ".join(words for _, words in problems), source
         )
+
+
+def not_computed(got: str, expected: str, source: object) -> DataError:
+    """The error for a drafter of a form that only its own server computes."""
+    return DataError(
+        "this drafter is not computed here",
+        got=got[:300],
+        expected=expected[:300],
+        source=source,
+        remedy=_ELSEWHERE,
+    )
 
 
 def flag(body: Mapping[str, Any], name: str, absent: bool, source: object) -> bool:

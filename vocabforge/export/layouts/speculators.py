@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ...core.errors import DataError
 from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config
 from ...models.drafters.interface import Drafter
@@ -33,7 +32,7 @@ from .eagle3_folder import (
     target_ids,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes
+from .fields import CONFIG, decoder_fields, flag, not_computed, read_config, read_sizes
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, LayerReading, as_inputs, check_expressible, speculators_layers
 
@@ -163,7 +162,7 @@ def layer_config(config: Any, dtype: torch.dtype) -> dict[str, Any]:
 def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
     source, named = path / CONFIG, body.get("speculators_model_type")
     if named != ALGORITHM:
-        raise _not_computed(f"speculators_model_type {named!r}", repr(ALGORITHM), source)
+        raise not_computed(f"speculators_model_type {named!r}", repr(ALGORITHM), source)
     kind = layer_kind(body, source)
     reading = LayerReading(speculators_layers(body, num_layers), "as speculators and vLLM number them")
     sizes = layer_sizes(body, source)
@@ -182,9 +181,9 @@ def layer_kind(body: Mapping[str, Any], source: Path) -> str:
     """
     layer = body.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
-        raise _not_computed("no transformer_layer_config", "the drafter's decoder layer", source)
+        raise not_computed("no transformer_layer_config", "the drafter's decoder layer", source)
     if (kind := layer.get("model_type", _LAYERS[0])) not in _LAYERS:
-        raise _not_computed(f"a decoder layer of model_type {kind!r}", " or ".join(_LAYERS), source)
+        raise not_computed(f"a decoder layer of model_type {kind!r}", " or ".join(_LAYERS), source)
     return str(kind)
 
 
@@ -192,16 +191,6 @@ def layer_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """The drafter's sizes; see :func:`.fields.read_sizes`."""
     wide = {"target_hidden_size": body.get("target_hidden_size")}
     return read_sizes({**body["transformer_layer_config"], **wide}, source, several=True)
-
-
-def _not_computed(got: str, expected: str, source: Path) -> DataError:
-    return DataError(
-        "this drafter of speculators is not computed here",
-        got=got,
-        expected=expected,
-        source=source,
-        remedy="run it in the server that it was made for, or train one with vocabforge train-drafter",
-    )
 
 
 def _with_targets_rows(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from safetensors.torch import save_file
 
-from ...core.errors import ConfigError, DataError, MismatchError
+from ...core.errors import ConfigError, MismatchError
 from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import FORMS
 from ...models.drafters.interface import Drafter
@@ -23,7 +23,7 @@ from ...models.drafters.io import TargetTensors
 from ...models.drafters.registry import drafter_class
 from .eagle3 import WEIGHTS, parameters, token_maps
 from .eagle3_folder import assemble_folder, our_name, read_folder, without_targets_head
-from .fields import CONFIG, flag, read_config
+from .fields import CONFIG, flag, not_computed, read_config
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs
 from .speculators import layer_kind, layer_sizes, speculators_body, speculators_tensors
@@ -128,7 +128,7 @@ def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
     kind = KINDS[named]
     wrong = [f"{key} {body.get(key)!r}" for key, value in kind.fixed.items() if body.get(key) != value]
     if wrong and named != "peagle":
-        raise not_read(", ".join(wrong), f"{dict(kind.fixed)}", source)
+        raise not_computed(", ".join(wrong), f"{dict(kind.fixed)}", source)
     layered = layer_kind(body, source)
     values: dict[str, Any] = layer_sizes(body, source)
     if named == "peagle":
@@ -137,9 +137,9 @@ def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
         values["qk_norm"] = layered == "qwen3"
         values["norm_before_residual"] = flag(body, "norm_before_residual", False, source)
         if dropped := [name for name in FORMS[1:4] if flag(body, name, False, source)]:
-            raise not_read(f"{', '.join(dropped)}", "a drafter without, as vLLM computes it", source)
+            raise not_computed(f"{', '.join(dropped)}", "a drafter without, as vLLM computes it", source)
     elif layered != "qwen3":
-        raise not_read(f"a decoder layer of model_type {layered!r}", "qwen3", source)
+        raise not_computed(f"a decoder layer of model_type {layered!r}", "qwen3", source)
     else:
         values["block_size"] = body.get("block_size")
     if named == "dspark":
@@ -163,18 +163,8 @@ def block_sizes(kind: str, values: dict[str, Any], layers: Any, source: Path) ->
     listed = [*layers, *numbers] if isinstance(layers, list) else [None]
     if not all(type(one) is int and one >= 0 for one in listed) or layers != sorted(set(layers)):
         got = f"outputs of layers {layers!r} (0-based), block, mask token, rank, rows {numbers}"
-        raise not_read(got[:300], "ascending layers, and numbers", source)
+        raise not_computed(got, "ascending layers, and numbers", source)
     try:
         return drafter_class(kind).sizes_type(aux_layers=tuple(layers), **values)
     except (ConfigError, TypeError) as error:
-        raise not_read(str(getattr(error, "got", error)), "sizes of a drafter", source) from error
-
-
-def not_read(got: str, expected: str, source: Path) -> DataError:
-    return DataError(
-        "this block drafter is not computed here",
-        got=got,
-        expected=expected,
-        source=source,
-        remedy="run it in the server that it was made for, or train one with vocabforge train-drafter",
-    )
+        raise not_computed(str(getattr(error, "got", error)), "sizes of a drafter", source) from error
