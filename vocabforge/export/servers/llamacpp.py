@@ -13,8 +13,7 @@ from typing import Any
 
 from ..layouts.gguf.layout import AUX_LAYERS, TARGETS
 from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
-from .forward import ServedSizes
-from .settings import check_layers, configuration, map_rows, sizes_of
+from .settings import check_layers, configuration, eagle3_sizes, map_rows
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .vllm import own_embedding
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
@@ -53,7 +52,8 @@ def _read(served: Served, folder: Folder, config: Any, target: ServedTarget) -> 
             "norm_output is true, which llama.cpp does not compute: the state that is fed back is not normed"
         )
         served.fail("configuration", told, "serve it with SGLang or vLLM, or train with norm_output false")
-    sizes = _sizes(served, config, body, len(inputs), target)
+    top = {name: bool(body.get(name, False)) for name in ("norm_before_residual", "norm_before_fc")}
+    sizes = eagle3_sizes(served, config, target, len(inputs), norm_output=False, **top)
     if sizes is None:
         return
     slots = slots_of(sizes)
@@ -64,21 +64,6 @@ def _read(served: Served, folder: Folder, config: Any, target: ServedTarget) -> 
     if sizes.head_rows == total and (HEAD not in loaded[1] or is_targets(head, target.head)):
         shared[HEAD] = target.head
     conclude(served, sizes, slots, loaded, shared)
-
-
-def _sizes(served: Served, config: Any, body: Any, n_aux: int, target: ServedTarget) -> ServedSizes | None:
-    rows = getattr(config, "draft_vocab_size", None)
-    flags = {name: bool(body.get(name, False)) for name in ("norm_before_residual", "norm_before_fc")}
-    return sizes_of(
-        served,
-        config,
-        "eagle3",
-        target,
-        target_hidden=getattr(config, "target_hidden_size", None) or config.hidden_size,
-        head_rows=config.vocab_size if rows is None else rows,
-        n_aux=n_aux,
-        **flags,
-    )
 
 
 def _place(name: str, slots: set[str]) -> KeyPlace:

@@ -90,8 +90,15 @@ def _first_line(error: Exception) -> str:
 def eagle3_sizes(
     served: Served, config: Any, target: ServedTarget, n_aux: int, **flags: Any
 ) -> ServedSizes | None:
-    """:func:`sizes_of` an EAGLE-3 folder of the serving layout, as SGLang and vLLM read it alike."""
+    """:func:`sizes_of` an EAGLE-3 folder of the serving layout.
+
+    ``flags`` take the place of what SGLang and vLLM read alike.
+    """
     eagle, rows = getattr(config, "eagle_config", None) or {}, getattr(config, "draft_vocab_size", None)
+    read = {
+        "norm_before_fc": bool(eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))),
+        "norm_output": bool(getattr(config, "norm_output", False)),
+    }
     return sizes_of(
         served,
         config,
@@ -100,9 +107,7 @@ def eagle3_sizes(
         target_hidden=getattr(config, "target_hidden_size", None) or config.hidden_size,
         head_rows=config.vocab_size if rows is None else rows,
         n_aux=n_aux,
-        norm_before_fc=bool(eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))),
-        norm_output=bool(getattr(config, "norm_output", False)),
-        **flags,
+        **(read | flags),
     )
 
 
