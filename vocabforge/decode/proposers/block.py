@@ -28,7 +28,7 @@ from ..accelerate.graphs import GraphCapture
 from ..target_side import block_mask, view_length
 from ..trees.policies import choose_policy
 from .interface import Commit, DraftStep, Frontier, Wrap
-from .levels import Answer, LevelHead
+from .levels import Answer, LevelHead, level_step
 from .model import ModelProposer
 from .registry import ProposerParts
 
@@ -187,14 +187,8 @@ class BlockBackend:
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         """Level ``level``'s state for every node; ``fed`` are their tokens."""
-        width = frontier.tokens.shape[1]
         self.fed = frontier.tokens
-        return DraftStep(
-            self.states[:, level : level + 1].expand(-1, width, -1),
-            step.tokens[:, :1].expand(-1, width),
-            step.previous[:, :1].expand(-1, width, -1),
-            None,
-        )
+        return level_step(self.states, frontier, step, level)
 
 
 class ConfidentBackend(BlockBackend):

@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ...models.heads.registry import DraftHead, DraftState
+from .interface import DraftStep, Frontier
 
 Answer = tuple[Tensor, Tensor]
 
@@ -17,6 +18,17 @@ class DraftsLevels(Protocol):
 
     levels: int
     states: Tensor
+
+
+def level_step(states: Tensor, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
+    """Level ``level``'s state, of (B, levels, H), for every node of a frontier; what was fed is that of ``step``."""
+    width = frontier.tokens.shape[1]
+    return DraftStep(
+        states[:, level : level + 1].expand(-1, width, -1),
+        step.tokens[:, :1].expand(-1, width),
+        step.previous[:, :1].expand(-1, width, -1),
+        None,
+    )
 
 
 class LevelHead:

@@ -17,7 +17,7 @@ from ...models.drafters.medusa import MedusaDrafter
 from ...models.heads.registry import exact_head
 from ..trees.policies import choose_policy
 from .interface import Commit, DraftStep, Frontier, Wrap
-from .levels import LevelHead
+from .levels import LevelHead, level_step
 from .model import ModelProposer
 from .registry import ProposerParts
 
@@ -76,13 +76,7 @@ class MedusaBackend:
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         """Head ``level``'s state for every node: all heads were fed the same token and state."""
-        width = frontier.tokens.shape[1]
-        return DraftStep(
-            self.states[:, level : level + 1].expand(-1, width, -1),
-            step.tokens[:, :1].expand(-1, width),
-            step.previous[:, :1].expand(-1, width, -1),
-            None,
-        )
+        return level_step(self.states, frontier, step, level)
 
 
 def build(parts: ProposerParts) -> ModelProposer:
