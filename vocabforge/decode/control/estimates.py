@@ -48,7 +48,7 @@ class TokenEstimates:
         groups = {width: group for group, width in enumerate(sorted(set(widths)))}
         self._group = [0, *(groups[width] for width in widths)]
         most, count = max(self._levels), max(len(groups), 1)
-        self._unit = [1.0] * count  # what one draft counts for now: it grows, so that the past counts less
+        # Drafts by width and level, cycles and tokens by plan; all of them fade.
         self._tested = [[0.0] * most for _ in range(count)]
         self._passed = [[0.0] * most for _ in range(count)]
         self._cycles, self._tokens = [0.0] * len(plans), [0.0] * len(plans)
@@ -57,61 +57,49 @@ class TokenEstimates:
 
     def fade(self, factor: float, place: int = 0) -> None:
         """Everything seen so far counts ``factor`` (0 to 1) times as much: of all widths, or most of the plan's own."""
-        for group in range(len(self._unit)):
-            own = place == 0 or group == self._group[place]
-            self._unit[group] /= max(factor, 1e-9) ** (1 if own else OTHERS_FADE)
-            if self._unit[group] > 1e100:
-                self._rescale(group)
-
-    def _rescale(self, group: int) -> None:
-        unit, self._unit[group] = self._unit[group], 1.0
-        for counts in (self._tested[group], self._passed[group]):
-            counts[:] = [count / unit for count in counts]
-        for place, other in enumerate(self._group):
-            if other == group:
-                self._cycles[place] /= unit
-                self._tokens[place] /= unit
+        own = self._group[place]
+        shares = [
+            factor if not place or group == own else factor**OTHERS_FADE for group in range(len(self._tested))
+        ]
+        self._tested = [[share * count for count in counts] for share, counts in zip(shares, self._tested)]
+        self._passed = [[share * count for count in counts] for share, counts in zip(shares, self._passed)]
+        self._cycles = [shares[group] * count for group, count in zip(self._group, self._cycles)]
+        self._tokens = [shares[group] * count for group, count in zip(self._group, self._tokens)]
 
     def add(self, place: int, accepted: Sequence[int]) -> None:
         """One cycle of a plan that drafts; ``accepted`` one number a row."""
         group, levels = self._group[place], self._levels[place]
-        unit, tested, passed = self._unit[group], self._tested[group], self._passed[group]
+        tested, passed = self._tested[group], self._passed[group]
         for count in accepted:
             for level in range(count):
-                passed[level] += unit
+                passed[level] += 1
             for level in range(min(count + 1, levels)):
-                tested[level] += unit
-        self._tokens[place] += unit * (sum(accepted) + len(accepted))
-        self._cycles[place] += unit * len(accepted)
+                tested[level] += 1
+        self._tokens[place] += sum(accepted) + len(accepted)
+        self._cycles[place] += len(accepted)
 
     def conditional(self) -> list[list[float]]:
         """Acceptance by width and level, given that the path reached the level above."""
         pooled, above = [], PRIOR
-        for level in range(len(self._tested[0])):
-            tested = sum([counts[level] / unit for counts, unit in zip(self._tested, self._unit)])
-            passed = sum([counts[level] / unit for counts, unit in zip(self._passed, self._unit)])
-            above = (passed + WEIGHT * above) / (tested + WEIGHT)
+        for tested, passed in zip(zip(*self._tested), zip(*self._passed)):  # of one level, by width
+            above = (sum(passed) + WEIGHT * above) / (sum(tested) + WEIGHT)
             pooled.append(above)
-        if len(self._unit) == 1:
+        if len(self._tested) == 1:
             return [pooled]
-        found = []
-        for unit, tests, passes in zip(self._unit, self._tested, self._passed):
-            weight = WEIGHT * unit
-            found.append([(b + weight * p) / (a + weight) for a, b, p in zip(tests, passes, pooled)])
-        return found
+        return [
+            [(b + WEIGHT * p) / (a + WEIGHT) for a, b, p in zip(tested, passed, pooled)]
+            for tested, passed in zip(self._tested, self._passed)
+        ]
 
     def by_plan(self) -> list[float]:
         """Expected tokens of each plan, the target's own included; 1 of plain decoding."""
         lengths = [expected_by_length(levels) for levels in self.conditional()]
-        shrinks = [SHRINK * self._unit[group] for group in self._group]
-        weights = [cycles + shrink for cycles, shrink in zip(self._cycles, shrinks)]
+        weights = [cycles + SHRINK for cycles in self._cycles]
         means = [
-            (self._tokens[place] + shrinks[place] * lengths[group][self._levels[place]]) / weights[place]
+            (self._tokens[place] + SHRINK * lengths[group][self._levels[place]]) / weights[place]
             for place, group in enumerate(self._group)
         ]
-        if not self._nested:
-            return means
-        return isotonic(means, [w / self._unit[group] for w, group in zip(weights, self._group)])
+        return isotonic(means, weights) if self._nested else means
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
