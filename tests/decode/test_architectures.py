@@ -22,8 +22,7 @@ from vocabforge.models.backends import lean_problem
 from vocabforge.models.hf.model import TransformersModel
 from vocabforge.models.lean.model import load_target
 
-NODES, LEVELS, NEW = 8, 4, 24
-TREES = [name for name, row in ARCHITECTURES.items() if row.drafts == "trees"]
+NODES, LEVELS, NEW = 8, 4, 16
 LENGTHS = (24, 17, 9)
 
 
@@ -107,36 +106,30 @@ LEAN = [
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_lean_decoder_takes_what_it_knows(name: str, tmp_path: Path) -> None:
-    make_architecture(name).save_pretrained(tmp_path)
+def test_decoding_equals_generate(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through Transformers, and through the lean decoder where it takes the architecture; with trees, node by node."""
+    row, model = ARCHITECTURES[name], make_architecture(name)
+    model.save_pretrained(tmp_path)
     problem = lean_problem(tmp_path)
     assert (problem is None) == (name in LEAN)
     assert problem is None or problem.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [*((name, "transformers") for name in ARCHITECTURES), *((name, "lean") for name in LEAN)],
-)
-def test_decoding_equals_generate(name: str, backend: str, tmp_path: Path) -> None:
-    row, model = ARCHITECTURES[name], make_architecture(name)
     asked = prompts(row.rows)
     expected = [generated(model, prompt) for prompt in asked]
-    target: Any = TransformersModel(model)
-    if backend == "lean":
-        model.save_pretrained(tmp_path)
-        target = load_target(tmp_path)
-    drafts: Any = KnowingDrafts(
-        {tuple(prompt): text for prompt, text in zip(asked, expected)}, chain=row.drafts == "chains"
-    )
-    made = Decoder(target, drafts, rows=row.rows).generate_batch([Request(one, NEW, ()) for one in asked])
-    assert [one.token_ids for one in made] == expected
-    assert drafts.accepted > NEW * row.rows // 4
+    targets: list[Any] = [TransformersModel(model)]
+    if problem is None:
+        targets.append(load_target(tmp_path))
+    for target in targets:
+        drafts: Any = KnowingDrafts(
+            {tuple(prompt): text for prompt, text in zip(asked, expected)}, chain=row.drafts == "chains"
+        )
+        made = Decoder(target, drafts, rows=row.rows).generate_batch([Request(one, NEW, ()) for one in asked])
+        assert [one.token_ids for one in made] == expected
+        assert drafts.accepted > NEW * row.rows // 4
+    if row.drafts == "trees":
+        nodes_see_their_own_path_only(model, monkeypatch)
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_tree_nodes_see_their_own_path_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_architecture(name)
+def nodes_see_their_own_path_only(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompts(1)[0]
     tokens = torch.tensor([[5, 11, 7, 3, 9, 60, 13, 21]])
     tree = build_tree(tokens, torch.tensor([[0, 0, 0, 1, 1, 2, 3, 5]]), 3)

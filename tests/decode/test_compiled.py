@@ -105,7 +105,7 @@ def test_compiled_passes_equal_eager_ones(
     assert torch._C.has_mkl == mkl
 
 
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.slow
 @needs_compiler
 def test_a_target_of_transformers_is_compiled(tmp_path: Path, one_thread: None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.decode.control_worlds import (
     random_pair,
     random_world,
 )
+from tests.shares import by_default
 from vocabforge.decode.control import control as controls
 from vocabforge.decode.control.bandit import BanditControl
 from vocabforge.decode.control.control import AdaptiveControl, Control
@@ -26,12 +28,17 @@ BOTH = pytest.mark.parametrize("make", [AdaptiveControl, BanditControl])
 Make = Callable[[list[Plan]], Control]
 
 
+def first(count: int) -> list[Any]:
+    """Seeds, the first one by default."""
+    return by_default(range(count), lambda seed: seed == 0)
+
+
 def mostly(chosen: list[Plan]) -> Plan:
     return Counter(chosen).most_common(1)[0][0]
 
 
 @BOTH
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", first(4))
 def test_close_to_the_best_fixed_plan(chunk: int, make: Make) -> None:
     """After 200 cycles: at least 90% of the best fixed plan's tokens a second in each world, 97.5% on average; the
     bandit, which knows of no order between its arms, 96%."""
@@ -45,7 +52,7 @@ def test_close_to_the_best_fixed_plan(chunk: int, make: Make) -> None:
     assert sum(shares) / len(shares) >= (0.975 if make is AdaptiveControl else 0.96), shares
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", first(4))
 def test_two_proposers_are_as_good_as_the_better_one(chunk: int) -> None:
     """90% of the best fixed arm of both in each world, 95% on average, and the loss a cycle falls."""
     early, late = [], []
@@ -60,7 +67,7 @@ def test_two_proposers_are_as_good_as_the_better_one(chunk: int) -> None:
     assert sum(early) < sum(late)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(4))
 def test_finds_another_best_proposer(seed: int) -> None:
     """At once where the one in use becomes worse, within 1,200 cycles where the other one becomes better."""
     plans = [replace(plan, by=name) for name in "ab" for plan in chain_plans(5)]
@@ -79,7 +86,7 @@ def test_finds_another_best_proposer(seed: int) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(3))
 def test_switches_off_and_probes_cheaply(seed: int, make: Make) -> None:
     """Off within 60 cycles where nothing pays; in 6,000 more, probes cost at most 5% (3% and the first start)."""
     plans = chain_plans(5)
@@ -94,7 +101,7 @@ def test_switches_off_and_probes_cheaply(seed: int, make: Make) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", first(2))
 def test_a_dear_probe_makes_the_next_one_wait(seed: int, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafting at 40 times the price: doubling waits alone would cost more than the share."""
     world = World(flat(0.02), linear_cost(39, 0, 0), seed, outliers=0)
@@ -109,7 +116,7 @@ def test_a_dear_probe_makes_the_next_one_wait(seed: int, make: Make, monkeypatch
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(3))
 def test_returns_when_acceptance_rises(seed: int, make: Make) -> None:
     """Back within 2,500 cycles after 3,000 useless ones (longest wait 1,024, a probe or two), then near the best."""
     plans = chain_plans(5)
@@ -141,7 +148,7 @@ def test_new_requests_bring_the_probe_forward() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(3))
 def test_follows_a_change_of_costs(seed: int, make: Make) -> None:
     """A machine that becomes compute-bound (nodes cost 25 times as much) and free again; 90% of the best each time."""
     plans = chain_plans(6)

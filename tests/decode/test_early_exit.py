@@ -117,8 +117,7 @@ def test_no_layer_runs_twice(
         assert first == exit_at * nodes
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("rows", "layers"), [(1, 3), (3, 1)])
 @pytest.mark.parametrize("shape", ["chain", "dynamic", "narrow", "static", "stem", "drawn"])
 def test_verification_gives_what_a_whole_pass_gives(
     shape: str, rows: int, layers: int, target: LeanModel, monkeypatch: pytest.MonkeyPatch

@@ -86,7 +86,7 @@ def followed(bridge: Bridge, ids, cuts, prompt: int, drafter=None) -> DraftText:
 @given(content=UNICODE, cuts=CUTS, prompt=st.integers(0, 10))
 @example("🙂 e\u0301 你好 世界\n\n  x", [1], 0)
 @example("你" * 40 + "the", [1], 3)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_nothing_is_lost_where_the_drafter_spells_any_text(bridges, names, content, cuts, prompt):
     target, bridge = bridges[names]
     ids = [token for token in target.encode(content) if bridge.target.forms[token] is not None]
@@ -98,7 +98,7 @@ def test_nothing_is_lost_where_the_drafter_spells_any_text(bridges, names, conte
 
 @pytest.mark.parametrize("names", TRAINED_ON)
 @given(content=TRAINED, cuts=CUTS, prompt=st.integers(0, 10))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_nothing_is_lost_of_what_the_drafter_can_spell(bridges, names, content, cuts, prompt):
     target, bridge = bridges[names]
     ids = [token for token in target.encode(content) if bridge.target.forms[token] is not None]
@@ -109,7 +109,7 @@ def test_nothing_is_lost_of_what_the_drafter_can_spell(bridges, names, content, 
 @pytest.mark.parametrize("names", [*WHOLE, *TRAINED_ON])
 @given(content=WORDS, cuts=CUTS, prompt=st.integers(0, 6))
 @example("the sea shells", [1], 0)
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_ordinary_words_read_as_if_the_text_came_at_once(bridges, names, content, cuts, prompt):
     target, bridge = bridges[names]
     ids = target.encode(content)
@@ -122,7 +122,7 @@ def test_ordinary_words_read_as_if_the_text_came_at_once(bridges, names, content
 
 
 @given(content=WORDS, cuts=CUTS, seed=st.integers(0, 99))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_drafted_paths_leave_the_text_whole(bridges, content, cuts, seed):
     """Paths that agree for a while, in the drafter's odd spellings too."""
     target, bridge = bridges["sentencepiece", "byte_level"]

@@ -125,8 +125,7 @@ def test_each_drafts_as_it_would_alone(world: World, names: Sequence[str], optio
     assert compared == set(names)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("rows", "wrapped"), [(1, False), (3, True)])
 @pytest.mark.parametrize("names", HYBRIDS)
 def test_rows_side_by_side_and_up_to_the_context(
     world: World, names: Sequence[str], rows: int, wrapped: bool

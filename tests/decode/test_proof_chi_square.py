@@ -206,7 +206,7 @@ def check(count: int) -> None:
 
 
 def test_many_tokens_of_the_real_verifiers() -> None:
-    check(SEQUENCES // 16)
+    check(SEQUENCES // 40)
 
 
 @pytest.mark.proof
@@ -283,7 +283,7 @@ def engine_values(count: int) -> dict[tuple[str, bool, str], float]:
 
 
 def test_sequences_of_the_whole_engine() -> None:
-    values = engine_values(60)
+    values = engine_values(32)
     assert not holm_rejections(list(values.values()), LEVEL), values
 
 

@@ -40,6 +40,7 @@ from tests.decode.proofs import (
     reference_law,
     targets,
 )
+from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
@@ -48,6 +49,9 @@ from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     exact_weights(monkeypatch)
+
+
+SOME = ("plain", "temperature", "top-p", "all")
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.proof)])
@@ -66,7 +70,7 @@ def test_every_proposer_head_verifier_and_transform(name: str, head: str | None,
         some = (
             CASES
             if whole and verifier == "residual"
-            else [Case(TRANSFORMS[one]) for one in ("plain", "temperature", "top-p", "all")]
+            else [Case(TRANSFORMS[one]) for one in (SOME if whole else SOME[::3])]
         )
         check(walker, "zeros", [replace(case, length=2) for case in some])
         assert walker.accepted > 0
@@ -86,7 +90,7 @@ def test_every_proposer_head_and_table(name: str, head: str | None, kind: str) -
         check(walker, kind, [Case(TRANSFORMS["all"])])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_default(KINDS, lambda kind: kind in ("hidden", "ties")))
 @pytest.mark.parametrize("name", OWN)
 def test_every_table_and_shape(name: str, kind: str) -> None:
     """Ties, zeros, near certainty, and a static head without the argmax; chains and dynamic trees."""
@@ -175,7 +179,7 @@ def test_plans_that_change_change_no_law(name: str, sample: bool) -> None:
 
 
 @pytest.mark.parametrize("sample", [False, True])
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", by_default(HYBRIDS, (HYBRIDS[0], HYBRIDS[-1]).__contains__))
 def test_hybrids_change_no_law(name: str, sample: bool) -> None:
     """Whichever proposer drafts each cycle: another one every time, or what the past says."""
     target = targets("zeros")
@@ -189,7 +193,7 @@ def test_hybrids_change_no_law(name: str, sample: bool) -> None:
         assert walker.accepted > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_default(KINDS, lambda kind: kind in ("zeros", "ties")))
 @pytest.mark.parametrize("shape", TREES)
 def test_any_tree_at_all(shape: str, kind: str) -> None:
     target = targets(kind)

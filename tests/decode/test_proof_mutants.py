@@ -14,6 +14,7 @@ from tests.decode import cross_vocab_mutants
 from tests.decode.cross_vocab_mutants import HARMLESS
 from tests.decode.mutants import MUTANTS, Mutant
 from tests.decode.proofs import exact_weights
+from tests.shares import by_default
 from vocabforge.core.errors import VocabForgeError
 
 # A wrong law or figure; or the package itself, or torch, refuses what the mistake leads to.
@@ -33,10 +34,14 @@ def test_without_a_mistake_all_checks_pass(killer: Callable[[], None]) -> None:
     killer()
 
 
-@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
-def test_every_mistake_is_noticed(mutant: Mutant) -> None:
-    with mutant.change(), pytest.raises(NOTICED):
-        mutant.killer()
+# The first mistake of each check by default.
+FIRST = {mutant.killer: name for name, mutant in reversed(ALL.items())}
+
+
+@pytest.mark.parametrize("name", by_default(ALL, lambda name: name in FIRST.values()))
+def test_every_mistake_is_noticed(name: str) -> None:
+    with ALL[name].change(), pytest.raises(NOTICED):
+        ALL[name].killer()
 
 
 @pytest.mark.parametrize("mutant", HARMLESS.values(), ids=HARMLESS)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.shares import by_default
 from vocabforge.ops.add_rms_norm import add_rms_norm
 from vocabforge.ops.draft_topk import draft_topk
 from vocabforge.ops.indexed_logits import indexed_logits
@@ -67,7 +68,10 @@ def test_emulated_kernels_give_the_same_bits(
     assert same(*answers)
 
 
-@pytest.mark.parametrize(("rows", "rank"), [(1, 8), (1, 3000), (9, 72), (20, 200), (40, 512), (64, 1208)])
+@pytest.mark.parametrize(
+    ("rows", "rank"),
+    by_default([(1, 8), (1, 3000), (9, 72), (20, 200), (40, 512), (64, 1208)], lambda case: case[1] < 1000),
+)
 def test_a_ring_whose_weights_come_first_gives_the_same_bits(
     emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, rows: int, rank: int
 ) -> None:

@@ -77,6 +77,7 @@ def result_of(report: tuple[dict[str, Any], str]) -> dict[str, Any]:
     return dict(report[0]["parts"]["bench"]["result"])
 
 
+@pytest.mark.long
 class TestWholeRun:
     def test_everything_was_measured(self, report: tuple[dict[str, Any], str]) -> None:
         result = result_of(report)
@@ -227,6 +228,7 @@ class TestTests:
         assert "assert False" in found["failures"]["test_some.py::test_wrong"]["problem"]
         assert found["failures"]["test_some.py::test_wrong"]["blocking"]["outcome"] == "failed"
 
+    @pytest.mark.long
     def test_a_hang_an_abort_and_a_lost_device_cost_one_test_each(
         self, check: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
@@ -250,6 +252,7 @@ class TestTests:
         assert found["left"] == {"test_needs.py": "No module named 'pydantic_of_nobody'"}
         assert (found["passed"], found["failed"]) == (1, 1)
 
+    @pytest.mark.long
     def test_what_the_time_does_not_suffice_for_is_named(self, check: Any, tmp_path: Path) -> None:
         slow = "import time\n" + TESTS + "def test_slow():\n    time.sleep(600)\n"
         found = self.run(check, tmp_path, {"test_slow.py": slow}, test=60.0, file=6.0)
@@ -304,6 +307,7 @@ class TestTests:
         assert f"{tool} found errors" in found["problem"]
 
 
+@pytest.mark.long
 def test_a_figure_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(

@@ -114,6 +114,8 @@ TINY = (
 )  # fmt: skip
 
 
+@pytest.mark.long
+@pytest.mark.proof
 def test_a_study_in_pieces(runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped within the target's training; then every command on a machine that has nothing but the pieces."""
     sent = tmp_path / "sent"
