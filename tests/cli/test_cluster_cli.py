@@ -80,10 +80,8 @@ def test_a_head_with_too_few_rows(world):
     [
         (("--clusters", 1), 2, "2 to 130"),
         (("--clusters", 131), 2, "2 to 130"),
-        (("--backend", "faiss"), 2, "--backend was removed"),
         (("--iterations", 0), 2, "--iterations"),
         (("--tokenizer", "nowhere"), 1, "tokenizer"),
-        ((*COMMON, "--text", "t.txt"), 2, "train-router"),
     ],
 )
 def test_mistakes(world, options, code, words):

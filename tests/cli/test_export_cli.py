@@ -306,7 +306,6 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
         (("--format", "fr-spec"), ("holds EAGLE-1/2 drafters only", "d2t inside")),
         (("--format", "native", "--server", "vllm"), ("not written for one server", "leave --server out")),
         (("--format", "fr-spec", "--server", "vllm"), ("--server sglang",)),
-        (("--format", "native", "--prompts", "p.jsonl"), ("--prompts was removed", "eval --vocab")),
         (
             ("--format", "native", "--head", "h"),
             ("no draft head", "--format vllm --head DIR", "--vocab SUBSET"),

@@ -205,10 +205,8 @@ def test_truncated_and_empty_answers(rows, tmp_path):
 
     with FakeServer(short) as server:
         ok(ask(rows, tmp_path / "out", server))
-        removed = ask(rows, tmp_path / "other", server, truncated="drop")
     found = meta(tmp_path / "out")
     assert (found["rows_written"], found["rows_dropped_empty"], found["answers_truncated"]) == (13, 1, 3)
-    assert_user_error(removed, 2, "--truncated was removed")
 
 
 def test_mistakes(rows, tmp_path):

@@ -167,7 +167,6 @@ def test_merge_freq(run, tmp_path):
         ("select-vocab --counts @a --schedule decay --size 5", 2, "--schedule LAW --k-max N"),
         ("select-vocab --counts @a --schedule decay --k-max 5 --k-min 5 --size 5", 2, "makes one artefact"),
         ("select-vocab --counts @a --k-min 5 --size 5", 2, "--schedule LAW --k-max N"),
-        ("select-vocab --counts @a --size 5 --export text", 2, "the export text was removed"),
         ("select-vocab --counts @a --size 5 --export freq", 2, "fr-spec, d2t, counts-text"),
         ("select-vocab --counts @a --size 5 --tokenizer @u", 1, "different tokenizers"),
     ],

@@ -66,8 +66,6 @@ def test_what_an_export_lacks(tokenizer):
     subset = VocabSubset.from_ranked(np.arange(261), vocab_size=261, fingerprint=tokenizer.fingerprint)
     with pytest.raises(UsageError, match="did you mean fr-spec"):
         exporters(["fr-spek"], ExportInputs(subset))
-    with pytest.raises(UsageError, match="was removed"):
-        exporters(["text"], ExportInputs(subset))
     with pytest.raises(UsageError, match="needs counts"):
         exporters(["counts-text"], ExportInputs(subset))
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import typer.core
 
 from ..core.errors import closest
-from .removed import removed_option
 
 SETTING = "KEY.SUB=VALUE"  # metavar of the arguments that override a recipe's keys
 _PANELS = 100  # columns below which rich's table of options cuts the names of options
@@ -33,13 +32,9 @@ class Commands(typer.core.TyperGroup):
 
 
 class Command(typer.core.TyperCommand):
-    """One command: settings of a recipe that are written as options are answered with how they are written, removed
-    options with what to use instead.
-    """
+    """One command: settings of a recipe that are written as options are answered with how they are written."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if answer := removed_option(self.name, args):
-            ctx.fail(answer)
         if any(getattr(one, "metavar", None) == SETTING for one in self.params):
             known = [name for one in self.params for name in (*one.opts, *one.secondary_opts)]
             self._refuse_settings_as_options(ctx, args, ["-h", "--help", *known])

@@ -50,12 +50,6 @@ def exporters(names: Iterable[str], what: ExportInputs) -> list[Callable[[Path],
         UsageError: an unknown name, or an export that needs counts and has none.
     """
     wanted = list(dict.fromkeys(names))
-    if "text" in wanted:
-        raise UsageError(
-            "the export text was removed",
-            expected=", ".join(EXPORTS),
-            remedy="vocabforge inspect shows the tokens of a draft vocabulary",
-        )
     writers = [resolve(EXPORTS, name, "export") for name in wanted]
     if "counts-text" in wanted and what.counts is None:
         raise UsageError(
