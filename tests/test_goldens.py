@@ -285,7 +285,7 @@ def test_interrupted_regeneration(files: Path) -> None:
 
 
 def test_interrupted_evaluation(files: Path) -> None:
-    words = ("--target", "target", "--drafter", "drafters/reduced", "--dialect", "fr-spec")
+    words = ("--target", "target", "--drafter", "drafters/reduced")
     limits = ("--tree", "dynamic", "--control", "fixed", "--max-new-tokens", 8, "--output", "evaluating")
     continues_or_says_what_to_do("eval", *ASK, *words, *limits, done="")
     for name in ("plain", "reduced"):

@@ -81,7 +81,7 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
 
 def test_seeds_and_repeats_are_runs_with_files_of_their_own(tmp_path: Path) -> None:
     settings = RunSettings(32, SamplingParams(0.8), warmup=0, seeds=(3, 5), repeats=2)
-    results = evaluate(tmp_path, settings=settings, handling=OutputOptions(dialect="fr-spec"))
+    results = evaluate(tmp_path, settings=settings)
     method = results.methods[1]
     assert method.answers == [f"answers/run_{number}/eagle3.jsonl" for number in (1, 2, 3, 4)]
     assert [(run.run, run.seed, run.repeat) for run in method.summary.runs] == [
@@ -91,7 +91,7 @@ def test_seeds_and_repeats_are_runs_with_files_of_their_own(tmp_path: Path) -> N
         (4, 5, 2),
     ]
     files = open_artifact(tmp_path / "out").manifest["files"]
-    assert {f"{kind}/run_4/plain.jsonl" for kind in ("answers", "details", "fr-spec")} <= set(files)
+    assert {f"{kind}/run_4/plain.jsonl" for kind in ("answers", "details")} <= set(files)
     assert "hf-bench/run_4.csv" in files
     overall = method.summary.overall
     assert overall.accepted_length.value == 2.0  # 8 tokens in steps of 3, 1, 2, 2

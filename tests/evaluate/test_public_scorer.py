@@ -21,7 +21,7 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.run.environment import describe_environment
-from vocabforge.evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
+from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.run.settings import RunSettings
 
 MT_BENCH = ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
@@ -115,10 +115,10 @@ class Made:
         below = f"run_{run + 1}/" if self.runs > 1 else ""
         return self.folder / kind / f"{below}{method}.jsonl"
 
-    def scores(self, method: str, task: str, *, recount: bool, kind: str = "answers") -> list[Score]:
+    def scores(self, method: str, task: str, *, recount: bool) -> list[Score]:
         count = self.count_tokens if recount else None
         return [
-            score(self.file(kind, method, run), self.file(kind, "plain", run), task, count)
+            score(self.file("answers", method, run), self.file("answers", "plain", run), task, count)
             for run in range(self.runs)
         ]
 
@@ -143,7 +143,7 @@ def make(target: Path, folder: Path, settings: RunSettings) -> Made:
     )
     with pytest.MonkeyPatch.context() as patch:  # drawing the charts takes longer than the run
         patch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda *given: "")
-        evaluate_methods(folder / "out", evaluation, OutputOptions(dialect="fr-spec"))
+        evaluate_methods(folder / "out", evaluation)
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     assert results["answered"] == len(QUESTIONS)
     assert [failure["question_id"] for failure in results["failures"]] == [TOO_LONG.question_id]
@@ -217,19 +217,6 @@ def test_several_runs_have_the_mean_reports_figures(several: Made, method: str, 
     ):
         assert ours["value"] == pytest.approx(mean(theirs), rel=CLOSE)
         assert ours["sd"] == pytest.approx(deviation(theirs), rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("method", METHODS)
-def test_fr_specs_scorer_gets_our_figures_from_its_own_rows(several: Made, method: str, task: str) -> None:
-    figures = group(several.summaries[method], task)
-    scores = several.scores(method, task, recount=False, kind="fr-spec")
-    assert figures["speedup"]["value"] == pytest.approx(mean([one.speedup for one in scores]), rel=CLOSE)
-    assert figures["tokens_per_s"]["value"] == pytest.approx(mean([one.speed for one in scores]), rel=CLOSE)
-    seconds = [one.seconds_per_step for one in scores]
+    seconds = [one.seconds_per_step for one in recorded]  # as FR-Spec's scorer prints
     assert figures["seconds_per_step"]["value"] == pytest.approx(mean(seconds), rel=CLOSE)
     assert figures["seconds_per_step"]["sd"] == pytest.approx(deviation(seconds), rel=1e-9)
-    for row in rows_of(several.file("fr-spec", method, 0)):
-        choice = row["choices"][0]
-        for speed, tokens, wall in zip(choice["generate_speed"], choice["new_tokens"], choice["wall_time"]):
-            assert speed == tokens / wall

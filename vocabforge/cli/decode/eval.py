@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -176,7 +176,6 @@ class OutcomeOptions(StrictModel):
     """What becomes of answers and figures."""
 
     output: Path = option(..., "Output folder for answers, figures and report.")
-    dialect: Literal["fr-spec"] | None = option(None, "Also write the answers in this dialect: fr-spec.")
     allow_code_execution: bool = option(
         False, "human-eval: run the programs that the model wrote, each in a sandbox, and score them."
     )
@@ -240,7 +239,6 @@ def evaluate(
         overwrite=ending.overwrite,
         fresh=outcome.fresh,
         allow_code=outcome.allow_code_execution,
-        dialect=outcome.dialect,
         synchronise=synchroniser(device),
     )
     models = models or recipe_models(recipe, device=device, device_map=passes.device_map)

@@ -92,7 +92,6 @@ def evaluate_servers(
         overwrite=ending.overwrite,
         fresh=outcome.fresh,
         allow_code=outcome.allow_code_execution,
-        dialect=outcome.dialect,
         logs=logs,
     )
     results = evaluate_methods(outcome.output, evaluation, handling)

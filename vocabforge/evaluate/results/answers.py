@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...decode.request import Generation
     from ..benchmarks import Question
 
-ANSWER_KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")
-CHOICE_KEYS = ("index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths")
 
 Row = Mapping[str, Any]
 

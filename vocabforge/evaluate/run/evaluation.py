@@ -48,7 +48,6 @@ class OutputOptions:
     Attributes:
         fresh: begin anew instead of resuming an interrupted run.
         allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
-        dialect: also write the answers as this row of ``DIALECTS`` does.
         synchronise: waits for the device; called before and after each timed call.
         logs: files of servers that were started, by method; they become ``servers/METHOD.log``.
     """
@@ -56,7 +55,6 @@ class OutputOptions:
     overwrite: bool = False
     fresh: bool = False
     allow_code: bool = False
-    dialect: str | None = None
     synchronise: Callable[[], None] = lambda: None
     logs: Mapping[str, Path] = field(default_factory=dict)
 
@@ -140,7 +138,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             from ..reports.answers import answer_blocks
             from ..reports.evaluation import render_report
             from ..results.build import build_results
-            from ..results.dialects import DIALECTS, write_hf_bench
+            from ..results.hf_bench import write_hf_bench
 
             results = build_results(
                 folder,
@@ -159,8 +157,6 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
                 target=target,
                 temperature=settings.temperature,
             )
-            if handling.dialect is not None:
-                DIALECTS[handling.dialect](folder, evaluation.benchmark, evaluation.names, runs)
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
             answers = answer_blocks(results, folder, evaluation.tokenizer, evaluation.benchmark.questions)
             atomic_write(folder / "report.html", render_report(results, answers))

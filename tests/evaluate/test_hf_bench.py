@@ -1,4 +1,4 @@
-"""Answers as other projects' evaluation code writes them: FR-Spec's rows and hf-bench's table."""
+"""hf-bench's table of times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.results.dialects import write_fr_spec, write_hf_bench
+from vocabforge.evaluate.results.hf_bench import write_hf_bench
 
 ANSWER = "vXvXvXvXvXvXvXvXvXvXvX"
-REST = (
-    b'"answer_id": "vXvXvXvXvXvXvXvXvXvXvX", "model_id": "tiny-plain", "choices": [{"index": 0, '
-    b'"turns": ["caf\\u00e9"], "decoding_steps": [2], "new_tokens": [3], "wall_time": [0.75], '
-    b'"accept_lengths": [2, 1], "generate_speed": [4.0]}], "tstamp": 1700000000.5}\n'
-)
 
 
 def answer(question_id: int, category: str, text: str = "café", **changes: Any) -> dict[str, Any]:
@@ -37,87 +32,6 @@ def answer(question_id: int, category: str, text: str = "café", **changes: Any)
 def lay(path: Path, rows: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-
-
-def benchmark(questions: list[Question], scorer: Any = None) -> Benchmark:
-    return Benchmark("tiny", None, "0" * 64, 32, tuple(questions), scorer=scorer)
-
-
-def rows_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def human_eval(count: int) -> Benchmark:
-    return benchmark(
-        [Question(n, "human-eval", ("x",), task_id=f"HumanEval/{n}") for n in range(count)], "human-eval"
-    )
-
-
-@pytest.mark.parametrize(
-    ("asked", "category", "start"),
-    [
-        (
-            benchmark([Question(0, "writing", ("one",))]),
-            "writing",
-            b'{"question_id": 0, "category": "writing", ',
-        ),
-        (human_eval(1), "human-eval", b'{"question_id": "HumanEval/0", '),
-        (benchmark([Question(0, "gsm8k", ("one",))], "gsm8k"), "gsm8k", b"{"),
-    ],
-    ids=["spec-bench", "human-eval", "gsm8k"],
-)
-def test_fr_specs_rows_byte_for_byte(tmp_path: Path, asked: Benchmark, category: str, start: bytes) -> None:
-    lay(tmp_path / "answers" / "plain.jsonl", [answer(0, category)])
-    made = write_fr_spec(tmp_path, asked, ["plain"], 1)
-    samples = ["fr-spec/plain_correctness.jsonl"] if category == "human-eval" else []
-    assert made == ["fr-spec/plain.jsonl", *samples]
-    assert (tmp_path / made[0]).read_bytes() == start + REST
-    for file in samples:
-        sample = b'{"task_id": "HumanEval/0", "completion": "caf\\u00e9"}\n'
-        assert (tmp_path / file).read_bytes() == sample
-
-
-def test_rows_are_in_the_order_of_fr_spec(tmp_path: Path) -> None:
-    # by number; by the text of the task's name; as the file has them
-    spec = benchmark([Question(n, "qa", ("x",)) for n in (10, 9, 100)])
-    lay(tmp_path / "s" / "answers" / "plain.jsonl", [answer(n, "qa") for n in (9, 10, 100)])
-    write_fr_spec(tmp_path / "s", spec, ["plain"], 1)
-    assert [row["question_id"] for row in rows_of(tmp_path / "s/fr-spec/plain.jsonl")] == [9, 10, 100]
-
-    lay(tmp_path / "h" / "answers" / "plain.jsonl", [answer(n, "human-eval") for n in range(12)])
-    write_fr_spec(tmp_path / "h", human_eval(12), ["plain"], 1)
-    names = [row["question_id"] for row in rows_of(tmp_path / "h/fr-spec/plain.jsonl")]
-    assert names[:5] == ["HumanEval/0", "HumanEval/1", "HumanEval/10", "HumanEval/11", "HumanEval/2"]
-
-    gsm = benchmark([Question(n, "gsm8k", ("x",)) for n in (3, 1, 2)], "gsm8k")
-    lay(tmp_path / "g" / "answers" / "plain.jsonl", [answer(n, "gsm8k", text=f"t{n}") for n in (1, 2, 3)])
-    write_fr_spec(tmp_path / "g", gsm, ["plain"], 1)
-    texts = [row["choices"][0]["turns"] for row in rows_of(tmp_path / "g/fr-spec/plain.jsonl")]
-    assert texts == [["t3"], ["t1"], ["t2"]]
-
-
-def test_every_turn_of_every_run_has_a_speed(tmp_path: Path) -> None:
-    two = {"turns": ["a", "b"], "new_tokens": [3, 10], "wall_time": [0.5, 4.0]}
-    asked = benchmark([Question(81, "writing", ("one", "two")), Question(82, "writing", ("x",))])
-    rows = [answer(81, "writing", **two), answer(82, "writing", wall_time=[0.0])]
-    for run in (1, 2):
-        lay(tmp_path / f"answers/run_{run}/plain.jsonl", rows)
-    made = write_fr_spec(tmp_path, asked, ["plain"], 2)
-    assert made == [f"fr-spec/run_{run}/plain.jsonl" for run in (1, 2)]
-    for file in made:
-        speeds = [row["choices"][0]["generate_speed"] for row in rows_of(tmp_path / file)]
-        assert speeds == [[6.0, 2.5], [0.0]]
-
-
-def test_an_unanswered_task_has_an_empty_sample_and_odd_indents_are_made_even(tmp_path: Path) -> None:
-    text = "a = 1\n   b = 2\n  c = 3\n d\n\n   \nreturn  e"
-    lay(tmp_path / "answers" / "plain.jsonl", [answer(1, "human-eval", text=text)])
-    write_fr_spec(tmp_path, human_eval(3), ["plain"], 1)
-    assert [row["question_id"] for row in rows_of(tmp_path / "fr-spec/plain.jsonl")] == ["HumanEval/1"]
-    samples = rows_of(tmp_path / "fr-spec/plain_correctness.jsonl")
-    assert [sample["task_id"] for sample in samples] == ["HumanEval/0", "HumanEval/1", "HumanEval/2"]
-    even = "a = 1\n    b = 2\n  c = 3\n  d\n\n    \nreturn  e"
-    assert [sample["completion"] for sample in samples] == ["", even, ""]
 
 
 # hf-bench: two methods; question 81 has two turns. plain: 5 and 3 tokens; eagle3 is twice as fast.
