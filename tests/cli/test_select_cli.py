@@ -145,6 +145,7 @@ def test_merge_freq(run, tmp_path):
         ("merge-freq --weight @a=0", 2, "not positive"),
         ("merge-freq @a @nowhere", 1, "not a VocabForge artefact"),
         ("merge-freq --domains", 2, "give the tables once"),
+        ("merge-freq --weight @a=1 --domains", 2, "a mixture has no domains"),
         ("select-vocab --counts @a --counts @b --size 5", 2, "merge-freq --weight"),
         ("select-vocab --counts @a --size 262", 2, "outside the vocabulary"),
         ("select-vocab --counts @a --coverage 0", 2, "no share of the tokens"),

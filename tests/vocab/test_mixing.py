@@ -37,10 +37,10 @@ def test_addition_commutes(counts, random):
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(rows, weights), min_size=1, max_size=4), st.booleans())
-def test_mixture_is_the_definition(given_parts, as_domains):
+@given(st.lists(st.tuples(rows, weights), min_size=1, max_size=4))
+def test_mixture_is_the_definition(given_parts):
     parts = [TablePart(f"t{n}", make_table(row), weight) for n, (row, weight) in enumerate(given_parts)]
-    mixed = mix_tables(parts, as_domains=as_domains)
+    mixed = mix_tables(parts)
     total = sum(Fraction(repr(part.weight)) for part in parts)
     for token in range(V):
         exact = sum(
@@ -52,10 +52,6 @@ def test_mixture_is_the_definition(given_parts, as_domains):
     assert abs(mixed.tokens - MIXTURE_TOTAL) <= V
     assert mixed.mode == "mixture"
     np.testing.assert_array_equal(mix_tables(parts[::-1]).counts, mixed.counts)
-    if as_domains:
-        np.testing.assert_array_equal(sum(t.counts for t in mixed.domains.values()), mixed.counts)
-        for part in parts:
-            assert ((mixed.domains[part.name].counts > 0) == (part.table.counts > 0)).all()
 
 
 def test_round_trip_and_domains(tmp_path):
@@ -128,7 +124,3 @@ def test_choose_domains():
         choose_domains(table, {"wiki": 0.5, "code": None})
     with pytest.raises(UsageError, match="not positive"):
         choose_domains(table, {"wiki": 0.0})
-    mixed_table = mix_tables(
-        [TablePart("a", make_table([1, 2])), TablePart("b", make_table([3, 1]))], as_domains=True
-    )
-    assert choose_domains(mixed_table, {"a": None}).mode == "mixture"

@@ -51,7 +51,7 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     check_output(output, overwrite=ending.overwrite)
     parts = [load_part(name, path, weight) for name, path, weight in given]
     if asked.weight:
-        table = mix_tables(parts, as_domains=asked.domains)
+        table = mix_tables(parts)
     else:
         table = merge_tables(parts, as_domains=asked.domains, allow_repeats=asked.allow_repeats)
     parents = {f"counts {number}": str(part.content_hash) for number, part in enumerate(parts, start=1)}
@@ -91,6 +91,12 @@ def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
             "give the tables once: alone to add them, with weights to mix them",
             got="both" if asked.tables else "no table",
             expected="merge-freq A B, or merge-freq --weight A=0.7 --weight B=0.3",
+        )
+    if asked.weight and asked.domains:
+        raise UsageError(
+            "a mixture has no domains",
+            got="--domains with --weight",
+            remedy="leave --domains out; `coverage --heldout NAME=DIR` tells the tables apart",
         )
     found = []
     for text, weight in [split_weight(one, "--weight") for one in asked.weight]:

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.errors import DataError, UsageError, did_you_mean
 from ...corpus.tokenizer.tokenizer import check_fingerprint
 from ..subset.select import SpecialTokens
-from .table import REST, CountMode, Counts, FrequencyTable, Tally
+from .table import REST, CountMode, FrequencyTable, Tally
 
 MIXTURE_TOTAL = 2**53
 """Total of a mixture's counts: what a float64 still holds exactly."""
@@ -65,26 +65,28 @@ def merge_tables(
     for part in parts[1:]:
         whole = whole + _tally(part.table)
     domains: dict[str, Tally] = {}
-    for name, members in _groups(parts, as_domains=as_domains).items():
-        for _, tally in members:
-            domains[name] = domains[name] + tally if name in domains else tally
+    if as_domains or any(part.table.domains for part in parts):
+        for part in parts:
+            own = part.table.domains or {REST: _tally(part.table)}
+            for name, tally in ({part.name: _tally(part.table)} if as_domains else own).items():
+                domains[name] = domains[name] + tally if name in domains else tally
     return _joined(parts, whole, parts[0].table.mode, domains)
 
 
-def mix_tables(parts: Sequence[TablePart], *, as_domains: bool = False) -> FrequencyTable:
-    """The weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as whole numbers.
+def mix_tables(parts: Sequence[TablePart]) -> FrequencyTable:
+    """The weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as whole numbers, without domains.
 
     Exact rational arithmetic, rounded once at a total of about :data:`MIXTURE_TOTAL`. Weights are normalised to 1.
     A weight by which an id with a count would fall to 0 is refused.
 
     Raises:
-        UsageError: no part, a weight that is not positive, or two domains would have one name.
+        UsageError: no part, or a weight that is not positive.
         MismatchError: different tokenizers.
         DataError: an empty table, or a weight too small for its table.
     """
-    _check(parts, as_domains=as_domains)
+    _check(parts, as_domains=False)
     weights = _weights(parts)
-    scales: dict[TablePart, Fraction] = {}  # what one count of the part is worth
+    scales = []  # what one count of each part is worth
     for part, weight in zip(parts, weights):
         scale = weight * MIXTURE_TOTAL / part.table.tokens
         least = int(part.table.counts[part.table.counts > 0].min())
@@ -94,19 +96,16 @@ def mix_tables(parts: Sequence[TablePart], *, as_domains: bool = False) -> Frequ
                 got=f"{part.name}: weight {float(weight):.3g} of 1, {part.table.tokens:,} tokens",
                 remedy="give it a larger weight, or leave it out; mix all tables at once, not mixtures again",
             )
-        scales[part] = scale
-    groups = _groups(parts, as_domains=as_domains) or {"": [(part, _tally(part.table)) for part in parts]}
-    rounded = _round_by_group(
-        [[(scales[part], tally.counts) for part, tally in members] for members in groups.values()]
-    )
-    domains = {
-        name: Tally(counts, sum(t.documents for _, t in members), sum(t.bytes for _, t in members))
-        for (name, members), counts in zip(groups.items(), rounded)
-        if name
-    }
+        scales.append(scale)
+    common = math.lcm(*(scale.denominator for scale in scales))
+    total: Any = np.zeros(parts[0].table.vocab_size, dtype=object)  # numerators; Python integers, hence exact
+    for part, scale in zip(parts, scales):
+        total = total + part.table.counts.astype(object) * int(scale * common)
+    counts = ((2 * total + common) // (2 * common)).astype(np.int64)
     documents, size = (sum(getattr(p.table, name) for p in parts) for name in ("documents", "bytes"))
-    whole = Tally(np.sum(rounded, axis=0), documents, size)
-    return _joined(parts, whole, "mixture", domains, [float(weight) for weight in weights])
+    return _joined(
+        parts, Tally(counts, documents, size), "mixture", {}, [float(weight) for weight in weights]
+    )
 
 
 def _check(parts: Sequence[TablePart], *, as_domains: bool) -> None:
@@ -162,40 +161,6 @@ def _weights(parts: Sequence[TablePart]) -> list[Fraction]:
 
 def _tally(table: FrequencyTable) -> Tally:
     return Tally(table.counts, table.documents, table.bytes)
-
-
-def _groups(parts: Sequence[TablePart], *, as_domains: bool) -> dict[str, list[tuple[TablePart, Tally]]]:
-    """Domain -> what it gets from which part; together all of every part. Empty when no part has domains."""
-    groups: dict[str, list[tuple[TablePart, Tally]]] = {}
-    if not as_domains and not any(part.table.domains for part in parts):
-        return groups
-    for part in parts:
-        own = part.table.domains
-        named = {part.name: _tally(part.table)} if as_domains else own or {REST: _tally(part.table)}
-        for name, tally in named.items():
-            groups.setdefault(name, []).append((part, tally))
-    return groups
-
-
-def _round_by_group(groups: Sequence[Sequence[tuple[Fraction, Counts]]]) -> list[Counts]:
-    """Each group's exact sum of ``scale * counts`` as int64, rounded so that the groups add up to the rounded whole.
-
-    Rounding the running sums (and taking differences) keeps every group at 0 or above, and at 1 or above where
-    its exact value is.
-    """
-    scales = [scale for members in groups for scale, _ in members]
-    common = math.lcm(*(scale.denominator for scale in scales))
-    size = len(groups[0][0][1])
-    running: Any = np.zeros(size, dtype=object)  # numerators over `common`; Python integers, hence exact
-    before = np.zeros(size, dtype=np.int64)
-    rounded = []
-    for members in groups:
-        for scale, counts in members:
-            running = running + counts.astype(object) * int(scale * common)
-        now = ((2 * running + common) // (2 * common)).astype(np.int64)
-        rounded.append(now - before)
-        before = now
-    return rounded
 
 
 def _joined(
@@ -273,9 +238,7 @@ def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) ->
             expected="a weight for each, or for none",
         )
     if weighted:
-        return mix_tables(parts, as_domains=True)
-    if table.mode == "mixture" and len(parts) == 1:
-        return parts[0].table
+        return mix_tables(parts)
     return merge_tables(parts, as_domains=True, allow_repeats=True)
 
 
