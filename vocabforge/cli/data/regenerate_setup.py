@@ -15,7 +15,7 @@ from ...corpus.regenerate.local import LocalTarget
 from ...corpus.regenerate.pool import PoolOptions
 from ...corpus.regenerate.rows import GenerationSettings
 from ...corpus.regenerate.server import ChatServer, TryAgain, Unusable, api_key, base_url
-from .regenerate_options import RegenerateOptions
+from .regenerate import RegenerateOptions
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions, print_json
-from ..options.benchmark import BenchmarkOptions
 from ..options.decoding import (
     ManyMethods,
     PassOptions,
@@ -82,6 +81,27 @@ class MethodOptions(StrictModel):
                 "there is nothing to compare with plain decoding",
                 expected="--drafter DIR, or --proposer n-gram or early-exit",
             )
+
+
+class BenchmarkOptions(StrictModel):
+    """The questions of an evaluation."""
+
+    benchmark: str = option(
+        ...,
+        "spec-bench, human-eval, gsm8k, sample (made here), or a file: Spec-Bench, HumanEval, GSM8K, ShareGPT or "
+        "messages.",
+    )
+    data: Path | None = option(
+        None, "Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache]."
+    )
+    offline: bool = option(False, "Never fetch a benchmark from its public source.")
+    limit: Positive | None = option(None, "Use only N questions, spread evenly over the benchmark.")
+
+    def load(self) -> Benchmark:
+        """The questions."""
+        from ...evaluate.benchmarks import load_benchmark
+
+        return load_benchmark(self.benchmark, self.limit, data=self.data, offline=self.offline)
 
 
 class RunOptions(StrictModel):

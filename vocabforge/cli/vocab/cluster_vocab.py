@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
-from ..app import ResultOptions, print_json
+from ..app import ResultOptions, print_json, stdout_console
 from ..options.groups import option
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ...models.target.head_rows import HeadRows
     from ...vocab.clusters.clusters import Clusters
     from ...vocab.clusters.kmeans import KMeansOptions
+
+_LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
 
 
 class ClusterRequest(StrictModel):
@@ -69,9 +72,7 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     if ending.as_json:
         print_json(facts)
     else:
-        from .cluster_tables import print_clusters
-
-        print_clusters(facts)
+        _print(facts)
 
 
 def _cluster(
@@ -101,3 +102,36 @@ def _cluster(
     }
     made = make_clusters(rows, options, fingerprint=tokenizer.fingerprint, head=facts)
     return made, {"seconds": round(time.monotonic() - begun, 1), "peak_rss_bytes": peak_memory()}
+
+
+def _print(facts: Mapping[str, Any]) -> None:
+    out = stdout_console(highlight=True)
+    for line in _summary(facts):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    share = facts["figures"]["sizes"]["max"] / facts["figures"]["vocab_size"]
+    if share > _LARGE:
+        warning = (
+            f"Warning: the largest cluster holds {share:.0%} of the ids. A router that opens it scores most of the "
+            "vocabulary and saves little. Try more clusters (--clusters), or another --seed; rows of "
+            "an untrained or tiny model may have no clusters to find."
+        )
+        out.print(warning, style="bold", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"Written to {facts['output']}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _summary(facts: Mapping[str, Any]) -> list[str]:
+    figures, origin, head, run = (facts[name] for name in ("figures", "origin", "head", "run"))
+    sizes = figures["sizes"]
+    done = len(origin["history"])
+    lines = [
+        f"{figures['clusters']:,} clusters of {figures['vocab_size']:,} ids from {head['name']} "
+        f"({head['rows']:,} x {head['width']:,} {head['dtype']}{', tied' if head['tied'] else ''}; "
+        f"{head['padded']:,} padded rows left out, {figures['zero_rows']:,} zero rows)",
+        f"mean cosine {figures['mean_cosine']:.4f} after {done} iterations"
+        f"{' (converged)' if origin['converged'] else ''}",
+        f"sizes {sizes['min']:,.0f} / {sizes['median']:,.0f} / {sizes['max']:,.0f} (least, median, largest); "
+        f"balance {figures['balance']:.3f} (1 = all equal); {origin['refilled']:,} dead clusters refilled",
+    ]
+    memory = "" if run["peak_rss_bytes"] is None else f", {run['peak_rss_bytes'] / 2**30:.2f} GiB at most"
+    lines.append(f"took {run['seconds']:.0f} s{memory}")
+    return lines
