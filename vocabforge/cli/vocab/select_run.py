@@ -107,40 +107,25 @@ def _check_source(asked: SelectRequest) -> None:
 
 
 def _check_sizes(asked: SelectRequest) -> None:
-    """Sizes, coverages, or a schedule; nothing with a finished list."""
-    options = {
-        "--size": sizes_in("--size", asked.size, least=1),
-        "--coverage": asked.coverage,
-        "--schedule": asked.schedule,
-        "--k-max": asked.k_max,
-        "--k-min": asked.k_min,
-    }
-    given = [name for name, value in options.items() if value]
-    scheduled = [name for name in given if name in ("--schedule", "--k-max", "--k-min")]
+    """Sizes and coverages, or one schedule; none of them with a finished list."""
+    sized = {"--size": sizes_in("--size", asked.size, least=1), "--coverage": asked.coverage}
+    scheduled = {"--schedule": asked.schedule, "--k-max": asked.k_max, "--k-min": asked.k_min}
+    given = [name for name, value in (sized | scheduled).items() if value]
     if asked.from_list is not None:
         if given:
             raise UsageError(
-                "an imported list has its size already",
-                got=", ".join(given),
-                expected="--from-list without them",
-                remedy="leave them out",
+                "an imported list has its size already", got=", ".join(given), remedy="leave them out"
             )
     elif not given:
         raise UsageError(
             "the size of the draft vocabulary is missing",
             expected="--size N, --coverage SHARE, or --schedule LAW --k-max N",
         )
-    elif scheduled and (asked.schedule is None or asked.k_max is None):
+    elif any(scheduled.values()) and (any(sized.values()) or not (asked.schedule and asked.k_max)):
         raise UsageError(
-            "a schedule needs its law and its largest size",
+            "a schedule makes one artefact, by its law and its largest size",
             got=", ".join(given),
-            expected="--schedule LAW --k-max N",
-        )
-    elif scheduled and scheduled != given:
-        raise UsageError(
-            "a schedule makes one artefact, of size --k-max",
-            got=", ".join(given),
-            remedy="leave the others out",
+            expected="--schedule LAW --k-max N without --size and --coverage",
         )
 
 
