@@ -22,7 +22,7 @@ from ..options.groups import option
 from .eval_record import print_tables, provenance_of
 
 if TYPE_CHECKING:
-    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ...corpus.tokenizer.prompt_format import PromptFormat
     from ...decode.build.models import Models
     from ...decode.build.recipe import DecodingRecipe
     from ...decode.proposers.interface import Wrap
@@ -47,6 +47,13 @@ _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.mo
 _LOCAL_ONLY = ("recipe", "method", *MethodSpec.model_fields, *PassOptions.model_fields)
 
 
+def _given(context: typer.Context, names: Sequence[str]) -> str:
+    """Which of these options stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    found = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
+    return " and ".join("--" + name.replace("_", "-") for name in found)
+
+
 class MethodOptions(StrictModel):
     """Where the methods come from: the command line, or a recipe."""
 
@@ -64,13 +71,10 @@ class MethodOptions(StrictModel):
         from ...decode.proposers.registry import with_drafter
 
         if self.recipe is not None:
-            sources = {name: context.get_parameter_source(name) for name in _RECIPES_OWN}
-            given = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
-            if given:
-                options = " and ".join("--" + name.replace("_", "-") for name in given)
+            if given := _given(context, _RECIPES_OWN):
                 raise UsageError(
                     "a recipe says how everything is drafted",
-                    got=f"{options} beside --recipe {self.recipe}",
+                    got=f"{given} beside --recipe {self.recipe}",
                     expected="one of them",
                     remedy="change the recipe, or leave --recipe out",
                 )
@@ -120,25 +124,26 @@ class RunOptions(StrictModel):
     system: str | None = option(None, "System message for conversations without one.")
 
     def settings(
-        self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
+        self,
+        benchmark: Benchmark,
+        prompt_format: PromptFormat,
+        sampling: SamplingOptions,
+        concurrency: tuple[int, ...] = (1,),
     ) -> RunSettings:
         """The same as the runner takes it."""
-        from ...corpus.tokenizer.prompt_format import resolve_format
-        from ...evaluate.run.prompts import check_system
         from ...evaluate.run.settings import RunSettings
 
         seeds = self.seed or (0,)
-        settings = RunSettings(
+        return RunSettings(
             max_new_tokens=self.max_new_tokens or benchmark.max_new_tokens,
             sampling=sampling.with_seed(seeds[0]),
             warmup=self.warmup,
-            prompt_format=resolve_format(tokenizer, self.prompt_format),
+            prompt_format=prompt_format,
             system=self.system,
             seeds=seeds,
             repeats=self.repeats,
+            concurrency=concurrency,
         )
-        check_system(tokenizer, settings.prompt_format, self.system, benchmark.questions)
-        return settings
 
 
 class ServerOptions(StrictModel):
@@ -181,13 +186,10 @@ class ServerOptions(StrictModel):
             if self.wanted
             else ("model", "concurrency", "api_key_env", "timeout", "start_timeout")
         )
-        sources = {name: context.get_parameter_source(name) for name in others}
-        given = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
-        if given:
-            options = " and ".join("--" + name.replace("_", "-") for name in given)
+        if given := _given(context, others):
             raise UsageError(
                 "a server decides how it decodes" if self.wanted else "there is no server to ask",
-                got=f"{options} with --server or --start" if self.wanted else options,
+                got=f"{given} with --server or --start" if self.wanted else given,
                 remedy="leave the option out" if self.wanted else "add --server URL or --start COMMAND",
             )
 
@@ -222,9 +224,11 @@ def evaluate(
     `vocabforge tune`. `--server URL` measures a server instead.
     """
     from ...core.artifact import check_output
+    from ...corpus.tokenizer.prompt_format import resolve_format
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...decode.build.methods import recipe_models
     from ...evaluate.run.evaluation import OutputOptions, evaluate_methods
+    from ...evaluate.run.prompts import check_system
     from ...models.device import choose_device, synchroniser
 
     servers.check(context)
@@ -248,7 +252,9 @@ def evaluate(
     check_output(outcome.output, overwrite=ending.overwrite)
     benchmark = questions.load()
     text_tokenizer = load_tokenizer(tokenizer or target)
-    settings = runs.settings(benchmark, text_tokenizer, sampling)
+    form = resolve_format(text_tokenizer, runs.prompt_format)
+    check_system(text_tokenizer, form, runs.system, benchmark.questions)
+    settings = runs.settings(benchmark, form, sampling)
     if outcome.allow_code_execution and benchmark.scorer == "human-eval":
         _describe_sandbox()
     device = str(choose_device(passes.device))

@@ -17,7 +17,6 @@ from ...corpus.regenerate.server import api_key, base_url
 from ...decode.build.methods import Method
 from ...evaluate.benchmarks import Benchmark
 from ...evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
-from ...evaluate.run.settings import RunSettings
 from ...evaluate.servers.asking import ServerAsking, served_format
 from ...evaluate.servers.generator import ServerGenerator
 from ...evaluate.servers.process import split_command, started
@@ -48,17 +47,8 @@ def evaluate_servers(
         target: the model that is served; its tokenizer counts the re-tokenised speed-up.
     """
     check_output(outcome.output, overwrite=ending.overwrite)
-    seeds = runs.seed or (0,)
-    settings = RunSettings(
-        max_new_tokens=runs.max_new_tokens or benchmark.max_new_tokens,
-        sampling=sampling.with_seed(seeds[0]),
-        warmup=runs.warmup,
-        prompt_format=served_format(runs.prompt_format, runs.system),
-        system=runs.system,
-        seeds=seeds,
-        repeats=runs.repeats,
-        concurrency=servers.concurrency,
-    )
+    form = served_format(runs.prompt_format, runs.system)
+    settings = runs.settings(benchmark, form, sampling, servers.concurrency)
     key = api_key(servers.api_key_env)
     logs: dict[str, Path] = {}
     sources = _sources(servers, outcome.output, key, logs)

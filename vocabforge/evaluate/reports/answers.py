@@ -11,6 +11,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from ...core.console import spelled_out
+from ..identity.compare import first_difference
 from ..results.answers import Row, read_details
 from ..results.schema import Results
 from .page import AnswerPair, AnswerToken, Block, Folded, StepLegend
@@ -123,10 +124,8 @@ def _cycles(count: int, lengths: Sequence[int]) -> str:
 
 
 def _same(ids: Sequence[int], other: Sequence[int], *, sampled: bool) -> str:
-    if ids == other:
+    at = first_difference(ids, other)
+    if at is None:
         return "the same tokens as plain decoding"
-    at = next(
-        (at for at, pair in enumerate(zip(ids, other)) if pair[0] != pair[1]), min(len(ids), len(other))
-    )
     drawn = " (sampled outputs may differ)" if sampled else ": see Outputs"
     return f"other tokens than plain decoding from token {at + 1:,} on{drawn}"

@@ -32,17 +32,22 @@ def check_system(
         UsageError: the message cannot be in a prompt, or the chat template refuses it or leaves it out.
     """
     if prompt_format == "raw":
-        if given:
-            raise UsageError(
-                "a raw prompt has no place for a system message",
-                got=repr(given),
-                source="--system",
-                remedy="leave --system out, or use --prompt-format chat with a model that has a chat template",
-            )
+        refuse_raw(given)
         return
     for system in dict.fromkeys([given, *(system_of(question, given) for question in questions)]):
         if system:
             _check_shown(tokenizer, system, "--system" if system == given else "the benchmark's questions")
+
+
+def refuse_raw(system: str | None) -> None:
+    """Raises: UsageError: the user gives a raw prompt a system message."""
+    if system:
+        raise UsageError(
+            "a raw prompt has no place for a system message",
+            got=repr(system),
+            source="--system",
+            remedy="leave --system out, or use --prompt-format chat with a model that has a chat template",
+        )
 
 
 def _check_shown(tokenizer: TextTokenizer, system: str, source: str) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...core.errors import UsageError
 from ...core.registry import check_known
 from ...corpus.tokenizer.prompt_format import PROMPT_FORMATS, PromptFormat
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.request import Generation
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, ServedTurn
+from ..run.prompts import refuse_raw
 from ..run.request import Asking
 from ..run.settings import RunSettings
 from .generator import ServedGeneration
@@ -27,13 +27,7 @@ def served_format(wanted: str, system: str | None) -> PromptFormat:
     check_known(wanted, PROMPT_FORMATS, "prompt format", source="--prompt-format")
     if wanted != "raw":
         return "chat"
-    if system:
-        raise UsageError(
-            "a raw prompt has no place for a system message",
-            got=repr(system),
-            source="--system",
-            remedy="leave --system out, or use --prompt-format chat",
-        )
+    refuse_raw(system)
     return "raw"
 
 
