@@ -1,4 +1,4 @@
-"""``export``, ``doctor``, ``inspect``, ``generate`` and ``eval`` with a drafter of every kind."""
+"""``export``, ``doctor`` and ``generate`` with drafters that read and draft in different ways."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.build_support import grid_methods
-from tests.decode.drafting import KINDS
 from tests.decode.drafting import make_drafter as random_drafter
 from tests.worlds import World
 from vocabforge.core.artifact import open_artifact
@@ -17,7 +16,7 @@ from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.hf import HFTarget
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["eagle3", "medusa", "dflash", "mtp"])
 def made(
     request: pytest.FixtureRequest, pristine: World, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:

@@ -10,7 +10,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.cli.cli_support import call
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
@@ -118,42 +117,3 @@ def test_without_a_target_it_says_what_to_give(place: Path, tmp_path: Path) -> N
     result = invoke(place, "--output", str(tmp_path / "out"), "--drafter", str(place / "d"))
     assert result.exit_code == 2
     assert "--target DIR, or --recipe FILE" in result.output
-
-
-MOST_FRAMES, MOST_LINES = 14, 24_900
-TRACE = """
-import json, sys
-from pathlib import Path
-from vocabforge import cli
-
-found = {}
-
-def watch(frame, event, _):
-    code = frame.f_code
-    if event == "call" and code.co_name == "expand" and code.co_filename.endswith("proposers/eagle.py"):
-        sys.setprofile(None)
-        frames = []
-        while frame is not None:
-            if "vocabforge" in Path(frame.f_code.co_filename).parts:
-                frames.append(f"{Path(frame.f_code.co_filename).stem}:{frame.f_code.co_name}")
-            frame = frame.f_back
-        files = {one.__file__ for name, one in list(sys.modules.items()) if name.partition(".")[0] == "vocabforge"}
-        found.update(frames=frames[::-1], lines=sum(len(Path(one).read_bytes().splitlines()) for one in files))
-
-sys.setprofile(watch)
-try:
-    cli.main()
-finally:
-    print(json.dumps(found), file=sys.stderr)
-"""
-
-
-def test_the_way_to_a_draft_step_is_short(place: Path, tmp_path: Path) -> None:
-    """Frames from the program's start to a draft step, and lines that are imported until then: both may only fall."""
-    words = ["eval", "--target", place / "t", "--drafter", place / "d", "--benchmark", place / "q.jsonl"]
-    words += ["--max-new-tokens", 4, "--warmup", 0, "--prompt-format", "raw", "--device", "cpu", "--limit", 1]
-    done = call(*words, "--output", tmp_path / "out", code=TRACE)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stderr.splitlines()[-1])
-    assert len(found["frames"]) <= MOST_FRAMES, found["frames"]
-    assert found["lines"] <= MOST_LINES

@@ -188,7 +188,7 @@ def nested(levels):
     return value
 
 
-@pytest.mark.parametrize("levels", [500, 100_000])
+@pytest.mark.parametrize("levels", [500, 20_000])
 def test_what_nests_without_end_is_an_error_of_the_row(levels):
     text = "[" * levels + "]" * levels
     turn = {"role": "assistant", "content": None}

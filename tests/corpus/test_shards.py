@@ -180,7 +180,7 @@ def test_units_are_the_same_in_shards(tmp_path, small, monkeypatch, options):
             assert [d.text for d in flat(groups)] == [line.rstrip("\r") for line in lines if line.strip()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(st.one_of(st.text(max_size=9), st.none()), max_size=12),
     shard_bytes=st.integers(1, 90),

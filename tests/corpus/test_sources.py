@@ -234,18 +234,12 @@ CORPUS = [
     ("chat/dpo_en_demo.json.xz", {}, 300, 300, 0),
     ("chat/dummy_conversation.json", {}, 500, 500, 0),
     ("chat/glaive_toolcall_en_demo.json", {}, 300, 300, 0),
-    ("chat/glaive_toolcall_zh_demo.json.xz", {}, 300, 300, 0),
-    ("chat/gpteacher_codegen-instruct.json.xz", {}, 4535, 4535, 0),
-    ("chat/gpteacher_roleplay-simple-deduped.json.xz", {}, 1923, 1923, 0),
     ("chat/kto_en_demo.json.xz", {}, 300, 300, 0),
-    ("chat/mbpp.jsonl", {}, 974, 0, 0),
     ("chat/reason_tool_use_demo_50.jsonl", {}, 50, 50, 0),
     ("chat/v1_sft_demo.jsonl", {}, 500, 500, 0),
     ("gsm8k/test.jsonl", {}, 1319, 1319, 0),
-    ("gsm8k/train.jsonl.xz", {}, 7473, 7473, 0),
     ("human_eval/HumanEval.jsonl.gz", {}, 0, 0, 164),
     ("human_eval/HumanEval.jsonl.gz", {"text_field": "prompt"}, 164, 0, 0),
-    ("human_eval/question.jsonl", {"text_field": "prompt"}, 164, 0, 0),
 ]
 
 

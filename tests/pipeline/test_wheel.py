@@ -45,8 +45,16 @@ def run(program: Path, *words: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_package_is_the_wheels(installed: Path, tmp_path: Path) -> None:
-    where = run(installed / "python", "-c", "import vocabforge; print(vocabforge.__file__)", cwd=tmp_path)
+PAGE = """
+import vocabforge
+from vocabforge.evaluate.reports.page import ReportPage, render_report_page
+assert "<html" in render_report_page(ReportPage("wheel", "its template", []))
+print(vocabforge.__file__)
+"""
+
+
+def test_the_package_and_its_templates_are_the_wheels(installed: Path, tmp_path: Path) -> None:
+    where = run(installed / "python", "-c", PAGE, cwd=tmp_path)
     assert not Path(where.strip()).is_relative_to(ROOT)
 
 
@@ -57,9 +65,10 @@ def test_recipes_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert json.loads(plan)["config"]["size"] == "ci"
 
 
-def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    result = run(installed / "vocabforge", "demo", "--size", "ci", "--json", cwd=tmp_path)
-    assert Path(tmp_path, json.loads(result)["report"]).is_file()
+def test_the_demo_begins_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    words = ("demo", "--size", "ci", "--until", "texts", "--json")
+    made = json.loads(run(installed / "vocabforge", *words, cwd=tmp_path))["outputs"]
+    assert all(Path(tmp_path, path).is_file() for path in made)
 
 
 def test_kernels_build_from_the_wheels_sources(installed: Path, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ WORDS = st.lists(
 )
 
 BYTE_LEVEL = [
-    *("gpt2", "gpt2_prefix", "gpt2_split", "gpt2_nfkc", "gpt2_accents", "llama3", "llama3_nfc"),
-    *("qwen2", "qwen2_nfd", "qwen35", "o200k", "tekken", "deepseek", "starcoder", "falcon"),
+    *("gpt2", "gpt2_prefix", "gpt2_split", "llama3", "llama3_nfc"),
+    *("qwen2", "qwen35", "o200k", "tekken", "deepseek", "starcoder", "falcon"),
 ]
 
 
