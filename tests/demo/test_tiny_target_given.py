@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from vocabforge.core.artifact import Artifact
-from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.chat.render import render_with_mask
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -175,7 +175,7 @@ def test_a_run_begun_with_other_settings_is_not_gone_on_with(
 ) -> None:
     with pytest.raises(Killed):
         train_tiny_target(config, tmp_path / "target", make_step=with_event(6, fail))
-    with pytest.raises(MismatchError, match="init_std"):
+    with pytest.raises(UsageError, match="init_std"):
         train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
 
 
