@@ -14,7 +14,7 @@ help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
-	@echo "make drafters  one drafter of every kind for that model, on the same prompts (half an hour a seed: SEEDS=0,1,2)"
+	@echo "make drafters  drafters of every kind for that model and the demo's, compared (an hour a seed: SEEDS=0,1,2)"
 	@echo "make losses  accepted length by loss, three seeds, on that model and on the demo's target"
 	@echo "make heads   compare all draft heads on that model, three seeds (HEADS_KIND=dflash, dspark or peagle)"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
@@ -69,18 +69,27 @@ bitllama: $(STAMP) $(REAL)/target/generation_config.json
 	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
 	  --max-new-tokens 200
 
-# One drafter of each kind over the same text, resumable, for SEEDS; then those of the first seed on the same prompts.
+# Drafters of every kind for two targets, resumable, for SEEDS; those of seed 0 are compared: README's table.
 SEEDS ?= 0
-FIRST = $(firstword $(subst $(comma), ,$(SEEDS)))
-comma := ,
 STORIES = "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
+DRAFTERS := runs/drafters
 
 drafters: $(STAMP) $(REAL)/target/generation_config.json
+	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
 	$(BIN)/vocabforge bench drafters --config recipes/tiny/drafters.yaml $(STORIES) --seeds $(SEEDS) \
-	  --prompts 40 --max-new-tokens 128 --output runs/drafters
-	$(BIN)/vocabforge eval --target $(REAL)/target --control fixed --tree chain --depth 3 --max-new-tokens 200 \
-	  --limit 20 $(foreach one,eagle3 eagle3.1 peagle dflash dspark medusa,--drafter $(one)=runs/drafters/seed-$(FIRST)/$(one)/drafter) \
-	  --benchmark runs/drafters/seed-$(FIRST)/eagle3/heldout_prompts.jsonl --output runs/drafters/eval
+	  --prompts 40 --max-new-tokens 128 --output $(DRAFTERS)/bitllama
+	$(BIN)/vocabforge count-freq --tokenizer $(REAL)/target --output $(DRAFTERS)/bitllama/counts \
+	  --input $(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz --separator "<|endoftext|>"
+	$(BIN)/vocabforge select-vocab --counts $(DRAFTERS)/bitllama/counts --target $(REAL)/target --size 128 \
+	  --output $(DRAFTERS)/bitllama/quarter --overwrite
+	$(BIN)/vocabforge bench drafters --config recipes/tiny/demo-drafters.yaml --seeds $(SEEDS) \
+	  --prompts 40 --output $(DRAFTERS)/demo
+	$(BIN)/vocabforge select-vocab --counts runs/demo/counts --target runs/demo/target --size 1024 \
+	  --output $(DRAFTERS)/demo/quarter --overwrite
+	$(BIN)/vocabforge eval --recipe recipes/tiny/matrix-bitllama.yaml --limit 40 --max-new-tokens 200 --overwrite \
+	  --benchmark $(DRAFTERS)/bitllama/seed-0/eagle3/heldout_prompts.jsonl --output $(DRAFTERS)/bitllama/eval
+	$(BIN)/vocabforge eval --recipe recipes/tiny/matrix-demo.yaml --overwrite \
+	  --benchmark runs/demo/texts/question.jsonl --output $(DRAFTERS)/demo/eval
 
 # What EAGLE-3 is trained to lower, on that target and (after make demo) on the demo's: an hour and a half.
 losses: $(STAMP) $(REAL)/target/generation_config.json
