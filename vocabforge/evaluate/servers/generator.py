@@ -230,7 +230,7 @@ class ServerGenerator:
             entries = self._server.model_entries()
         except (TryAgain, Unusable) as error:
             raise self._stop("cannot be reached", str(error), "check --server and --api-key-env") from error
-        names = [str(entry["id"]) for entry in entries or ()]
+        names = [_text(entry["id"]) for entry in entries or ()]
         if self._wanted is None and len(names) != 1:
             raise MustStop(
                 "the server does not say which model is meant",
@@ -249,11 +249,11 @@ class ServerGenerator:
             with contextlib.suppress(
                 TryAgain, Refused, Unusable, ValueError, KeyError, TypeError, RecursionError
             ):
-                version = str(json.loads(self._get(path))["version"])
+                version = _text(json.loads(self._get(path))["version"])
                 break
         longest = entry.get("max_model_len")
         return ServerFacts(
-            str(entry.get("owned_by") or "unknown"),
+            _text(entry.get("owned_by") or "unknown"),
             version,
             model,
             longest if isinstance(longest, int) else None,
@@ -369,6 +369,11 @@ class ServerGenerator:
         made.decode_s = end - start - made.prefill_s
         made.timings = {"to the first token": made.prefill_s, "further tokens": made.decode_s}
         return made, (start, end)
+
+
+def _text(value: Any) -> str:
+    """As a text that every file takes: half characters become question marks."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 @contextlib.contextmanager
