@@ -70,6 +70,7 @@ BLOCKS: list[tuple[str, str, Change, str]] = [
     (BLOCK, "a header beyond the file", length(2**62, WEIGHTS), "cannot be read"),
     (BLOCK, "weights of NaN", values(b"\xff", WEIGHTS, "fc.weight"), "not finite"),
     (SPARK, "a rank without end", put("markov_rank", 2**40, CONFIG), ""),
+    (SPARK, "a rank beyond 64 bits", put("markov_rank", 2**63, CONFIG), "not those of its configuration"),
     (SPARK, "a rank of truth", put("markov_rank", True, CONFIG), ""),
     (SPARK, "a mask token of a float", put("mask_token_id", 2.5, CONFIG), "mask_token_id"),
     (BLOCK, "a RoPE base beyond 64 bits", put("rope_parameters.rope_theta", 10**30, CONFIG), "theta"),

@@ -227,7 +227,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _bounded(gguf: Any) -> Any:
     """The package's reader, which takes lengths beyond the file's end for empty values: an array of them never ends."""
 
-    class Bounded(gguf.GGUFReader):  # type: ignore[misc]
+    class Bounded(gguf.GGUFReader):
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
             found = super()._get(offset, dtype, count, override_order)
             if len(found) < count:
