@@ -26,8 +26,10 @@ os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HU
 from tests.faults import trials
 from tests.faults.faults_world import JOBS, make_fault_world
 from tests.faults.forking import isolated, load_modules
+from tests.faults.forms import FORMS, make_forms_world
 from tests.faults.injection import Strike
 from tests.faults.judging import Bench, Trial, Wrong
+from tests.faults.servers import serving
 from tests.faults.writers import WRITERS, make_writers_world
 from vocabforge.core.console import markdown_table, say
 from vocabforge.core.progress import ProgressBar
@@ -41,6 +43,7 @@ SLOW = (
 LAUNCHED = ("capture", "train-drafter")
 KILL, FAILING, QUOTA, RIVALS, CLOCK = "kill -9", "failing write", "file quota", "two writers", "clock back"
 RANKS = "one rank of two"
+FURTHER = {KILL: 25}  # for commands in further forms
 FULL = {KILL: 20, FAILING: 8, QUOTA: 4, RIVALS: 3, CLOCK: 3}
 SMALL = {KILL: 2, FAILING: 2, RIVALS: 2}  # for the commands that make their output in one go
 SHORT = {
@@ -155,7 +158,7 @@ def _spawn(task: Task, number: int, base: Path) -> int:
 
 def measured(names: Sequence[str], world: Path, base: Path) -> dict[str, Bench]:
     """Undisturbed runs; what they loaded is loaded here, so that their successors start quickly."""
-    benches = {name: Bench((JOBS | WRITERS)[name], world, base) for name in names}
+    benches = {name: Bench((JOBS | WRITERS | FORMS)[name], world, base) for name in names}
     for bench in benches.values():
         load_modules(bench.measure().modules)
     return benches
@@ -175,7 +178,7 @@ def launched(bench: Bench) -> Bench:
 
 def plan(options: argparse.Namespace, world: Path, base: Path) -> list[Task]:
     """All faults that are to be tried."""
-    benches = measured(options.only or list(JOBS), world, base)
+    benches = measured([name for name in options.only or JOBS if name in JOBS], world, base)
     counts = SHORT if options.short else dict.fromkeys(benches, FULL)
     tasks = [task for name, bench in benches.items() for task in tasks_of(bench, counts[name], options.seed)]
     if not options.short:
@@ -185,6 +188,11 @@ def plan(options: argparse.Namespace, world: Path, base: Path) -> list[Task]:
         isolated(partial(make_writers_world, world))
         for bench in measured(list(WRITERS), world, base).values():
             tasks += tasks_of(bench, SMALL, options.seed)
+    forms = [name for name in options.only or FORMS if name in FORMS]
+    if forms and not options.short:
+        isolated(partial(make_forms_world, world))
+        for bench in measured(forms, world, base).values():
+            tasks += tasks_of(bench, FURTHER, options.seed)
     return tasks
 
 
@@ -206,7 +214,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="trials at once (default: 2)")
     parser.add_argument("--short", action="store_true", help="a few faults of each kind")
-    parser.add_argument("--only", nargs="+", choices=list(JOBS), help="these commands")
+    parser.add_argument("--only", nargs="+", choices=[*JOBS, *FORMS], help="these commands")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write every trial")
     options = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="vocabforge-faults-"))
@@ -216,7 +224,8 @@ def main() -> int:
         say("Making the inputs and measuring undisturbed runs")
         load_modules(SLOW)
         isolated(partial(make_fault_world, world))
-        found = perform(plan(options, world, base), base, options.jobs)
+        with serving(world):
+            found = perform(plan(options, world, base), base, options.jobs)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     print(table(found))

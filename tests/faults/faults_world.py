@@ -110,15 +110,22 @@ def figures(run: Path) -> str:
 def _train_result(work: Path) -> dict[str, str]:
     """Drafter, head, best drafter, the checkpoints that are kept, and every figure of the log."""
     out = work / "out"
-    found = {one: content(out / one) for one in ("drafter", "best", "heads/ranker")}
+    found = trained(work, "drafter", "best", "heads/ranker")
+    return {**found, "metrics.jsonl": figures(out), "prompts": file_digest(out / "heldout_prompts.jsonl")}
+
+
+def trained(work: Path, *artefacts: str) -> dict[str, str]:
+    """Artefacts of a training run, and its checkpoints."""
+    out = work / "out"
+    found = {one: content(out / one) for one in artefacts}
     for checkpoint in sorted((out / "checkpoints").glob("step-*")):
         files = open_artifact(checkpoint).manifest["files"]
         # The third file holds random streams of Python and numpy, which start anywhere and are not drawn from.
         found |= {f"{checkpoint.name}/{name}": files[f"{name}.safetensors"]["sha256"] for name in _STATE}
-    return {**found, "metrics.jsonl": figures(out), "prompts": file_digest(out / "heldout_prompts.jsonl")}
+    return found
 
 
-def _eval_result(work: Path) -> dict[str, str]:
+def eval_result(work: Path) -> dict[str, str]:
     """Every answer with its token ids and accepted lengths; the artefact is whole."""
     content(work / "out")
     files = sorted((work / "out").glob("*s/*.jsonl"))
@@ -166,7 +173,7 @@ JOBS: dict[str, Job] = {
                 *("eval", "--target", world / "target", "--drafter", f"eagle3={world / 'drafter'}"),
                 *("--benchmark", world / "questions.jsonl", "--output", work / "out", *EVAL),
             ],
-            result=_eval_result,
+            result=eval_result,
         ),
     )
 }

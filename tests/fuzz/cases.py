@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.fuzz import cases_artifacts, cases_data, cases_text
+from tests.fuzz import cases_artifacts, cases_data, cases_drafters, cases_servers, cases_text
 from tests.fuzz.changes import Change, half, whole
 from tests.fuzz.readers import READERS, Reader
 
@@ -44,13 +44,15 @@ def _first_file(reader: Reader) -> str:
     if not reader.files:
         return ""
     known = {"model": "config.json", "sharded": "config.json", "samples": "data_0.safetensors", "training": "metrics.jsonl",
-             "acceptance": cases_data.KEPT, "eval-a": "results.json"}  # fmt: skip
+             "acceptance": cases_data.KEPT, "eval-a": "results.json", "others-gguf": "drafter.gguf", "server-vllm": "models.json",
+             "server-raw": "models.json", "server-sglang": "models.json", "server-states": "reply.json"}  # fmt: skip
     if reader.good in known:
         return known[reader.good]
     return "config.json" if "config.json" in reader.files else "manifest.json"
 
 
+_TABLES = cases_text, cases_data, cases_artifacts, cases_drafters, cases_servers
 CASES: list[Case] = [
-    *(Case(*row) for table in (cases_text, cases_data, cases_artifacts) for row in table.CASES),
+    *(Case(*row) for table in _TABLES for row in table.CASES),
     *_everywhere(),
 ]

@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.every_kind import make_every_kind
 from tests.evaluate.comparison_support import Made, write_run
+from tests.fuzz.goods_drafters import make_drafters
+from tests.fuzz.goods_servers import make_answers
 from tests.tune.support import make_table
 from tests.worlds import ROOT
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
@@ -77,6 +79,8 @@ def make_goods(folder: Path, kinds: Path | None = None) -> Path:
     _recipes(folder)
     _rows(folder)
     _runs(folder)
+    make_drafters(folder)
+    make_answers(folder)
     return folder
 
 

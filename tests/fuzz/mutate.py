@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from tests.fuzz.mutate_gguf import gguf_name, gguf_number
+
 ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, -0.0, 1e308, float("nan"), float("inf"),
     "", "x", "0", "../..", "/dev/zero", "a\u0000b", "\ud800", "\u202e[bold]", "9" * 5000, [], {}, [None], [[]],
@@ -33,7 +35,8 @@ def spoil(data: bytes, form: str, draw: Random) -> tuple[str, bytes]:
 
     Args:
         data: the good file.
-        form: ``json``, ``jsonl``, ``yaml``, ``safetensors``, or anything else for plain bytes.
+        form: ``json``, ``jsonl``, ``yaml``, ``safetensors``, ``gguf``, ``events`` (a streamed answer), ``metrics``
+            (Prometheus' text), or anything else for plain bytes.
         draw: where chance comes from.
 
     Returns:
@@ -173,6 +176,47 @@ def line_order(data: bytes, draw: Random) -> bytes:
     return b"\n".join(draw.choice((lines, [*lines, lines[at]], lines[:at] + lines[at + 1 :])))
 
 
+def event_value(data: bytes, draw: Random) -> bytes:
+    """One event of a streamed answer has another value in it."""
+    lines = data.split(b"\n")
+    at = draw.choice([at for at, line in enumerate(lines) if line.startswith(b"data: {")])
+    way = draw.choice((json_value, json_value, json_value, json_twice, json_deep))
+    lines[at] = b"data: " + way(lines[at].removeprefix(b"data: "), draw)
+    return b"\n".join(lines)
+
+
+def metric_value(data: bytes, draw: Random) -> bytes:
+    """A counter has another value, or another name or label."""
+    lines = data.split(b"\n")
+    at = draw.choice([at for at, line in enumerate(lines) if line and not line.startswith(b"#")])
+    name, _, value = lines[at].rpartition(b" ")
+    odd = (
+        "NaN",
+        "+Inf",
+        "-Inf",
+        "-1",
+        "1e400",
+        "1e308",
+        "0x10",
+        "",
+        "x",
+        "1_000",
+        "9" * 400,
+        "1.0 1700000000",
+        "٣",
+    )
+    if draw.random() < 0.7:
+        value = draw.choice(odd).encode()
+    else:
+        old, new = draw.choice((
+            (b"_total", b""), (b"position=\"", b"position=\"" + b"9" * 5000), (b"position", b"place"), (b"{", b"{{"),
+            (b"}", b""), (b"num_", b""), (b"_per_pos", b""), (b'"0"', b'"1"'),
+        ))  # fmt: skip
+        name = name.replace(old, new, 1)
+    lines[at] = name + b" " + value
+    return b"\n".join(lines)
+
+
 def yaml_value(data: bytes, draw: Random) -> bytes:
     value = swap(yaml.safe_load(data), draw)
     try:
@@ -303,4 +347,7 @@ _WAYS: dict[str, tuple[Way, ...]] = {
     "jsonl": (line_value, line_value, line_order),
     "yaml": (yaml_value, yaml_value, yaml_value, yaml_text),
     "safetensors": (header_value, header_value, header_shape, header_names, header_length, tensor_bytes),
+    "gguf": (gguf_number, gguf_number, gguf_name),
+    "events": (event_value, event_value, line_order),
+    "metrics": (metric_value, metric_value, line_order),
 }

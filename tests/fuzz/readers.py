@@ -5,49 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cli.cli_support import invoke
 from tests.fuzz.goods import KEY
+from tests.fuzz.reader import Read, Reader, command
+from tests.fuzz.readers_drafters import DRAFTERS
+from tests.fuzz.readers_servers import SERVERS
 from vocabforge.cli.inspect import VIEWS
-from vocabforge.core.errors import VocabForgeError
-
-Read = Callable[[Path, Path], Any]
-"""Reads a spoilt copy; the second path is the folder of all good examples."""
-
-
-@dataclass(frozen=True)
-class Reader:
-    """What reads something.
-
-    Attributes:
-        good: the example, under the folder of good ones.
-        read: the reader.
-        files: which of a folder's files are spoilt (patterns); empty for a file.
-        sealed: an artefact: its manifest is mostly made to fit what was spoilt.
-    """
-
-    good: str
-    read: Read
-    files: tuple[str, ...] = ()
-    sealed: bool = False
-
-
-def command(*words: object) -> None:
-    """A command of the program; what it says as an error to its user is raised as one.
-
-    Raises:
-        VocabForgeError: it ended with another code than 0 and said why.
-    """
-    done = invoke(str(words[0]), *words[1:])
-    if done.exit_code == 0:
-        return
-    if isinstance(done.exception, SystemExit) and "Traceback" not in done.output and done.stderr.strip():
-        raise VocabForgeError(done.output)
-    raise done.exception or AssertionError(f"exit code {done.exit_code} and no word: {done.output!r}")
 
 
 def _config(module: str, name: str) -> Read:
@@ -320,10 +286,13 @@ READERS: dict[str, Reader] = {
     "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),
     "measured acceptance": Reader("acceptance", _acceptance, ("*",)),
     "reply of a server": Reader("reply.json", _reply),
+    **DRAFTERS,
+    **SERVERS,
 }
 
 FORMS: Mapping[str, str] = {
-    ".json": "json", ".jsonl": "jsonl", ".yaml": "yaml", ".safetensors": "safetensors"
+    ".json": "json", ".jsonl": "jsonl", ".yaml": "yaml", ".safetensors": "safetensors", ".gguf": "gguf",
+    ".events": "events", ".metrics": "metrics",
 }  # fmt: skip
 
 

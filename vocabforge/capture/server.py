@@ -37,6 +37,7 @@ from .online import WHOLE, CapturedBatch, Key, RowBatch
 _POLL_S = 0.005
 _FILE_S = 30.0  # between an answer and its file; vLLM writes it in its next step
 _LONGEST_WAIT_S = 30.0
+_LONGEST_NAME = 255
 _LAST_FILES_S = 2.0  # at the end, for those of requests under way, which nobody would delete later
 
 
@@ -267,7 +268,7 @@ class ServerCapture:
         reply = self._server.exchange("POST", f"{self._server.url}/completions", json.dumps(body).encode())
         try:
             named = (json.loads(reply).get("kv_transfer_params") or {}).get("hidden_states_path")
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise TryAgain("its answer is not JSON") from error
         folder = self._settings.folder
         if not isinstance(named, str):
@@ -277,7 +278,10 @@ class ServerCapture:
                 source=self._settings.url,
                 remedy=f"start it with: {self._served.start_command(folder)}",
             )
-        file = folder / PurePosixPath(named).name
+        name = PurePosixPath(named).name
+        if name in ("", "..") or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+            raise TryAgain(f"it names no file: {named[:80]!r}")
+        file = folder / name
         until = time.monotonic() + _FILE_S
         while not file.is_file():
             if time.monotonic() > until and not self._arrived:
@@ -330,14 +334,15 @@ def read_states(file: Path, served: ServedStates, ids: Sequence[int], folder: Pa
     """States (T, L, H) of a document's file, checked to be those that were asked for.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or its states are not finite.
         MismatchError: of another connector, target, layers, dtype or tokens.
     """
     try:
         with safe_open(str(file), framework="pt") as handle:
             meta: Mapping[str, Any] = handle.metadata() or {}
             tensors = {name: handle.get_tensor(name) for name in ("hidden_states", "token_ids")}
-    except (SafetensorError, OSError) as error:
+            sent = [int(one) for one in tensors["token_ids"].flatten().tolist()]
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:  # ids that are no numbers
         raise DataError("a file of hidden states cannot be read", got=error, source=file) from error
     states = tensors["hidden_states"]
     pairs = {
@@ -345,7 +350,7 @@ def read_states(file: Path, served: ServedStates, ids: Sequence[int], folder: Pa
         "layers": (meta.get("layers", "none named"), json.dumps(list(served.layers))),
         "dtype": (dtype_name(states.dtype), dtype_name(served.dtype)),
         "shape": (tuple(states.shape), (len(ids), len(served.layers), served.hidden_size)),
-        "token ids": (_ids(tensors["token_ids"].tolist()), _ids(ids)),
+        "token ids": (_ids(sent), _ids(ids)),
     }
     wrong = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if wrong:
@@ -355,6 +360,13 @@ def read_states(file: Path, served: ServedStates, ids: Sequence[int], folder: Pa
             expected="; ".join(f"{name} {pair[1]}" for name, pair in wrong.items()),
             source=file,
             remedy=f"start it with: {served.start_command(folder)}",
+        )
+    if not bool(states.isfinite().all()):
+        raise DataError(
+            "the server's hidden states are not finite",
+            got="NaN or infinity",
+            source=file,
+            remedy="see whether the server's answers are sound; another dtype of the target may help",
         )
     return states
 

@@ -140,6 +140,8 @@ def parse_rope(
 
 
 def _positive(value: object) -> bool:
+    if isinstance(value, int) and value >= 2**63:  # torch takes none
+        return False
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ...core.errors import DataError
+from ...core.files import form_errors
+from ...corpus.regenerate.rows import token_count
 
 _SAMPLE = re.compile(r"^([A-Za-z_:]+?)(?:_total)?(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 _POSITION = re.compile(r'position="(\d+)"')
@@ -74,17 +79,24 @@ def read_metrics(text: str) -> Reading | None:
     Returns:
         None if they are not vLLM's.
 
+    Raises:
+        DataError: a counter is no finite number.
+
     Source: ``vllm/v1/spec_decode/metrics.py`` and ``vllm/v1/metrics/loggers.py`` of vLLM 0.32.
     """
     sums: dict[str, float] = {}
     depths: dict[int, int] = {}
-    for name, labels, value in _SAMPLE.findall(text):
-        if name == f"{_PREFIX}accepted_tokens_per_pos":
-            if (place := _POSITION.search(labels)) is not None:
-                depth = int(place[1])
-                depths[depth] = depths.get(depth, 0) + int(float(value))
-        elif name.startswith(_PREFIX) or name in ("vllm:generation_tokens", "process_start_time_seconds"):
-            sums[name] = sums.get(name, 0.0) + float(value)
+    with form_errors("the server's counters cannot be read", "/metrics", kind=DataError):
+        for name, labels, value in _SAMPLE.findall(text):
+            if name == f"{_PREFIX}accepted_tokens_per_pos":
+                if (place := _POSITION.search(labels)) is not None:
+                    depth = int(place[1])
+                    depths[depth] = depths.get(depth, 0) + int(float(value))
+            elif name.startswith(_PREFIX) or name in ("vllm:generation_tokens", "process_start_time_seconds"):
+                sums[name] = sums.get(name, 0.0) + float(value)
+        for name, total in sums.items():
+            if not math.isfinite(total):
+                raise ValueError(f"{name} {total}")
     if "vllm:generation_tokens" not in sums:
         return None
     speculation = None
@@ -103,18 +115,28 @@ def read_details(details: Mapping[str, Any]) -> Speculation:
 
     ``spec_correct_drafts_histogram[i]`` counts verifications that accepted i draft tokens.
 
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: it is of another form.
+
     Source: ``sglang/srt/entrypoints/openai/protocol.py`` and ``managers/tokenizer_manager.py`` of SGLang 0.5.23.
     """
-    histogram: Sequence[int] = details.get("spec_correct_drafts_histogram") or ()
+    histogram = [_count(one) for one in details.get("spec_correct_drafts_histogram") or ()]
     by_depth = tuple(sum(histogram[depth:]) for depth in range(1, len(histogram)))
     while by_depth and not by_depth[-1]:
         by_depth = by_depth[:-1]
     return Speculation(
-        int(details["spec_verify_ct"]),
-        int(details.get("spec_num_proposed_drafts") or 0),
-        int(details["spec_num_correct_drafts"]),
+        _count(details["spec_verify_ct"]),
+        _count(details.get("spec_num_proposed_drafts") or 0),
+        _count(details["spec_num_correct_drafts"]),
         by_depth,
     )
+
+
+def _count(value: Any) -> int:
+    """Raises: ValueError: no number of anything."""
+    if (count := token_count(value)) is None:
+        raise ValueError(f"{value!r:.80} is no count")
+    return count
 
 
 def total_of(parts: Sequence[Speculation | None]) -> Speculation | None:

@@ -230,7 +230,7 @@ class ServerGenerator:
             entries = self._server.model_entries()
         except (TryAgain, Unusable) as error:
             raise self._stop("cannot be reached", str(error), "check --server and --api-key-env") from error
-        names = [str(entry["id"]) for entry in entries or ()]
+        names = [_text(entry["id"]) for entry in entries or ()]
         if self._wanted is None and len(names) != 1:
             raise MustStop(
                 "the server does not say which model is meant",
@@ -246,12 +246,14 @@ class ServerGenerator:
         entry = next((one for one in entries or () if one["id"] == model), {})
         version = None
         for path in ("/version", "/server_info"):
-            with contextlib.suppress(TryAgain, Refused, Unusable, ValueError, KeyError, TypeError):
-                version = str(json.loads(self._get(path))["version"])
+            with contextlib.suppress(
+                TryAgain, Refused, Unusable, ValueError, KeyError, TypeError, RecursionError
+            ):
+                version = _text(json.loads(self._get(path))["version"])
                 break
         longest = entry.get("max_model_len")
         return ServerFacts(
-            str(entry.get("owned_by") or "unknown"),
+            _text(entry.get("owned_by") or "unknown"),
             version,
             model,
             longest if isinstance(longest, int) else None,
@@ -329,29 +331,30 @@ class ServerGenerator:
         url = f"{self._server.url}/{'chat/completions' if self._chat else 'completions'}"
         first = last = None
         start = time.perf_counter()
-        for event in self._server.events(url, body):
-            now = time.perf_counter()
-            if (other := event.get("model")) is not None and other != self.facts.model:
-                raise self._stop(
-                    "answers as another model",
-                    f"{other}, expected {self.facts.model}",
-                    "ask the server itself, not a router of several models",
-                )
-            usage = event.get("usage") or usage
-            extra = event.get("sglext") or {}
-            if (details := extra.get("spec_tokens_details")) is not None:
-                made.speculation = read_details(details)
-            if extra.get("output_ids"):
-                ids = list(extra["output_ids"][0])
-            for choice in event.get("choices") or ():
-                text = _text_of(choice)
-                if choice.get("token_ids") is not None:
-                    ids = [*(ids or ()), *choice["token_ids"]]
-                if text or choice.get("token_ids"):
-                    first, last = first or now, now
-                made.text += (choice.get("delta") or {}).get("content") or choice.get("text") or ""
-                if choice.get("finish_reason") == "length":
-                    made.finish = "length"
+        with _formed():
+            for event in self._server.events(url, body):
+                now = time.perf_counter()
+                if (other := event.get("model")) is not None and other != self.facts.model:
+                    raise self._stop(
+                        "answers as another model",
+                        f"{other}, expected {self.facts.model}",
+                        "ask the server itself, not a router of several models",
+                    )
+                usage = dict(event.get("usage") or usage)
+                extra = event.get("sglext") or {}
+                if (details := extra.get("spec_tokens_details")) is not None:
+                    made.speculation = read_details(details)
+                if extra.get("output_ids"):
+                    ids = _whole_numbers(extra["output_ids"][0])
+                for choice in event.get("choices") or ():
+                    text = _text_of(choice)
+                    if choice.get("token_ids") is not None:
+                        ids = [*(ids or ()), *_whole_numbers(choice["token_ids"])]
+                    if text or choice.get("token_ids"):
+                        first, last = first or now, now
+                    made.text += (choice.get("delta") or {}).get("content") or choice.get("text") or ""
+                    if choice.get("finish_reason") == "length":
+                        made.finish = "length"
         end = last or time.perf_counter()
         count = token_count(usage.get("completion_tokens"))
         if count is None:
@@ -366,6 +369,26 @@ class ServerGenerator:
         made.decode_s = end - start - made.prefill_s
         made.timings = {"to the first token": made.prefill_s, "further tokens": made.decode_s}
         return made, (start, end)
+
+
+def _text(value: Any) -> str:
+    """As a text that every file takes: half characters become question marks."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+@contextlib.contextmanager
+def _formed() -> Iterator[None]:
+    """An answer of another form is a confused server's: another attempt may bring a better one."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise TryAgain(f"its answer is not read: {type(error).__name__}: {error}"[:300]) from error
+
+
+def _whole_numbers(ids: Any) -> list[int]:
+    if not isinstance(ids, list) or not all(type(one) is int for one in ids):
+        raise ValueError("token ids that are no list of whole numbers")
+    return ids
 
 
 def _text_of(choice: Mapping[str, Any]) -> str:

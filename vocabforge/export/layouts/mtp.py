@@ -9,6 +9,7 @@ not change: Transformers does not load these tensors.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ...core.artifact import MANIFEST
 from ...core.errors import DataError, MismatchError
+from ...core.files import form_errors
 from ...models.checkpoint import (
     FLOATS,
     StoredTensor,
@@ -45,6 +47,7 @@ _HEAD, _EMBEDDING = (
     "embed_tokens.weight",
 )  # the target's, repeated by some families
 _FC = "fc.weight"
+_MOST_MISSING = 64  # times what is stored: what is missing is named one by one below that
 
 
 @dataclass(frozen=True)
@@ -121,17 +124,14 @@ class Mtp:
             rows = torch.empty(sizes.vocab_size, sizes.hidden_size)
             blank = MtpDrafter(sizes, rows, rows)
         parameters, shapes = dict(blank.named_parameters()), blank.state_dict()
+        numbers = sum(math.prod(item.shape) for item in stored.values())
+        if sum(one.numel() for one in shapes.values()) > _MOST_MISSING * numbers:
+            raise _another(f"experts or sizes for far more than {numbers:,} numbers", "those stored", path)
         wanted = module.views(shapes)
         problems = _problems(wanted, stored)
         problems += [f"{name}, which is not the module's" for name in stored if name not in wanted]
         if problems:
-            raise DataError(
-                "the checkpoint's MTP module is not the one of its configuration",
-                got="; ".join(problems[:5]),
-                expected=f"{len(wanted)} tensors {module.prefix}*",
-                source=path,
-                remedy="use the config.json that was saved with these weights; fetch missing files again",
-            )
+            raise _another("; ".join(problems[:5]), f"{len(wanted)} tensors {module.prefix}*", path)
         tensors = {
             name: torch.empty(one.shape, dtype=shared.embedding.dtype if name in parameters else one.dtype)
             for name, one in shapes.items()
@@ -155,7 +155,7 @@ def open_module(path: Path) -> StoredModule:
     body = read_config(path)
     text = _text(body)
     family, count = text.get("model_type"), _modules(body)
-    if family not in FAMILIES or count != 1:
+    if not isinstance(family, str) or family not in FAMILIES or count != 1:
         raise MismatchError(
             "this target's MTP modules are not computed here",
             got=f"model_type {family}, {count} modules",
@@ -164,8 +164,9 @@ def open_module(path: Path) -> StoredModule:
             remedy="train a drafter for it (vocabforge train-drafter)",
         )
     layer = {key: value for key, value in text.items() if key not in ("quantization_config", "auto_map")}
-    sizes = MtpConfig.of_family(layer)
-    layers = int(text_config(layer, path / CONFIG).num_hidden_layers)
+    with form_errors("the sizes of the MTP module cannot be read", path / CONFIG, kind=DataError):
+        sizes = MtpConfig.of_family(layer)
+        layers = int(text_config(layer, path / CONFIG).num_hidden_layers)
     prefix = FAMILIES[family].prefix.format(n=layers)
     stored = {
         name: item for name, item in read_headers(checkpoint_files(path)).items() if name.startswith(prefix)
@@ -199,7 +200,7 @@ def _modules(body: Mapping[str, Any]) -> int:
     """MTP modules that a configuration counts; where it is silent, a known family has one."""
     text = _text(body)
     counted = [value for key in _COUNTS if type(value := text.get(key)) is int]
-    return counted[0] if counted else int(text.get("model_type") in FAMILIES)
+    return counted[0] if counted else int(str(text.get("model_type")) in FAMILIES)
 
 
 def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> list[str]:
@@ -210,6 +211,16 @@ def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) 
         for name, tensor in wanted.items()
         if name in stored and stored[name].shape != tuple(tensor.shape)
     ]
+
+
+def _another(got: str, expected: str, path: Path) -> DataError:
+    return DataError(
+        "the checkpoint's MTP module is not the one of its configuration",
+        got=got,
+        expected=expected,
+        source=path,
+        remedy="use the config.json that was saved with these weights; fetch missing files again",
+    )
 
 
 def _tensor(item: StoredTensor | None) -> Tensor | None:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from safetensors.torch import save_file
 
-from ...core.errors import ConfigError, MismatchError
-from ...core.files import atomic_write_json
+from ...core.errors import ConfigError, DataError, MismatchError
+from ...core.files import atomic_write_json, form_errors
 from ...models.drafters.eagle3 import FORMS
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
@@ -57,7 +57,7 @@ class SpeculatorsBlock:
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
         """Its type names a block drafter."""
-        return body.get("speculators_model_type") in KINDS
+        return str(body.get("speculators_model_type")) in KINDS
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
@@ -132,8 +132,9 @@ def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
     layered = layer_kind(body, source)
     values: dict[str, Any] = layer_sizes(body, source)
     if named == "peagle":
-        methods = (body.get("speculators_config") or {}).get("proposal_methods") or [{}]
-        values["block_size"] = methods[0].get("speculative_tokens")
+        with form_errors("the drafter's proposal_methods cannot be read", source, kind=DataError):
+            methods = (body.get("speculators_config") or {}).get("proposal_methods") or [{}]
+            values["block_size"] = methods[0].get("speculative_tokens")
         values["qk_norm"] = layered == "qwen3"
         values["norm_before_residual"] = flag(body, "norm_before_residual", False, source)
         if dropped := [name for name in FORMS[1:4] if flag(body, name, False, source)]:

@@ -141,8 +141,8 @@ def _filled(
             problems = problems or disagreements(
                 tensors, new_drafter(sizes.kind, sizes, *shared).state_dict()
             )
-    except (RuntimeError, OverflowError) as error:
-        problems = [str(error)]
+    except (RuntimeError, OverflowError, TypeError) as error:  # a TypeError: sizes beyond 64 bits
+        problems = [str(error).partition("\n")[0][:300]]
     if problems:
         raise ArtifactError(
             "the drafter's tensors are not those of its configuration",

@@ -142,11 +142,22 @@ def make_layer(family: str, config: Any) -> nn.Module:
 
 
 def rotary_tables(family: str, config: Any, count: int) -> tuple[Tensor, Tensor]:
-    """cos and sin (count, D') of a family's rotary embedding, fp32."""
+    """cos and sin (count, D') of a family's rotary embedding, fp32.
+
+    Raises:
+        ConfigError: settings that its class refuses.
+    """
     row = FAMILIES[family]
-    with torch.device("cpu"):
-        position = torch.arange(count)[None]
-        cos, sin = row.class_of(row.rotary)(config)(torch.zeros(1), position)
+    try:
+        with torch.device("cpu"):
+            position = torch.arange(count)[None]
+            cos, sin = row.class_of(row.rotary)(config)(torch.zeros(1), position)
+    except Exception as error:  # its class raises many kinds; all mean the same to a user
+        raise ConfigError(
+            "the rotary embedding of the decoder layer cannot be computed",
+            got=f"{type(error).__name__}: {error}"[:300],
+            expected=f"rope_parameters of {family}",
+        ) from error
     return cos[0], sin[0]
 
 

@@ -156,6 +156,10 @@ def block_problem(sizes: Any) -> str | None:
     """The first thing wrong with the sizes of a block, or None."""
     if sizes.block_size < 2:
         return f"block_size {sizes.block_size}: a block has at least two rows"
+    if sizes.block_size > sizes.max_position_embeddings:
+        return (
+            f"block_size {sizes.block_size} is above max_position_embeddings {sizes.max_position_embeddings}"
+        )
     number = sizes.mask_token_id
     if number is not None and not 0 <= number < sizes.vocab_size:
         return f"mask_token_id {number} is no row of {sizes.vocab_size:,}"

@@ -21,7 +21,7 @@ def text_config(config: Mapping[str, Any], source: object = "config.json") -> An
     from transformers.utils import logging
 
     kind = config.get("model_type")
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise DataError(
             "Transformers does not have this model type",
             got=f"model_type {kind!r}",

@@ -195,7 +195,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     gguf, dtypes = package(), {kind: dtype for dtype, (kind, _) in _TYPES.items()}
     damaged = "the GGUF file cannot be read"
     with form_errors(damaged, path, remedy="fetch the file again, or export it again", kind=DataError):
-        reader = gguf.GGUFReader(path)
+        reader = _bounded(gguf)(path)
         fields = {
             name: field.contents()
             for name, field in reader.fields.items()
@@ -222,6 +222,19 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 data = gguf.quants.dequantize(item.data, item.tensor_type).copy()
                 tensors[item.name] = torch.from_numpy(data).to(dtypes[item.tensor_type.name])
     return fields, tensors
+
+
+def _bounded(gguf: Any) -> Any:
+    """The package's reader, which takes lengths beyond the file's end for empty values: an array of them never ends."""
+
+    class Bounded(gguf.GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            found = super()._get(offset, dtype, count, override_order)
+            if len(found) < count:
+                raise ValueError(f"its {len(self.data):,} bytes end inside a value at byte {offset:,}")
+            return found
+
+    return Bounded
 
 
 def shortest(value: Any) -> Any:

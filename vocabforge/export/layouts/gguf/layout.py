@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ....core.errors import DataError, MismatchError
+from ....core.files import form_errors
 from ....models.drafters.eagle3 import Eagle3Config
 from ....models.drafters.interface import Drafter
 from ....models.drafters.io import TargetTensors
@@ -173,7 +174,8 @@ def serving_form(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     ours = {f"{theirs}.weight": f"{name}.weight" for name, theirs in _NAMES.items()}
     factors = stored.pop(ROPE_FREQS, None)
     tensors = {ours.get(name, name): tensor for name, tensor in stored.items()}
-    try:
+    lacking = "the GGUF file lacks a part of an EAGLE-3 drafter"
+    with form_errors(lacking, file, remedy="export the drafter again, or convert it again", kind=DataError):
         heads, kv_heads = found["attention.head_count"], found["attention.head_count_kv"]
         head = tensors.get(LM_HEAD)
         layers = found["target_layers"]
@@ -202,16 +204,13 @@ def serving_form(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         }
         for name, count in (("q_proj", heads), ("k_proj", kv_heads)):
             key = f"midlayer.self_attn.{name}.weight"
+            if type(count) is not int or count < 1 or len(tensors[key]) % (2 * count):
+                raise ValueError(f"{count!r} heads in {name} of {len(tensors[key])} rows")
             tensors[key] = to_halves(tensors[key], count)
-    except KeyError as error:
-        raise DataError(
-            "the GGUF file lacks a part of an EAGLE-3 drafter",
-            got=f"no {error}",
-            source=file,
-            remedy="export the drafter again, or convert it again",
-        ) from error
-    if D2T in tensors:
-        tensors[D2T] = tensors[D2T] - torch.arange(len(tensors[D2T]))
+        if D2T in tensors:
+            if tensors[D2T].dim() != 1:
+                raise ValueError(f"{D2T} of shape {tuple(tensors[D2T].shape)}")
+            tensors[D2T] = tensors[D2T] - torch.arange(len(tensors[D2T]))
     return body, tensors
 
 
