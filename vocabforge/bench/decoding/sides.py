@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 
-from ...core.errors import UsageError
 from ...decode.accelerate.compiled import compile_passes
 from ...decode.build.methods import build_method
 from ...decode.build.models import Models
@@ -148,14 +147,8 @@ class TheirSide:
     """transformers' models, each loaded once."""
 
     def __init__(self, config: DecodingBenchConfig) -> None:
-        try:
-            import transformers
-        except ImportError as error:
-            raise UsageError(
-                "the comparison needs transformers",
-                got=error,
-                remedy="pip install 'vocabforge[train]'",
-            ) from error
+        import transformers
+
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
         self.versions = {"transformers": transformers.__version__}

@@ -96,9 +96,7 @@ class DeepSpeed(Strategy):
         try:
             import deepspeed
         except ImportError as error:
-            raise UsageError(
-                "DeepSpeed is not installed", remedy="pip install 'vocabforge[deepspeed]'"
-            ) from error
+            raise UsageError("DeepSpeed is not installed", remedy="pip install deepspeed") from error
         self.name, self.group = name, group
         settings = deepspeed_config(config, group.size)
         self._micro = settings["gradient_accumulation_steps"]

@@ -56,7 +56,7 @@ def package() -> Any:
         import gguf
     except ImportError as error:
         raise VocabForgeError(
-            "GGUF files need the package gguf", got=error, remedy="pip install 'vocabforge[gguf]'"
+            "GGUF files need the package gguf", got=error, remedy="pip install gguf"
         ) from error
     return gguf
 
