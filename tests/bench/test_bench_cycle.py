@@ -33,7 +33,7 @@ def on_paper(shape: ModelShape) -> Pair:
     config = lean_config(shape)
     target = LeanModel(config, dtype=torch.bfloat16, device="meta")
     sizes = Eagle3Config(
-        4096, shape.intermediate, 32, 8, 128, shape.vocab, None, (2, 16, 29), 64, rope=config.rope
+        4096, shape.intermediate, 32, 8, 128, shape.vocab, None, 64, aux_layers=(2, 16, 29), rope=config.rope
     )
     with torch.device("meta"):
         layer, norm = MidLayer(sizes), RMSNorm(4096, 1e-5)

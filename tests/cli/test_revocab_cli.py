@@ -149,10 +149,6 @@ def test_mistakes_are_told_before_anything_is_written(world: World, tmp_path: Pa
         (("--vocab", tmp_path / "nowhere"), 1, "not a VocabForge artefact"),
         (("--vocab", "full", "--format", "onnx"), 2, "no export format"),
         (("--vocab", "full", "--dtype", "int4"), 2, "no dtype of this name"),
-        (("--vocab", "full", "--heal", 3), 2, "train-drafter drafter.init"),
-        (("--vocab", "full", "--missing=states"), 2, "missing rows are always the target's"),
-        (("--vocab", "full", "--prompts", "p.jsonl"), 2, "vocabforge report before=A after=B"),
-        (("--vocab", "full", "--counts", "counts"), 2, "vocabforge coverage"),
     ]
     for arguments, code, words in cases:
         assert_user_error(run(world, *arguments, *line), code, words)

@@ -73,8 +73,6 @@ def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> 
     ("more", "message"),
     [
         (["--size", "8"], "cut from a ranking"),
-        (["--measure-budget", "9"], "a tenth of `--seconds`"),
-        (["--levels", "2"], "use `--depth`"),
         (["--budget", "600"], "the time for measuring is --seconds"),
         (["--depth", "x"], "--depth"),
         (["--batch", "1,x"], "is no size"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from ..core.errors import DataError, UnsupportedError
@@ -25,9 +24,6 @@ ROPE_TYPES: dict[RopeKind, tuple[str, ...]] = {
 _EXTENDED = ("llama3", "yarn", "longrope")  # those that know the context before the extension
 
 
-Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 @dataclass(frozen=True)
 class RopeSettings:
     """Base wavelength and context extension. None: not of this kind, or as Transformers has it by default.
@@ -42,21 +38,34 @@ class RopeSettings:
         short_factors, long_factors: longrope's divisors of each frequency, within and beyond the original context.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
-    theta: Number = 10_000.0
+    theta: float = 10_000.0
     kind: RopeKind = "default"
-    factor: Number = 1.0
-    low_freq_factor: Number = 1.0
-    high_freq_factor: Number = 4.0
-    original_positions: Annotated[int, Field(gt=0)] = 8192
-    partial: Number | None = None
-    attention_factor: Number | None = None
-    beta_fast: Number | None = None
-    beta_slow: Number | None = None
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_positions: int = 8192
+    partial: float | None = None
+    attention_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
     truncate: bool | None = None
-    short_factors: tuple[Number, ...] | None = None
-    long_factors: tuple[Number, ...] | None = None
+    short_factors: tuple[float, ...] | None = None
+    long_factors: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError: a number is not positive or not finite."""
+        numbers = [
+            one for value in astuple(self) for one in (value if isinstance(value, tuple) else (value,))
+        ]
+        wrong = [
+            one
+            for one in numbers
+            if isinstance(one, (int, float)) and one is not False and not 0 < one < math.inf
+        ]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is no positive number")
 
 
 def layer_ropes(config: Mapping[str, Any]) -> Mapping[str, Any]:

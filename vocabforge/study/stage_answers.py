@@ -156,7 +156,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
         )
         for number, one in enumerate(learnt)
     ]
-    requests: dict[Which, list[Request]] = {
+    wanted: dict[Which, list[Request]] = {
         "greedy": [target.request(prompt[-room:], own.tokens, SamplingParams()) for prompt in prompts],
         "drawn": [
             target.request(
@@ -167,7 +167,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
             for (name, question), prompt in zip(asked, prompts, strict=True)
         ],
     }
-    made = iter(target.answer([*training, *requests["greedy"], *requests["drawn"]]))
+    made = iter(target.answer([*training, *wanted["greedy"], *wanted["drawn"]]))
     trained = [next(made) for _ in training]
     meta: dict[str, Any] = {"key": key, "dtype": target.dtype}
     with write_artifact(layout.answers, KIND, meta, overwrite=True) as folder:
@@ -180,7 +180,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
         _write(folder / layout.own_texts.name, rows)
         parents = {"own": sha256_file(folder / layout.own_texts.name)}
         save_counts(_table(trained, "".join(texts), tokenizer, parents), folder / COUNTS)
-        for which, some in requests.items():
+        for which, some in wanted.items():
             rows = [
                 {
                     "set": name,

@@ -8,7 +8,6 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -179,7 +178,7 @@ def refuse(problem: str | None) -> None:
 class DictSizes:
     """Mix-in of a kind's sizes, a dataclass: to a dictionary and back."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     # Fields that came later: left out at their default, so that older folders and runs keep their identity.
     later: ClassVar[tuple[str, ...]] = ()
@@ -197,6 +196,8 @@ class DictSizes:
         Raises:
             ConfigError: a key is missing, unknown or of another type, or the sizes do not go together.
         """
+        from pydantic import TypeAdapter, ValidationError  # GPU checks run without it
+
         try:
             return TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
         except ValidationError as error:

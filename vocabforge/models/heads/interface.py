@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from pydantic import ConfigDict, PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from ...core.errors import ArtifactError
@@ -76,14 +75,14 @@ class HeadSizes:
         clusters: M of a router; ``width`` and ``depth`` of its MLP.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
-    hidden_size: PositiveInt
-    vocab_size: PositiveInt
-    rank: PositiveInt | None = None
-    clusters: PositiveInt | None = None
-    width: PositiveInt | None = None
-    depth: PositiveInt | None = None
+    hidden_size: int
+    vocab_size: int
+    rank: int | None = None
+    clusters: int | None = None
+    width: int | None = None
+    depth: int | None = None
 
     def to_dict(self) -> dict[str, int | None]:
         return asdict(self)
@@ -95,9 +94,14 @@ class HeadSizes:
         Raises:
             ArtifactError: a size is missing, unknown or no positive number.
         """
+        from pydantic import TypeAdapter  # GPU checks run without it
+
         try:
-            return TypeAdapter(cls).validate_json(json.dumps(values))
-        except ValidationError as error:
+            sizes = TypeAdapter(cls).validate_json(json.dumps(values))
+            if any(size is not None and size < 1 for size in astuple(sizes)):
+                raise ValueError("a size is not positive")
+            return sizes
+        except ValueError as error:
             raise ArtifactError(
                 "the draft head's sizes cannot be read",
                 got=values,
