@@ -121,7 +121,7 @@ def test_two_processes_give_the_single_process_curve(place: Path, alone: Path, a
     same_ends(place / accelerate, alone, 2e-5 if accelerate.startswith("zero") else 1e-5)
 
 
-@pytest.mark.parametrize("accelerate", ["cpu_two", "fsdp2"])
+@pytest.mark.parametrize("accelerate", [pytest.param("cpu_two", marks=proof), "fsdp2"])
 def test_muon_in_two_processes_gives_the_single_process_curve(place: Path, accelerate: str) -> None:
     """It iterates in bf16, so a last bit of a gradient becomes a thousandth of a step."""
     asked = {**SECTIONS, "drafter": {"head": "own"}, "optim": {**SECTIONS["optim"], "name": "muon"}}
@@ -248,7 +248,8 @@ def test_a_router_of_two_processes_is_that_of_one(place: Path, routed: Path, acc
     same_routers(place / f"router-{accelerate}", routed)
 
 
-@pytest.mark.parametrize("accelerate", ["cpu_two", pytest.param("fsdp2", marks=proof)])
+@proof
+@pytest.mark.parametrize("accelerate", ["cpu_two", "fsdp2"])
 def test_a_router_goes_on_under_another_number_of_processes(
     place: Path, routed: Path, accelerate: str
 ) -> None:
@@ -288,6 +289,7 @@ def test_two_processes_share_the_tokens_of_each_row(place: Path, alone: Path, ac
     same_ends(place / name, alone)
 
 
+@proof
 def test_a_shared_run_goes_on_as_it_was_and_alone(place: Path, alone: Path) -> None:
     """From the checkpoint of step 8: two processes give the same bits, one gives the same curve."""
     name = "shared-resumed"
@@ -314,6 +316,7 @@ def test_a_shared_run_goes_on_as_it_was_and_alone(place: Path, alone: Path) -> N
     same_ends(folder, alone)
 
 
+@proof  # make test-faults strikes ranks, too
 def test_one_killed_rank_ends_the_run_and_the_next_goes_on(place: Path) -> None:
     longer = {**SECTIONS, "optim": {**SECTIONS["optim"], "steps": 60}}
     longer["run"] = {**SECTIONS["run"], "checkpoint_every": 3, "eval_every": 1000}
