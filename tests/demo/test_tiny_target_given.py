@@ -148,7 +148,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         assert not (tmp_path / "target").exists()
         torch.rand(7)  # whatever others do with the global random numbers
     again = train_tiny_target(config, tmp_path / "target")
-    assert "were found and are used again" in capsys.readouterr().err
+    assert "Using prepared data with the same content" in capsys.readouterr().err
     assert again.content_hash == target.content_hash  # weights, log and figures
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 

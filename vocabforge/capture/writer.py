@@ -134,7 +134,7 @@ def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[Capt
             if _sound(file):
                 found.append(shard)
             else:
-                say(f"{file} is damaged: it is captured again")
+                say(f"{file} is damaged: capturing it again")
                 file.unlink(missing_ok=True)
                 _side(file).unlink(missing_ok=True)
             bar.update(job.bytes([shard]))

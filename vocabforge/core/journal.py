@@ -157,7 +157,7 @@ class RunJournal:
             self._rows = RowLog(folder / self.rows_file)
             stack.callback(self._rows.close)
             if former is not None and (damaged := self._rows.read(self.take)):
-                say(f"{damaged} damaged lines in {self._rows.path}: this work is done again")
+                say(f"{damaged} damaged lines in {self._rows.path}: doing this work again")
             self._agree(former, json.loads(json.dumps(dict(identity))))
             self._open, self._held = True, stack.pop_all()
 

@@ -64,7 +64,7 @@ def run_step(
     stored = stored if isinstance(stored, dict) else {}
     same = stored.get("key") == wanted
     if same and "result" in stored and still_there(stored["result"]):
-        say(f"{name}: done before")
+        say(f"{name}: up to date")
         return dict(stored["result"])
     say(name)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ def compare_vocab(
     if save is not None:
         check_output(save, overwrite=ending.overwrite)
     a, b = (model_folder(path, weights=False) for path in (a, b))
-    with ProgressBar("spell the tokens"):
+    with ProgressBar("read the tokens"):
         sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
     eos_pair = None if asked.eos is None else _eos_pair(*sides, asked.eos)
     figures = _on_corpus(*sides, inputs, asked) if inputs else None

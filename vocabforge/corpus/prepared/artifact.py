@@ -79,7 +79,7 @@ def prepare_in(
     path = folder / key[:_KEY_NAME]
     clear_up(path)  # a launched process that was killed, while another one made them
     if (found := find_prepared(path, key)) is not None:
-        say(f"Prepared data of the same content were found and are used again: {path}")
+        say(f"Using prepared data with the same content: {path}")
         return found
     try:
         return write_prepared(path, tokenizer, train, heldout, options, keyed=(key, body), overwrite=False)
@@ -100,7 +100,7 @@ def find_prepared(path: Path, key: str) -> PreparedData | None:
     try:
         found = load_prepared(path, verify=rank() == 0)
     except ArtifactError as error:
-        say(f"{error.message} ({path}); it is made again")
+        say(f"{error.message} ({path}); preparing it again")
         with contextlib.suppress(OSError):
             take_away(path)
         return None

@@ -55,7 +55,7 @@ def source_digests(paths: Sequence[Path | str]) -> list[str]:
     found = []
     files = expand_paths(paths)
     size = sum(path.stat().st_size for path in files if not is_hub(path))
-    with ProgressBar("look at the sources", size or None, "B") as bar:
+    with ProgressBar("scan the sources", size or None, "B") as bar:
         for path in files:
             if is_hub(path):
                 from ..sources.hub import hub_digest

@@ -77,7 +77,7 @@ class RegenerateRun:
             if self.failed <= _SHOWN:
                 say(f"No answer for {walk.conversation.source}: {reason}")
             elif self.failed == _SHOWN + 1:
-                say("More requests found no answer; only their number is reported.")
+                say("More requests failed; only their number is reported.")
         before = min(self._counted, turns)
         self._counted -= before
         self._bar.update(turns - before, f"{self.failed:,} without answer" if self.failed else None)

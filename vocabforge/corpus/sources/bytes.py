@@ -72,7 +72,7 @@ class Problems:
             self.first.append(f"{where}: {kind}" + (f" ({detail})" if detail is not None else ""))
             say(f"Skipped {self.first[-1]}")
         elif self.shown and self.total == self.shown + 1:
-            say("Skipped more of the like; only their number is reported.")
+            say("Skipped more lines; only their number is reported.")
 
     def summary(self) -> str | None:
         """One line with the number of each kind, None when all was well."""

@@ -61,7 +61,7 @@ def build_results(
         allow_code=allow_code,
         prompt_format=settings.prompt_format,
     )
-    with ProgressBar("figures and their intervals"):
+    with ProgressBar("compute intervals"):
         methods = _methods(evaluation, files, rows, quality)
     served: dict[str, Any] = {}
     if windows:
