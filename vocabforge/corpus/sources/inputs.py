@@ -203,5 +203,5 @@ def import_extra(package: str, what: str, source: object) -> Any:
             f"{what} needs the package {package}",
             got=error,
             source=source,
-            remedy=f"pip install {package}",
+            remedy=f"pip install {package.partition('.')[0]}",
         ) from error
