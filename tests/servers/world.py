@@ -159,17 +159,17 @@ def server_world() -> Served:
 
 
 def _steps() -> list[Any]:
-    from vocabforge.cli.demo import _sample_step, _Scale, _target_step, recipe
+    from vocabforge.cli.demo import _sample_step, _Scale, _target_step
 
     texts, target, counts, subset = (WORLD / name for name in ("texts", "target", "counts", "subset"))
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
     scale = _Scale({"train": 1500, "heldout": 60, "questions_per_category": 2}, _TARGET, "", 256, "")
     small = dataclasses.replace(scale, target=_SMALL)
-    config, clusters = recipe("tiny/demo.yaml"), WORLD / "clusters"
+    config, clusters = "tiny/demo", WORLD / "clusters"
     data = (f"data.train=[{train}]", f"data.heldout=[{heldout}]")
     steps = [
         _sample_step(texts, (train, heldout, questions), scale),
-        _target_step(target, train, heldout, scale, recipe("tiny/target.yaml")),
+        _target_step(target, train, heldout, scale, Path("tiny/target")),
         _command(counts, "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant"),
         _command(subset, "select-vocab", "--counts", counts, "--size", 256),
     ]
@@ -177,7 +177,7 @@ def _steps() -> list[Any]:
         changes = changes.replace("SUBSET", str(subset))
         words = (f"target={target}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
         steps.append(_command(WORLD / name, "train-drafter", "--config", config, *words, output=()))
-    made = _target_step(WORLD / "small", train, heldout, small, recipe("tiny/target.yaml"))
+    made = _target_step(WORLD / "small", train, heldout, small, Path("tiny/target"))
     steps.append(dataclasses.replace(made, name="small"))
     steps.append(_command(clusters, "cluster-vocab", "--target", target, "--clusters", 32))
     drafter = WORLD / "eagle3" / "drafter"
