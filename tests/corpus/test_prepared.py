@@ -226,13 +226,13 @@ def test_the_cache_knows_the_content_and_nothing_else(tmp_path, tokenizer, capsy
     file = write_lines(tmp_path / "a.txt")
     cache = tmp_path / "cache"
     first = prepare_in(cache, tokenizer, [file], [], OPTIONS)
-    assert "used again" not in capsys.readouterr().err
+    assert "same content" not in capsys.readouterr().err
     renamed = tmp_path / "other" / "b.text"
     renamed.parent.mkdir()
     file.rename(renamed)
     os.utime(renamed, (1, 1))
     again = prepare_in(cache, tokenizer, [renamed], [], OPTIONS)
-    assert "used again" in capsys.readouterr().err
+    assert "same content" in capsys.readouterr().err
     assert again.artifact.path == first.artifact.path
     assert again.digest() == first.digest()
     content = bytearray(renamed.read_bytes())
@@ -285,7 +285,7 @@ def test_a_damaged_entry_is_made_again(tmp_path, tokenizer, capsys):
     content[-1] ^= 1
     damaged.write_bytes(content)
     again = prepare_in(tmp_path / "cache", tokenizer, [file], [], OPTIONS)
-    assert "made again" in capsys.readouterr().err
+    assert "preparing it again" in capsys.readouterr().err
     assert again.digest() == digest
     open_artifact(again.artifact.path)
     assert len(list((tmp_path / "cache").iterdir())) == 1

@@ -113,9 +113,9 @@ def test_with_and_without_a_cache_the_rows_are_the_same(
     config = section(train=[str(file)], **SIZES)
     alone = prepare(config, tokenizer)
     kept = prepare(config, tokenizer, cache=tmp_path / "cache")
-    assert "used again" not in capsys.readouterr().err
+    assert "same content" not in capsys.readouterr().err
     again = prepare(config, tokenizer, cache=tmp_path / "cache")
-    assert "used again" in capsys.readouterr().err
+    assert "same content" in capsys.readouterr().err
     own = prepare(config.model_copy(update={"cache": tmp_path / "own"}), tokenizer, cache=tmp_path / "cache")
     assert alone.digest() == kept.digest() == again.digest() == own.digest()
     assert len(list((tmp_path / "own").iterdir())) == 1
