@@ -58,7 +58,7 @@ def regenerate(
     settings = {"generation": work.generation.facts(), "inputs": sources}
     with AnswerLog(output.with_name(f"{output.name}.partial"), settings, fresh=fresh) as log:
         if log:
-            say(f"{len(log):,} answers of the previous run are kept")
+            say(f"{len(log):,} answers are kept from the previous run")
         with ProgressBar("Answering", total, "answers", initial=min(len(log), total)) as bar:
             run = RegenerateRun(log, bar)
             backend(work, run)
