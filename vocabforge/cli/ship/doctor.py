@@ -61,9 +61,9 @@ class Subjects(StrictModel):
 def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
     """Check this machine and, with --target, a target, a drafter and a draft vocabulary.
 
-    Loads a drafter the way SGLang, vLLM, speculators, llama.cpp and FR-Spec do, key by key, and compares its
-    logits with those computed here. Every check reports what it found and, if something is wrong, what to
-    do. Nothing is modified. The exit code is 1 if any check fails.
+    Loads a drafter the way SGLang, vLLM and llama.cpp do, key by key, and compares its logits with those
+    computed here. Every check reports what it found and, if something is wrong, what to do. Nothing is modified.
+    The exit code is 1 if any check fails.
 
     Example: `vocabforge doctor --target model/ --drafter exported/ --server vllm`
     """
