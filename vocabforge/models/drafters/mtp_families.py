@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,14 +131,8 @@ def make_layer(family: str, config: Any) -> nn.Module:
         ConfigError: sizes that its class refuses.
     """
     row = FAMILIES[family]
-    try:
+    with _accepted("the decoder layer's sizes do not go together", f"a configuration of {family}"):
         made: nn.Module = row.class_of(row.layer)(config, 0)
-    except Exception as error:  # its class raises many kinds; all mean the same to a user
-        raise ConfigError(
-            "the decoder layer's sizes do not go together",
-            got=f"{type(error).__name__}: {error}"[:300],
-            expected=f"a configuration of {family}",
-        ) from error
     return made
 
 
@@ -147,18 +142,21 @@ def rotary_tables(family: str, config: Any, count: int) -> tuple[Tensor, Tensor]
     Raises:
         ConfigError: settings that its class refuses.
     """
-    row = FAMILIES[family]
-    try:
-        with torch.device("cpu"):
-            position = torch.arange(count)[None]
-            cos, sin = row.class_of(row.rotary)(config)(torch.zeros(1), position)
-    except Exception as error:  # its class raises many kinds; all mean the same to a user
-        raise ConfigError(
-            "the rotary embedding of the decoder layer cannot be computed",
-            got=f"{type(error).__name__}: {error}"[:300],
-            expected=f"rope_parameters of {family}",
-        ) from error
+    row, failed = FAMILIES[family], "the rotary embedding of the decoder layer cannot be computed"
+    with _accepted(failed, f"rope_parameters of {family}"), torch.device("cpu"):
+        position = torch.arange(count)[None]
+        cos, sin = row.class_of(row.rotary)(config)(torch.zeros(1), position)
     return cos[0], sin[0]
+
+
+@contextmanager
+def _accepted(failed: str, expected: str) -> Iterator[None]:
+    """A family's own classes raise errors of many kinds; all mean the same to a user."""
+    try:
+        yield
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"[:300]
+        raise ConfigError(failed, got=got, expected=expected) from error
 
 
 def run_layer(
