@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from tests.decode.test_architectures import KnowingDrafts
 from tests.models.architectures import make_architecture
-from tests.worlds import ROOT, tiny_target
+from tests.processes import end, ranks, start
+from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Request
@@ -251,66 +249,37 @@ def test_rows_longer_than_the_context() -> None:
     )
 
 
-PARALLEL = """
-import sys, torch
-from pathlib import Path
-from tests.models.test_target_placed import drafted, rows
-from vocabforge.capture.online import OnlineCapture, RowBatch
-from vocabforge.models.backends import load_decoding_target
-from vocabforge.models.target.hf import HFTarget
-import torch.distributed as dist
-place = Path(sys.argv[1])
-target = HFTarget.load(place, tp_plan="auto")
-plain = HFTarget.load(place)
-assert type(target.model.model.layers[0].self_attn.q_proj.weight).__name__ == "DTensor"
-assert torch.equal(target.head_weight, plain.head_weight)
-assert torch.equal(target.embedding, plain.embedding)
-ids, position, document = rows([[30, 5], [17, 9, 2]] if dist.get_rank() else [[1, 40]], 48)
-batch = RowBatch(ids, document != 0, document, position)
-ours = OnlineCapture(target, 1 << 20)(batch, [("train", i) for i in range(len(ids))])
-whole = plain.capture(ids, position, document)
-for one, other in ((ours.features, whole.features), (ours.hidden, whole.hidden)):
-    assert one.shape == other.shape
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
-decoding = load_decoding_target(place, tp_plan="auto")
-assert torch.equal(decoding.lm_head_weight, plain.head_weight)
-assert drafted(decoding) == drafted(load_decoding_target(place, "transformers"))
-dist.barrier()
-print("equal", dist.get_rank())
-dist.destroy_process_group()
-"""
+def parallel(place: Path) -> None:
+    """One of the processes."""
+    from vocabforge.capture.online import OnlineCapture, RowBatch
+
+    target = HFTarget.load(place, tp_plan="auto")
+    plain = HFTarget.load(place)
+    assert type(target.model.model.layers[0].self_attn.q_proj.weight).__name__ == "DTensor"
+    assert torch.equal(target.head_weight, plain.head_weight)
+    assert torch.equal(target.embedding, plain.embedding)
+    ids, position, document = rows([[30, 5], [17, 9, 2]] if dist.get_rank() else [[1, 40]], 48)
+    batch = RowBatch(ids, document != 0, document, position)
+    ours = OnlineCapture(target, 1 << 20)(batch, [("train", i) for i in range(len(ids))])
+    whole = plain.capture(ids, position, document)
+    for one, other in ((ours.features, whole.features), (ours.hidden, whole.hidden)):
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
+    decoding = load_decoding_target(place, tp_plan="auto")
+    assert torch.equal(decoding.lm_head_weight, plain.head_weight)
+    assert drafted(decoding) == drafted(load_decoding_target(place, "transformers"))
+    dist.barrier()
+    print("equal", dist.get_rank())
+    dist.destroy_process_group()
 
 
 @pytest.mark.long
 def test_tensor_parallel_over_two_processes_equals_one(tmp_path: Path) -> None:
     """Each process has rows of its own, and both compute all of them; decoding runs the same passes in both."""
     make_architecture("llama").save_pretrained(tmp_path)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(2):
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        words = [sys.executable, "-c", PARALLEL, str(tmp_path)]
-        processes.append(
-            subprocess.Popen(
-                words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    try:
-        for rank, process in enumerate(processes):
-            out, err = process.communicate(timeout=120)
-            assert process.returncode == 0, err[-3000:]
-            assert f"equal {rank}" in out
-    finally:
-        for process in processes:
-            process.kill()
+    said = tmp_path / "said"
+    codes = end([start(parallel, tmp_path, said=said, **rank) for rank in ranks()])
+    text = said.read_text("utf-8")
+    assert codes == [0, 0], text[-3000:]
+    assert "equal 0" in text
+    assert "equal 1" in text

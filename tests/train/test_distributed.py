@@ -18,6 +18,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from tests.processes import command, end, ranks, start
 from tests.train.run_support import add_clusters, make_place, settings, signalled, write_config
 from tests.worlds import ROOT, free_port
 from vocabforge.core.config import parse_config
@@ -81,6 +82,7 @@ def recipe(name: str, place: Path) -> Path:
 def launch(
     place: Path, accelerate: str, config: Path, trained: str = "train-drafter"
 ) -> subprocess.CompletedProcess[str]:
+    """``accelerate launch``."""
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--config_file", str(recipe(accelerate, place))]
     command += ["-m", "vocabforge", trained, "--config", str(config)]
@@ -88,6 +90,21 @@ def launch(
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False, env=environment
     )
+
+
+def fork(
+    place: Path, accelerate: str, config: Path, trained: str = "train-drafter"
+) -> subprocess.CompletedProcess[str]:
+    """The processes of :func:`launch` in accelerate's own environment, without its start and torch's."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    words = ["--config_file", str(recipe(accelerate, place)), "-m", "vocabforge"]
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    given, said = prepare_multi_gpu_env(arguments), config.with_suffix(".said")
+    run = (trained, "--config", str(config))
+    codes = end([start(command, *run, said=said, **{**given, **rank}) for rank in ranks()])
+    return subprocess.CompletedProcess(words, max(map(abs, codes)), "", said.read_text("utf-8"))
 
 
 def curve(folder: Path, key: str = "ttt_loss") -> list[float]:
@@ -128,7 +145,7 @@ def test_muon_in_two_processes_gives_the_single_process_curve(place: Path, accel
     single, several = (place / f"muon-{name}" for name in ("alone", accelerate))
     if not single.exists():
         train(build_trainer(parse_config(TrainConfig, settings(place, single.name, **asked), source="test")))
-    done = launch(place, accelerate, write_config(place, several.name, **asked))
+    done = fork(place, accelerate, write_config(place, several.name, **asked))
     assert done.returncode == 0, done.stderr[-4000:]
     assert curve(several) == pytest.approx(curve(single), rel=5e-4)
     states = [
@@ -147,7 +164,7 @@ def test_a_block_drafter_of_two_processes_is_that_of_one(place: Path, accelerate
     single, several = (place / f"dspark-{name}" for name in ("alone", accelerate))
     if not single.exists():
         train(build_trainer(parse_config(TrainConfig, settings(place, single.name, **asked), source="test")))
-    done = launch(place, accelerate, write_config(place, several.name, **asked))
+    done = fork(place, accelerate, write_config(place, several.name, **asked))
     assert done.returncode == 0, done.stderr[-4000:]
     assert curve(several) == pytest.approx(curve(single), rel=1e-5)
     same_weights(several, single)
@@ -195,7 +212,8 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
     run = build_trainer(parse_config(TrainConfig, body, source="test"))
     with pytest.raises(KeyboardInterrupt), signalled(5):
         train(run)
-    done = launch(place, accelerate, write_config(place, name, **sections(place)))
+    start_two = launch if accelerate.startswith("zero") else fork
+    done = start_two(place, accelerate, write_config(place, name, **sections(place)))
     if accelerate.startswith("zero"):
         assert done.returncode != 0
         assert "cannot be resumed under DeepSpeed" in " ".join(done.stderr.split())
@@ -243,7 +261,7 @@ def same_routers(ours_at: Path, theirs_at: Path) -> None:
 def test_a_router_of_two_processes_is_that_of_one(place: Path, routed: Path, accelerate: str) -> None:
     config = place / f"router-{accelerate}.yaml"
     config.write_text(yaml.safe_dump(routing(place, f"router-{accelerate}")))
-    done = launch(place, accelerate, config, "train-router")
+    done = fork(place, accelerate, config, "train-router")
     assert done.returncode == 0, done.stderr[-4000:]
     same_routers(place / f"router-{accelerate}", routed)
 
@@ -268,7 +286,7 @@ def test_a_router_goes_on_under_another_number_of_processes(
         run.run()
     config = place / f"{name}.yaml"
     config.write_text(yaml.safe_dump(routing(place, name)))
-    done = launch(place, accelerate, config, "train-router")
+    done = fork(place, accelerate, config, "train-router")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Resuming at step 6" in done.stderr
     assert "continues as 2" in done.stderr
@@ -283,7 +301,7 @@ def shared(place: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("accelerate", ["cpu_two", pytest.param("fsdp2", marks=proof)])
 def test_two_processes_share_the_tokens_of_each_row(place: Path, alone: Path, accelerate: str) -> None:
     name = f"shared-{accelerate}"
-    done = launch(place, accelerate, write_config(place, name, **shared(place)))
+    done = fork(place, accelerate, write_config(place, name, **shared(place)))
     assert done.returncode == 0, done.stderr[-4000:]
     assert curve(place / name) == pytest.approx(curve(alone), rel=1e-5)
     same_ends(place / name, alone)
@@ -295,14 +313,14 @@ def test_a_shared_run_goes_on_as_it_was_and_alone(place: Path, alone: Path) -> N
     name = "shared-resumed"
     folder, kept = place / name, place / f"{name}-kept"
     config = write_config(place, name, **shared(place))
-    done = launch(place, "cpu_two", config)
+    done = fork(place, "cpu_two", config)
     assert done.returncode == 0, done.stderr[-4000:]
     last = list_checkpoints(folder / "checkpoints")[-1]
     weights = load_file(last / "weights.safetensors")
     shutil.rmtree(folder / "drafter")
     shutil.rmtree(last)
     shutil.copytree(folder, kept)
-    done = launch(place, "cpu_two", config)
+    done = fork(place, "cpu_two", config)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Resuming at step 8" in done.stderr
     assert "continues as" not in done.stderr
