@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from click.testing import Result
 from typer.testing import CliRunner
@@ -21,6 +25,23 @@ def invoke(command: str, *arguments: object) -> Result:
     """A command in this process."""
     app = build_app({command: load_attribute(COMMANDS[command])}, list(COMMANDS))
     return CliRunner().invoke(app, [command, *map(str, arguments)], catch_exceptions=True)
+
+
+@contextlib.contextmanager
+def in_this_process() -> Iterator[None]:
+    """Inside, what starts ``python -m vocabforge`` with ``subprocess.run`` runs it here: no process, no imports."""
+    really = subprocess.run
+
+    def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        if list(command[1:3]) != ["-m", "vocabforge"]:
+            return really(command, **options)
+        done = invoke(*command[3:])
+        if done.exit_code and options.get("check"):
+            raise subprocess.CalledProcessError(done.exit_code, command, done.output)
+        return subprocess.CompletedProcess(command, done.exit_code, done.output)
+
+    with mock.patch("subprocess.run", run):
+        yield
 
 
 def call(*arguments: object, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

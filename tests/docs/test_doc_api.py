@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import vocabforge
+from tests.cli.cli_support import in_this_process
 from tests.worlds import ROOT
 
 DOCS = ROOT / "docs"
@@ -41,12 +42,12 @@ def test_the_notebook_and_the_examples_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     small = cells()
     for text, less in SMALLER.items():
         assert sum(text in cell for cell in small) == 1, text
         small = [cell.replace(text, less) for cell in small]
-    run(small, {})
+    with in_this_process():
+        run(small, {})
     told = capsys.readouterr().out
     assert "identical: 2 of 2" in told
     assert (tmp_path / "tutorial" / "served" / "config.json").is_file()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import in_this_process, invoke
 from vocabforge.core.artifact import open_artifact
 
 pytestmark = pytest.mark.long
@@ -16,8 +16,9 @@ STEPS = ("texts", "target", "counts", "subset", "drafter", "export native", "exp
 
 
 def demo(output: Path) -> str:
-    """Run the command in this process; what it printed."""
-    done = invoke("demo", "--size", "ci", "--output", output)
+    """Run the command and its steps in this process; what it printed."""
+    with in_this_process():
+        done = invoke("demo", "--size", "ci", "--output", output)
     assert done.exit_code == 0, done.output[-3000:]
     return done.output
 
