@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.shares import by_default
 from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, built
 from tests.vocab.real_tokenizers import REAL, real
 from tests.worlds import needs_data
@@ -189,9 +190,7 @@ def test_plain_characters_stay_letters_under_every_normal_form() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name == "o200k" else name for name in REAL]
-)
+@pytest.mark.parametrize("name", by_default(REAL, lambda name: name != "o200k"))
 def test_published_tokenizers_are_cut(name: str) -> None:
     rule = cut_rule(real(name))
     assert isinstance(rule, CutRule)

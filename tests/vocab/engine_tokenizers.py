@@ -10,8 +10,11 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from vocabforge.core.registry import resolve
 from vocabforge.corpus.tokenizer.cut_parts import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
+from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, fingerprint_of, structure_of
+from vocabforge.vocab.counts.engines import ENGINES, CountEngine, NotSuited
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog, doesn't it? I'll say so: they're 12345 of them.\n\n",
@@ -286,6 +289,17 @@ def built(name: str) -> TextTokenizer:
     """A tokenizer of the tables above, as the package sees it."""
     builder = PROVEN.get(name) or CROSSING.get(name) or REFUSED[name][0]
     return wrapped(builder())
+
+
+def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[CountEngine]:
+    """Every engine that counts with this tokenizer."""
+    made = []
+    for name in ENGINES:
+        try:
+            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule, []))
+        except NotSuited:
+            continue
+    return made
 
 
 def wrapped(backend: Tokenizer) -> TextTokenizer:

@@ -10,10 +10,12 @@ from functools import cache
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from tests.vocab.engine_tokenizers import special_tokens, wrapped
+from tests.vocab.engine_tokenizers import engines_of, special_tokens, wrapped
 from tests.worlds import DATA
 from vocabforge.corpus.tokenizer.cut_parts import O200K
+from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
+from vocabforge.vocab.counts.engines import CountEngine
 
 
 def byte_alphabet() -> list[str]:
@@ -98,3 +100,10 @@ REAL: dict[str, Callable[[], Tokenizer]] = {
 def real(name: str) -> TextTokenizer:
     """A published tokenizer from the development data."""
     return wrapped(REAL[name]())
+
+
+@cache
+def real_engines(name: str) -> tuple[CutRule | NoCut, list[CountEngine]]:
+    """Its rule of cuts and every engine that counts with it."""
+    rule = cut_rule(real(name))
+    return rule, engines_of(real(name), rule)

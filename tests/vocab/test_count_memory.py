@@ -38,7 +38,7 @@ def random_words(megabytes: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("engine", "name", "sizes"),
-    [("fast", "qwen2", (48, 96)), ("plain", "qwen2", (2, 6))],
+    [("fast", "qwen2", (48, 96)), pytest.param("plain", "qwen2", (2, 6), marks=pytest.mark.proof)],
 )
 def test_memory_is_bounded(tmp_path, engine, name, sizes):
     peaks = []

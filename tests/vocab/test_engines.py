@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.corpus.test_cutting import TEXTS
-from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, SENTENCES, built, wrapped
+from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, SENTENCES, built, engines_of, wrapped
 from vocabforge.core.errors import UsageError
-from vocabforge.core.registry import resolve
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.vocab.counts.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
+from vocabforge.vocab.counts.engines import FastEngine, choose_engine
 
 FAST = {
     *(
@@ -55,16 +54,6 @@ def in_parts(rule: CutRule | NoCut, texts: Sequence[str], size: int) -> tuple[li
         parts += some
         begins += [True, *[False] * (len(some) - 1)]
     return parts, begins
-
-
-def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[CountEngine]:
-    made = []
-    for name in ENGINES:
-        try:
-            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule, []))
-        except NotSuited:
-            continue
-    return made
 
 
 @pytest.mark.parametrize("name", [*PROVEN, *CROSSING])

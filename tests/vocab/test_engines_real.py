@@ -7,22 +7,16 @@ import json
 import lzma
 import os
 import zipfile
-from functools import cache
 
 import numpy as np
 import pytest
 
-from tests.vocab.real_tokenizers import REAL, real
-from tests.vocab.test_engines import engines_of, in_parts
+from tests.shares import by_default
+from tests.vocab.real_tokenizers import REAL, real, real_engines
+from tests.vocab.test_engines import in_parts
 from tests.worlds import DATA, needs_data
-from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
-from vocabforge.vocab.counts.engines import CountEngine, PlainEngine
-
-
-@cache
-def real_engines(name: str) -> tuple[CutRule | NoCut, list[CountEngine]]:
-    rule = cut_rule(real(name))
-    return rule, engines_of(real(name), rule)
+from vocabforge.corpus.tokenizer.cuts import CutRule
+from vocabforge.vocab.counts.engines import PlainEngine
 
 
 @needs_data
@@ -62,7 +56,7 @@ FULL = bool(os.environ.get("VOCABFORGE_FULL"))
 
 @needs_data
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", by_default(REAL, lambda name: name != "o200k"))
 def test_engines_on_the_corpus(name: str) -> None:
     """All texts with VOCABFORGE_FULL=1, else the beginning of each."""
     tokenizer = real(name)
