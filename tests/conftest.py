@@ -34,7 +34,7 @@ def pytest_configure() -> None:
         pass
     else:
         # No limit on the time of an example, and the same examples for everybody; "explore" draws new ones.
-        settings.register_profile("same", deadline=None, derandomize=True)
+        settings.register_profile("same", deadline=None, derandomize=True, max_examples=40)
         settings.register_profile("explore", deadline=None)
         settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
     torch.set_num_threads(1)

@@ -22,7 +22,7 @@ def last_distinct(text: list[int], size: int) -> list[int]:
     return found[:size]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ACTIONS, st.integers(1, 11))
 def test_it_holds_the_distinct_tokens_met_last(actions, size: int) -> None:
     context = ContextTokens(3, size, "cpu")

@@ -80,7 +80,7 @@ def paths(tree: DraftTree, row: int) -> list[Path]:
 TEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(TEXTS, st.integers(1, 3), st.integers(0, 3), st.data())
 def test_the_index_finds_what_a_search_finds(
     text: list[int], shortest: int, more: int, data: st.DataObject
@@ -96,7 +96,7 @@ def test_the_index_finds_what_a_search_finds(
         assert index.continuation(place, 6) == following(text, place, 6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 3), st.data())
 def test_chains_of_every_row(texts: list[list[int]], length: int, shortest: int, data: st.DataObject) -> None:
     proposer = made(len(texts), shortest=shortest, longest=shortest + 1, length=length)
@@ -119,7 +119,7 @@ def test_chains_of_every_row(texts: list[list[int]], length: int, shortest: int,
     assert torch.equal(tree.ancestors, torch.ones_like(tree.ancestors).tril())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=2), st.integers(2, 4), st.data())
 def test_trees_hold_the_first_different_continuations(
     texts: list[list[int]], branches: int, data: st.DataObject

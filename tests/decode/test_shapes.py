@@ -57,7 +57,7 @@ def path_sets(draw: st.DrawFn) -> list[list[int]]:
     return [list(path) for path in draw(st.permutations(found))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(path_sets())
 def test_shapes_are_their_paths_in_level_order(paths: list[list[int]]) -> None:
     shape = from_paths(paths)

@@ -40,7 +40,7 @@ def plug_in(conditional: Sequence[F]) -> F:
     return theory.expected_tokens_alike(theory.pooled_acceptance(conditional), len(conditional))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(chains)
 def test_which_way_the_pooled_acceptance_errs(conditional: list[F]) -> None:
     """Too high where acceptance rises with the position, too low where it falls."""

@@ -94,7 +94,7 @@ def cases(draw: st.DrawFn) -> tuple[TreeSettings, list[list[Expansion]]]:
     return shape, rounds
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cases())
 def test_growth_equals_the_reference(case: tuple[TreeSettings, list[list[Expansion]]]) -> None:
     shape, expand = case

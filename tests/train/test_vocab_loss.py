@@ -338,7 +338,7 @@ def test_the_teacher_is_computed_once_for_all_rows_of_a_position() -> None:
     assert (8, 500) in memory.shapes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     rows=st.lists(st.integers(0, 6), max_size=40),
     teacher=st.integers(1, 50),
