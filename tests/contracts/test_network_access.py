@@ -106,6 +106,7 @@ def test_nothing_is_sent_home(pristine: World, tmp_path: Path) -> None:
         },
         "optim": {"steps": 2, "batch_size": 1},
         "ttt": {"steps": 2},
+        "run": {"live": {"prompts": 1, "max_new_tokens": 4}},
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     results = ["--limit", 1, "--max-new-tokens", 4, "--output", tmp_path / "e"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from click.testing import Result
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import in_this_process, invoke
 from tests.docs.doc_tables import ALSO, GIVEN, SMALLER
 from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.pipeline.recipe_targets import make_chat
@@ -32,7 +32,8 @@ def run(*words: object) -> Result:
     Raises:
         AssertionError: it did not; the message holds what it said.
     """
-    done = invoke(str(words[0]), *words[1:])
+    with in_this_process():
+        done = invoke(str(words[0]), *words[1:])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise AssertionError(f"{words[0]}: {done.exception!r}") from done.exception
     assert done.exit_code == 0, f"exit code {done.exit_code}: {done.output[-1500:]}"

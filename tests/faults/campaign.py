@@ -47,10 +47,10 @@ FURTHER = {KILL: 25}  # for commands in further forms
 FULL = {KILL: 20, FAILING: 8, QUOTA: 4, RIVALS: 3, CLOCK: 3}
 SMALL = {KILL: 2, FAILING: 2, RIVALS: 2}  # for the commands that make their output in one go
 SHORT = {
-    "count-freq": {KILL: 1, FAILING: 3, RIVALS: 1},
-    "capture": {KILL: 1, QUOTA: 1, CLOCK: 2},
+    "count-freq": {KILL: 1, FAILING: 1, RIVALS: 1},
+    "capture": {KILL: 1, QUOTA: 1, CLOCK: 1},
     "train-drafter": {KILL: 1},
-    "export": {KILL: 1, FAILING: 3, QUOTA: 1, RIVALS: 1},
+    "export": {KILL: 1, FAILING: 1},
     "eval": {KILL: 1},
 }
 

@@ -88,6 +88,7 @@ def settings(place: Path, output: str, **sections: dict[str, Any]) -> dict[str, 
             "eval_every": 6,
             "checkpoint_every": 4,
             "mixed_precision": "no",
+            "live": {"prompts": 1, "max_new_tokens": 4},
         },
     }
     for section, changes in sections.items():

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.cli.cli_support import invoke
 from tests.decode.drafting import make_drafter
 from tests.train.run_support import write_config
-from tests.train.test_distributed import curve, launch
+from tests.train.test_distributed import curve, fork
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import MANIFEST
@@ -172,7 +172,7 @@ def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path)
 def test_two_processes_start_from_what_the_first_converted(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
     assert command("--config", config_of(place, "one", folder)).exit_code == 0
-    done = launch(place, "two", "cpu_two", config_of(place, "two", folder))
+    done = fork(place, "cpu_two", config_of(place, "two", folder))
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.count("Converted the drafter") == 1
     assert curve(place / "two") == pytest.approx(curve(place / "one"), rel=1e-5)

@@ -175,7 +175,7 @@ def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
 @pytest.mark.parametrize("attempt", by_default(range(2), lambda attempt: attempt == 0))
 def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place: Path, attempt: int) -> None:
     sections: dict[str, dict[str, Any]] = {
-        "optim": {"steps": 90},
+        "optim": {"steps": 50},
         "run": {"checkpoint_every": 3, "eval_every": 1000, "keep": 2},
     }
     config = write_config(place, f"killed{attempt}", **sections)
@@ -187,7 +187,7 @@ def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place:
         ):
             time.sleep(0.01)
             assert child.poll() is None, child.stderr.read() if child.stderr else ""
-        time.sleep(random.random() * 0.8)
+        time.sleep(random.random() * 0.4)
         child.send_signal(signal.SIGKILL)
         child.wait()
     assert child.returncode == -signal.SIGKILL
