@@ -141,7 +141,7 @@ def train_on_own_text(target: HFTarget, drafter, texts: list[list[int]], steps: 
     drafter.eval()
 
 
-@pytest.mark.parametrize("restricted", [False, True])
+@pytest.mark.parametrize("restricted", [pytest.param(False, marks=pytest.mark.proof), True])
 def test_accepted_length_predicted_by_training_metrics_is_the_decoders(tiny_folder, restricted: bool) -> None:
     """On the target's own greedy text the metrics walk the decoder's course, cycle by cycle."""
     torch.manual_seed(0)

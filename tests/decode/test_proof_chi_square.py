@@ -17,6 +17,7 @@ from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
 from tests.decode.mutants import MUTANTS
 from tests.decode.probability import holm_rejections, p_value, upper_tail
 from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_law
+from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Draw
 from vocabforge.decode.request import SamplingParams
@@ -247,7 +248,12 @@ POWER = {
 }
 
 
-@pytest.mark.parametrize("name", [*POWER, "one uniform number for all decisions"])
+SOME = ("the residual skipped", "siblings not removed", "one uniform number for all decisions")
+
+
+@pytest.mark.parametrize(
+    "name", by_default([*POWER, "one uniform number for all decisions"], lambda name: name in SOME)
+)
 def test_the_same_test_rejects_each_mistake(name: str) -> None:
     sampler = Sampler(Configuration("plain", "wide", POWER.get(name, "point"), "plain"))
     count = 3000 if name in POWER else 12_000

@@ -44,6 +44,7 @@ from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.models.heads.registry import HEADS
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +55,20 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 SOME = ("plain", "temperature", "top-p", "all")
 
 
+# Two heads for each proposer, and every head.
+DRAFTING = [name for name in OWN if name not in HEADLESS]
+KINDS_OF_HEADS = list(HEADS)
+SOME_PAIRS = [
+    (DRAFTING[at % len(DRAFTING)], KINDS_OF_HEADS[(at + more) % len(HEADS)])
+    for at in range(max(len(DRAFTING), len(HEADS)))
+    for more in (0, 1)
+]
+
+
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.proof)])
-@pytest.mark.parametrize(("name", "head"), PAIRS)
+@pytest.mark.parametrize(
+    ("name", "head"), by_default(PAIRS, lambda pair: pair[0] in HEADLESS or pair in SOME_PAIRS)
+)
 def test_every_proposer_head_verifier_and_transform(name: str, head: str | None, whole: bool) -> None:
     """Trees of best children, three tokens; siblings drawn at random, two tokens, as draws have many outcomes."""
     proposer = proposer_for(name, targets("zeros"), head, "static")
@@ -90,8 +103,16 @@ def test_every_proposer_head_and_table(name: str, head: str | None, kind: str) -
         check(walker, kind, [Case(TRANSFORMS["all"])])
 
 
-@pytest.mark.parametrize("kind", by_default(KINDS, lambda kind: kind in ("hidden", "ties")))
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    by_default(
+        itertools.product(OWN, KINDS),
+        lambda case: (
+            case[1] in ("hidden", "ties")
+            and (case[0] == "eagle3" or (case[1] == "ties") == bool(OWN.index(case[0]) % 2))
+        ),
+    ),
+)
 def test_every_table_and_shape(name: str, kind: str) -> None:
     """Ties, zeros, near certainty, and a static head without the argmax; chains and dynamic trees."""
     head = "static" if kind == "hidden" and name not in HEADLESS else None
@@ -103,8 +124,13 @@ def test_every_table_and_shape(name: str, kind: str) -> None:
         check(walker, kind, [Case(TRANSFORMS["plain"], length=2)])
 
 
-@pytest.mark.parametrize("verifier", SAMPLERS)
-@pytest.mark.parametrize("name", [name for name in OWN if name not in HEADLESS])
+@pytest.mark.parametrize(
+    ("name", "verifier"),
+    by_default(
+        itertools.product(DRAFTING, SAMPLERS),
+        lambda case: case[0] == "eagle3" or case[1] == SAMPLERS[DRAFTING.index(case[0]) % len(SAMPLERS)],
+    ),
+)
 def test_drawn_chains(name: str, verifier: str) -> None:
     """Two levels drawn one below the other."""
     walker = Walker(

@@ -31,7 +31,7 @@ _HEADER = (
 def table(folder: Path) -> str:
     """The table in Markdown; the models are made in ``folder``."""
     lines = [_line(_HEADER), _line(["---"] * len(_HEADER))]
-    lines += [_line(_cells(name, folder / name.replace(" ", "-"))) for name in ARCHITECTURES]
+    lines += [row(name, folder) for name in ARCHITECTURES]
     return "\n".join([START, *lines, END])
 
 
@@ -67,6 +67,11 @@ def _yes(row: CheckRow) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def row(name: str, folder: Path) -> str:
+    """The row of an architecture."""
+    return _line(_cells(name, folder / name.replace(" ", "-")))
 
 
 if __name__ == "__main__":

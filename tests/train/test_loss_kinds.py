@@ -295,7 +295,10 @@ def test_kl_with_another_weight_is_the_default_scaled() -> None:
     assert_same(once, (replace(twice[0], total=twice[0].total / 2), twice[1] / 2, twice[2] / 2))
 
 
-@pytest.mark.parametrize("mixture", OTHERS, ids=IDS[1:])
+@pytest.mark.parametrize(
+    "mixture",
+    [pytest.param(one, marks=[pytest.mark.proof][: one not in (OTHERS[0], OTHERS[-1])]) for one in OTHERS],
+)
 def test_it_compiles_in_one_piece(mixture: Any) -> None:
     from vocabforge.models.target.logits import scores
     from vocabforge.train.loss.fused import mixed_row_terms, mixed_teacher_terms

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tests.decode.drafting import CASES, make_drafter
+from tests.shares import by_default
 from tests.train.run_support import settings, signalled
 from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
@@ -108,7 +109,7 @@ def ends(folder: Path) -> dict[str, Tensor]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", by_default([False, True], lambda fused: fused))
 def test_a_resumed_run_ends_with_the_same_bits(place: Path, fused: bool) -> None:
     sections = {**MUON, "optim": {**MUON["optim"], "fused": fused}}
     train(build_trainer(config_of(place, f"muon-{fused}", **sections)))

@@ -20,7 +20,9 @@ from vocabforge.vocab.counts.engines import PlainEngine
 
 
 @needs_data
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "o200k" else name for name in REAL]
+)
 def test_golden_encodings(name: str) -> None:
     rows = [
         json.loads(line)
