@@ -32,13 +32,17 @@ def invoke(command: str, *arguments: object) -> Result:
 
 @contextlib.contextmanager
 def in_this_process() -> Iterator[None]:
-    """Inside, what starts ``python -m vocabforge`` with ``subprocess.run`` runs it here: no process, no imports."""
+    """Inside, what starts ``python -m vocabforge`` with ``subprocess.run`` runs it here: no process, no imports.
+
+    A training decodes one held-out prompt at an evaluation.
+    """
     really = subprocess.run
 
     def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
         if list(command[1:3]) != ["-m", "vocabforge"]:
             return really(command, **options)
-        done = invoke(*command[3:])
+        live = ["run.live.prompts=1", "run.live.max_new_tokens=8"] if command[3] == "train-drafter" else []
+        done = invoke(*command[3:], *live)
         if done.exit_code and options.get("check"):
             raise subprocess.CalledProcessError(done.exit_code, command, done.output)
         return subprocess.CompletedProcess(command, done.exit_code, done.output)

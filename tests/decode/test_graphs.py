@@ -307,7 +307,7 @@ def test_one_decoder_serves_all_kinds_of_requests(models: Models) -> None:
         assert outcome(found.generate_batch(asked)) == outcome(eager.generate_batch(asked))
 
 
-@pytest.mark.parametrize("name", ["draft-model", "eagle3"])
+@pytest.mark.parametrize("name", by_default(["draft-model", "eagle3"], lambda name: name == "eagle3"))
 def test_decoders_that_share_a_proposer(models: Models, name: str) -> None:
     """What one has captured reaches memory that the next one's takes the place of, captured itself or not."""
     make = models.parts(name, TREE)
