@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from tests.processes import command, start
 from tests.shares import by_default
 from tests.train.run_support import settings, signalled, write_config
-from tests.worlds import ROOT
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
@@ -179,18 +177,16 @@ def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place:
         "run": {"checkpoint_every": 3, "eval_every": 1000, "keep": 2},
     }
     config = write_config(place, f"killed{attempt}", **sections)
-    command = [sys.executable, "-m", "vocabforge", "train-drafter", "--config", str(config)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
-        deadline = time.monotonic() + 120
-        while (
-            not list_checkpoints(place / f"killed{attempt}" / "checkpoints") and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
-            assert child.poll() is None, child.stderr.read() if child.stderr else ""
-        time.sleep(random.random() * 0.4)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    assert child.returncode == -signal.SIGKILL
+    said = config.with_suffix(".said")
+    child = start(command, "train-drafter", "--config", str(config), said=said)
+    deadline = time.monotonic() + 120
+    while not list_checkpoints(place / f"killed{attempt}" / "checkpoints") and time.monotonic() < deadline:
+        time.sleep(0.01)
+        assert child.exitcode is None, said.read_text("utf-8")
+    time.sleep(random.random() * 0.25)
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     assert not (place / f"killed{attempt}" / "drafter").exists(), "killed too late to prove anything"
     stray = place / f"killed{attempt}" / "checkpoints" / ".step-00000050.tmp-1"
     stray.mkdir()
