@@ -252,7 +252,7 @@ class TestTests:
         assert found["left"] == {"test_needs.py": "No module named 'pydantic_of_nobody'"}
         assert (found["passed"], found["failed"]) == (1, 1)
 
-    @pytest.mark.long
+    @pytest.mark.proof  # waits for the limit; a hang is met by default
     def test_what_the_time_does_not_suffice_for_is_named(self, check: Any, tmp_path: Path) -> None:
         slow = "import time\n" + TESTS + "def test_slow():\n    time.sleep(600)\n"
         found = self.run(check, tmp_path, {"test_slow.py": slow}, test=60.0, file=6.0)
