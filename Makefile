@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format wheel docs docs-serve targets clean
+.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make test-transformers  targets under the oldest transformers that is supported, installed beside the environment"
 	@echo "make test-servers  real servers load what export writes, each in an environment that this makes (optional)"
+	@echo "make servers-table  the demo's drafter in each of them: the table of docs/guides/serving.md"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make wheel   a wheel in dist/, with recipes and the sources of the kernels in it"
@@ -230,6 +231,12 @@ test-sglang: $(STAMP)
 test-llamacpp: $(STAMP)
 	$(PYTHON) .ci/server_env llamacpp $(SERVERS)/llamacpp
 	$(BIN)/python -m pytest -m servers tests/servers/test_llamacpp.py tests/servers/test_llamacpp_block.py
+
+# The demo's drafter in all of them, side by side: the table of docs/guides/serving.md.
+servers-table: $(STAMP)
+	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
+	for server in vllm sglang llamacpp; do $(PYTHON) .ci/server_env $$server $(SERVERS)/$$server || exit; done
+	$(BIN)/python -m tests.servers.table $(DEMO_OUTPUT) docs/guides/serving.md
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)
