@@ -57,7 +57,7 @@ VOCABFORGE_DATA ?= ../shared/data
 REAL := runs/bitllama
 
 $(REAL)/target/generation_config.json:
-	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA"; exit 1; }
+	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA (the files: docs/guides/real-model.md)"; exit 1; }
 	mkdir -p $(REAL)/target
 	xz -dc $(VOCABFORGE_DATA)/models/bitllama-3M/model.safetensors.xz > $(REAL)/target/model.safetensors
 	cp $(VOCABFORGE_DATA)/models/bitllama-3M/config.json $(VOCABFORGE_DATA)/models/tok512/tokenizer.json $(REAL)/target/
@@ -119,7 +119,7 @@ bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
 TOK105 := runs/tok105/model
 
 $(TOK105)/generation_config.json: | $(STAMP)
-	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA"; exit 1; }
+	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA (the files: docs/guides/real-model.md)"; exit 1; }
 	$(BIN)/python tests/models/llama2c.py $(VOCABFORGE_DATA)/models/babyllama-tok105/model5000.bin \
 	  $(VOCABFORGE_DATA)/models/babyllama-tok105/config.json $(VOCABFORGE_DATA)/models/babyllama-tok105/tokenizer.json $(TOK105)
 	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@

@@ -116,7 +116,7 @@ class RunOptions(StrictModel):
     )
     repeats: Positive = option(1, "Repetitions, to see how much times vary.")
     max_new_tokens: Positive | None = option(
-        None, "Limit of one turn [default: the benchmark's, 1024 or 512]."
+        None, "Limit of one turn [default: the benchmark's, 256 to 1,024]."
     )
     warmup: Annotated[int, Field(ge=0)] = option(3, "Unmeasured runs of the first question, per method.")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
