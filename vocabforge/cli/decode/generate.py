@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s."""
-    from ...core.progress import hide
+    from ...core.progress import hushed
     from ...decode.build.grid import check_spec
     from ...decode.build.methods import kind_of
     from ...decode.build.models import Models
@@ -68,13 +69,14 @@ def generate(
         prompt_format=request.prompt_format,
         answer=answer,
     )
-    for number, piece in enumerate(pieces):
-        if as_json:
-            continue
-        if number == 0:
-            hide()
-            show(answer.prompt)
-        show(piece)
+    with ExitStack() as shown:
+        for number, piece in enumerate(pieces):
+            if as_json:
+                continue
+            if number == 0:
+                shown.enter_context(hushed())
+                show(answer.prompt)
+            show(piece)
     if as_json:
         print_json(_facts(decoder.method, answer))
     else:

@@ -64,7 +64,7 @@ def _section(results: Results) -> str:
     from ...evaluate.reports.tables import overview_table
 
     facts, temperature = results.environment, results.settings.sampling.get("temperature", 0.0)
-    machine = facts.get("gpu") or f"{facts.get('processor')}, {facts.get('threads')} threads"
+    machine = facts.get("gpu") or f"{facts.get('processor')}, threads: {facts.get('threads')}"
     parts = [
         f"{results.answered:,} questions",
         f"temperature {temperature:g}" if temperature else "greedy",

@@ -73,7 +73,7 @@ def train_drafter(
     fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa, P-EAGLE, DFlash, DSpark) and its draft heads.
+    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa, P-EAGLE, DFlash, DSpark, MTP) and its draft heads.
 
     EAGLE drafters are unrolled over several draft steps (training-time test); block drafters train whole blocks.
 

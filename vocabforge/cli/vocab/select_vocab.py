@@ -92,7 +92,7 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
 
 def _print(facts: dict[str, Any]) -> None:
     out, made = stdout_console(), facts["subsets"]
-    columns = ["size", "of vocabulary", "coverage", "forced ids", "filled"]
+    columns = ["size", "share", "coverage", "forced ids", "filled"]
     rows = []
     for one in made:
         forced = one["forced"]
