@@ -6,11 +6,11 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from ...core.config import StrictModel
 from ..app import FreshOption, JsonOption, PlanOption, print_json
+from ..options.groups import option
 from .plan_tables import print_plan
 
 if TYPE_CHECKING:
@@ -58,17 +58,20 @@ _ARTIFACTS = {
 _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
+class TrainRequest(StrictModel):
+    """The recipe, and what differs from it."""
+
+    config: Path = option(..., "Recipe: a YAML file, or a name of `vocabforge recipes`.", short="-c")
+    overrides: tuple[str, ...] = option(
+        (),
+        "Override a key of the recipe, e.g. optim.lr=1e-4 or optim.epochs=2.",
+        "KEY.SUB=VALUE",
+        positional=True,
+    )
+
+
 def train_drafter(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="Recipe: a YAML file, or a name of `vocabforge recipes`.")
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY.SUB=VALUE",
-            help="Override a key of the recipe, e.g. optim.lr=1e-4 or optim.epochs=2.",
-        ),
-    ] = None,
+    recipe: TrainRequest,
     plan_only: PlanOption = False,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
@@ -95,7 +98,7 @@ def train_drafter(
     from ...core.console import say
     from ...train.config import TrainConfig
 
-    settings = load_config(TrainConfig, config, overrides or [])
+    settings = load_config(TrainConfig, recipe.config, recipe.overrides)
     if plan_only:
         print_plan("train-drafter", _planned(settings), as_json=as_json)
         return
