@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,33 +107,37 @@ def load_shown(result: dict[str, Any]) -> list[DataTable | str]:
 def heads_shown(result: dict[str, Any]) -> list[DataTable | str]:
     from ..study.draft_heads import COLUMNS, cells
 
-    settings = result["settings"]
-    seeds = ", ".join(map(str, settings["seeds"]))
-    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
-    identical = sum(row["identical"] for row in result["table"])
-    outputs = sum(row["outputs"] for row in result["table"])
-    return [
-        DataTable(title, (f"{COLUMNS[0]}<", *COLUMNS[1:]), [cells(row) for row in result["table"]]),
-        f"{identical:,} of {outputs:,} outputs are plain decoding's. accepted length: tokens a cycle, the target's "
-        "own included. tokens scored: a row of the exact head, mean; with one union a block, what it holds. ±: sample "
-        "deviation over seeds.",
-    ]
+    return _seeds_shown(
+        result,
+        COLUMNS,
+        cells,
+        "outputs are plain decoding's. accepted length: tokens a cycle, the target's own included. tokens scored: a "
+        "row of the exact head, mean; with one union a block, what it holds.",
+    )
 
 
 def drafters_shown(result: dict[str, Any]) -> list[DataTable | str]:
     from ..study.drafters import COLUMNS, cells
 
-    settings = result["settings"]
-    title = (
-        f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {settings['seeds']}"
+    return _seeds_shown(
+        result,
+        COLUMNS,
+        cells,
+        "greedy outputs are plain decoding's. accepted length: tokens a cycle of a chain, the target's own included; "
+        "at temperature 1 with drafts drawn. simulated: on held-out rows, along their own tokens.",
     )
-    identical = sum(row["identical"] for row in result["table"])
-    outputs = sum(row["outputs"] for row in result["table"])
+
+
+def _seeds_shown(
+    result: dict[str, Any], columns: Sequence[str], cells: Callable[[Any], Sequence[str]], words: str
+) -> list[DataTable | str]:
+    settings, rows = result["settings"], result["table"]
+    seeds = ", ".join(map(str, settings["seeds"]))
+    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
+    identical, outputs = (sum(row[name] for row in rows) for name in ("identical", "outputs"))
     return [
-        DataTable(title, (f"{COLUMNS[0]}<", *COLUMNS[1:]), [cells(row) for row in result["table"]]),
-        f"{identical:,} of {outputs:,} greedy outputs are plain decoding's. accepted length: tokens a cycle of a "
-        "chain, the target's own included; at temperature 1 with drafts drawn. simulated: on held-out rows, along "
-        "their own tokens. ±: sample deviation over seeds.",
+        DataTable(title, (f"{columns[0]}<", *columns[1:]), [cells(row) for row in rows]),
+        f"{identical:,} of {outputs:,} {words} ±: sample deviation over seeds.",
     ]
 
 

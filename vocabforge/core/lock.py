@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .distributed import Group, joined
 from .errors import UsageError
-from .files import disk_errors
+from .files import check_run_folder, disk_errors
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the last two differ on macOS
 
@@ -65,3 +66,15 @@ def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> It
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
         os.close(handle)
+
+
+@contextlib.contextmanager
+def joined_run(folder: Path, device_type: str) -> Iterator[Group]:
+    """The launched processes (see ``joined``), of which the first one holds the run's folder. Raises as both."""
+    with contextlib.ExitStack() as held:
+        group = held.enter_context(joined(device_type))
+        if group.rank == 0:
+            check_run_folder(folder)
+            held.enter_context(only_writer(folder))
+        group.wait()
+        yield group
