@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.config import StrictModel
-from ..app import JsonOption, print_json, stdout_console
+from ..app import JsonOption, print_json, print_line, stdout_console
 from ..options.groups import option
 
 if TYPE_CHECKING:
@@ -82,10 +82,9 @@ def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
     from ...core.console import console
     from ...evaluate.comparison.report import comparison_table, headline
 
-    out = stdout_console()
-    out.print(comparison_table(comparison))
-    out.print(headline(comparison), soft_wrap=True, markup=False)
+    stdout_console().print(comparison_table(comparison))
+    print_line(headline(comparison))
     for line in comparison.notes:
-        console().print(f"Warning: {line}", style="yellow", markup=False)
+        console().print(f"Warning: {line}", style="yellow")
     if output is not None:
-        out.print(f"Report: {output}", soft_wrap=True, markup=False)
+        print_line(f"Report: {output}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from ...core.config import StrictModel
 from ...decode.build.spec import MethodSpec
 from ...tune.settings import MethodSpace, TuneSettings
-from ..app import JsonOption, echo, print_json, stdout_console
+from ..app import JsonOption, echo, print_json, print_line, stdout_console
 from ..options.groups import FromModel, option
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def _print(results: TuneResults, output: Path) -> None:
     if results.check is not None:
         out.print(check_table(results.check))
     for remark in results.remarks:
-        out.print(remark, style="yellow", soft_wrap=True, markup=False)
+        print_line(remark, style="yellow")
     for one in results.recommendations:
-        out.print(headline(results, one), style="bold", soft_wrap=True, markup=False)
+        print_line(headline(results, one), style="bold")
     target = output / RECIPE
-    out.print(f"Recipe: {target} (vocabforge eval --recipe {target} ...)", soft_wrap=True, markup=False)
-    out.print(f"Report: {output / REPORT}", soft_wrap=True, markup=False)
+    print_line(f"Recipe: {target} (vocabforge eval --recipe {target} ...)")
+    print_line(f"Report: {output / REPORT}")

@@ -13,7 +13,7 @@ from ...core.errors import DataError, UsageError
 from ...core.files import check_apart
 from ...core.hub import hub_name, model_folder, model_name
 from ...core.registry import check_known
-from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
+from ...corpus.tokenizer.tokenizer import load_tokenizer
 from ...decode.build.heads import head_parts
 from ...decode.build.models import trained_for
 from ...decode.build.spec import MethodSpec, option_of
@@ -151,13 +151,7 @@ def _parts(
     recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
     if not recorded and (target / "tokenizer.json").is_file():
         # A drafter that does not name its tokenizer has the target's.
-        check_fingerprint(
-            load_tokenizer(target).fingerprint,
-            subset.fingerprint,
-            expected_from=f"the target's tokenizer {target}",
-            got_from=f"the draft vocabulary {vocab}",
-            remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
+        subset.check_tokenizer(load_tokenizer(target), source=vocab)
     cut = restrict(loaded, vocab, artifact)
     meta = {} if subset.coverage is None else {"coverage": subset.coverage}
     ranked = tuple(subset.ranked.tolist())

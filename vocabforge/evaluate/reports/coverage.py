@@ -142,6 +142,13 @@ def ceiling_table(results: CoverageResults) -> DataTable:
     return DataTable(title, ["size<", *ceilings["domains"]], rows)
 
 
+def coverage_tables(results: CoverageResults) -> list[DataTable]:
+    """Coverage by size and text, draft vocabularies, and ceilings with a target."""
+    tables = [coverage_table(results)]
+    tables += [vocabulary_table(results)] if results["vocabularies"] else []
+    return [*tables, ceiling_table(results)] if results["ceilings"] else tables
+
+
 def _ceiling_blocks(results: CoverageResults) -> list[Block]:
     ceilings = results["ceilings"]
     if not ceilings:

@@ -22,7 +22,7 @@ from ...decode.counts import figures_of, summed
 from ..benchmarks import MT_BENCH
 from ..run.settings import Run
 from .answers import MethodRows, Row
-from .intervals import Array, Statistic, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
+from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
 from .schema import DepthFigures, Figure, GroupFigures, RunFigures, Summary
 
 if TYPE_CHECKING:
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 Choice = Mapping[str, Any]
 
-# Figure -> its statistic of the columns' sums, and whether the sums go over all runs at once.
-FORMULAS: dict[str, tuple[Statistic, bool]] = {
-    "accepted_length": (ratio, True),
-    "tokens_per_s": (ratio, False),
-    "speedup": (ratio_of_ratios, False),
-    "speedup_retokenised": (ratio_of_ratios, False),
-    "seconds_per_step": (ratio, False),
-    "forwards_per_token": (ratio, True),
+FORMULAS: dict[str, Formula] = {
+    "accepted_length": {"statistic": ratio, "pooled": True},
+    "tokens_per_s": {"statistic": ratio, "pooled": False},
+    "speedup": {"statistic": ratio_of_ratios, "pooled": False},
+    "speedup_retokenised": {"statistic": ratio_of_ratios, "pooled": False},
+    "seconds_per_step": {"statistic": ratio, "pooled": False},
+    "forwards_per_token": {"statistic": ratio, "pooled": True},
 }
 OVERALL = "overall"
 MT_BENCH_TASK = "mt_bench"
@@ -91,8 +90,7 @@ def summarise_runs(
 
     def group(chosen: NDArray[np.bool_]) -> GroupFigures:
         figures: dict[str, Figure] = {
-            name: estimate(values[chosen], FORMULAS[name][0], pooled=FORMULAS[name][1])
-            for name, values in columns.items()
+            name: estimate(values[chosen], **FORMULAS[name]) for name, values in columns.items()
         }
         return GroupFigures(
             questions=int(chosen.sum()),
@@ -102,7 +100,7 @@ def summarise_runs(
         )
 
     each = {
-        name: run_values(values, FORMULAS[name][0])
+        name: run_values(values, FORMULAS[name]["statistic"])
         for name, values in columns.items()
         if name in RunFigures.model_fields
     }

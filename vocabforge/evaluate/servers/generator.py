@@ -215,7 +215,9 @@ class ServerGenerator:
             self._refuse_restart(after, before)
             made.speculation, self._last = after.since(before), after
             self._window.foreign += foreign
-        _count(made)
+        if (found := made.speculation) is not None:
+            made.drafted = found.drafted
+            made.accepted_by_depth, made.drafted_by_depth = list(found.accepted_by_depth), list(found.offered)
         with self._lock:
             self._window.spans.append(span)
             self._window.answered.append(made)
@@ -331,7 +333,7 @@ class ServerGenerator:
         url = f"{self._server.url}/{'chat/completions' if self._chat else 'completions'}"
         first = last = None
         start = time.perf_counter()
-        with _formed():
+        try:
             for event in self._server.events(url, body):
                 now = time.perf_counter()
                 if (other := event.get("model")) is not None and other != self.facts.model:
@@ -355,6 +357,9 @@ class ServerGenerator:
                     made.text += (choice.get("delta") or {}).get("content") or choice.get("text") or ""
                     if choice.get("finish_reason") == "length":
                         made.finish = "length"
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            # A confused server's: another attempt may bring a better one.
+            raise TryAgain(f"its answer is not read: {type(error).__name__}: {error}"[:300]) from error
         end = last or time.perf_counter()
         count = token_count(usage.get("completion_tokens"))
         if count is None:
@@ -376,15 +381,6 @@ def _text(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-@contextlib.contextmanager
-def _formed() -> Iterator[None]:
-    """An answer of another form is a confused server's: another attempt may bring a better one."""
-    try:
-        yield
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise TryAgain(f"its answer is not read: {type(error).__name__}: {error}"[:300]) from error
-
-
 def _whole_numbers(ids: Any) -> list[int]:
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         raise ValueError("token ids that are no list of whole numbers")
@@ -396,9 +392,3 @@ def _text_of(choice: Mapping[str, Any]) -> str:
     delta = choice.get("delta") or {}
     parts = (delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"), choice.get("text"))
     return "".join(part for part in parts if isinstance(part, str))
-
-
-def _count(made: ServedGeneration) -> None:
-    if (found := made.speculation) is not None:
-        made.drafted = found.drafted
-        made.accepted_by_depth, made.drafted_by_depth = list(found.accepted_by_depth), list(found.offered)

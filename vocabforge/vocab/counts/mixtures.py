@@ -7,14 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...core.artifact import open_artifact
 from ...core.errors import DataError, UsageError, did_you_mean
 from ...corpus.tokenizer.tokenizer import check_fingerprint
 from ..subset.select import SpecialTokens
-from .table import REST, CountMode, FrequencyTable, Tally
+from .table import KIND, REST, CountMode, FrequencyTable, Tally, load_counts
 
 MIXTURE_TOTAL = 2**53
 """Total of a mixture's counts: what a float64 still holds exactly."""
@@ -29,6 +31,11 @@ class TablePart:
     table: FrequencyTable
     weight: float = 1.0
     content_hash: str | None = None
+
+    @classmethod
+    def load(cls, name: str, path: Path, weight: float = 1.0) -> TablePart:
+        """A table from its artefact. Raises as :func:`load_counts`."""
+        return cls(name, load_counts(path), weight, open_artifact(path, KIND, verify=False).content_hash)
 
 
 def merge_tables(

@@ -12,7 +12,7 @@ from ...corpus.sources.bytes import Problems
 from ...corpus.sources.shards import Shard, plan_shards, read_shard
 from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .engines import CountEngine, EngineChoice, PlainEngine, choose_engine
+from .engines import EngineChoice, PlainEngine, choose_engine
 from .tally import CountOptions
 
 _UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
@@ -34,7 +34,7 @@ class CountPlan:
 
     shards: Sequence[Shard]
     units: Sequence[Unit]
-    engine: CountEngine
+    engine: PlainEngine
     cut: CutRule | None
     reasons: Sequence[str]
 

@@ -96,7 +96,13 @@ def count_corpus(
     _say_special(tokenizer, run.table)
     if not run.table.tokens:
         partials.remove()  # of nothing there is nothing to go on from
-    _check_counted(run.table, skipped, inputs)
+        raise DataError(
+            f"there is nothing to count: the input has no {'token' if run.table.documents else 'document'}",
+            got=skipped or "only empty files or blank lines",
+            expected="text, or rows with a text or a conversation",
+            source=", ".join(map(str, inputs)) or None,
+            remedy="convert or leave out what was skipped" if skipped else "give files with text",
+        )
     if keep is not None:
         keep(run)
         partials.remove()
@@ -160,6 +166,7 @@ def _table(
 ) -> FrequencyTable:
     """The table of all domains' tallies; what belongs to none is the domain ``other`` where there are some."""
     rest, *named = tallies.values()
+    facts = options.deciding(tokenizer)
     whole = sum(named, rest)
     domains = {name: tally for name, tally in tallies.items() if name}
     if domains and (rest.documents or rest.tokens):
@@ -173,13 +180,8 @@ def _table(
         sources=sources,
         special=SpecialTokens.of(tokenizer),
         domains=domains,
-        origin=_origin(tokenizer, options),
+        origin={key: one for key, one in facts.items() if one is not None and key != "fingerprint"},
     )
-
-
-def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object]:
-    facts = options.deciding(tokenizer)
-    return {key: value for key, value in facts.items() if value is not None and key != "fingerprint"}
 
 
 def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
@@ -205,15 +207,3 @@ def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
                 f"Note: the special token {tokenizer.backend.id_to_token(token)} stands {count:,} times in the text "
                 "and is counted as such; --separator makes documents of the text instead"
             )
-
-
-def _check_counted(table: FrequencyTable, skipped: str, inputs: Sequence[str | Path]) -> None:
-    if table.tokens:
-        return
-    raise DataError(
-        f"there is nothing to count: the input has no {'token' if table.documents else 'document'}",
-        got=skipped or "only empty files or blank lines",
-        expected="text, or rows with a text or a conversation",
-        source=", ".join(map(str, inputs)) or None,
-        remedy="convert or leave out what was skipped" if skipped else "give files with text",
-    )

@@ -16,7 +16,7 @@ from ...corpus.sources.sources import Document, Problems, SourceOptions
 from ...corpus.tokenizer.cuts import CutRule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .answers import read_answers
-from .engines import CountEngine, count_rows
+from .engines import PlainEngine, count_rows
 from .table import CountMode, Tally
 
 _BATCH_DOCUMENTS = 8192
@@ -72,7 +72,7 @@ class TokenCounter:
     """
 
     def __init__(
-        self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode, cut: CutRule | None
+        self, tokenizer: TextTokenizer, engine: PlainEngine, mode: CountMode, cut: CutRule | None
     ) -> None:
         self._tokenizer, self._engine, self._mode, self._cut = tokenizer, engine, mode, cut
         self._counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
