@@ -175,7 +175,7 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results
-    from .decode.eval_record import print_tables
+    from .decode.eval_record import print_results
 
     output = asked.output
     check_run_folder(output)
@@ -193,7 +193,7 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"report": str(output / "eval" / "report.html"), "results": read_json(results, "result")})
     elif not ran:
-        print_tables(read_results(results), output / "eval")
+        print_results(read_results(results), output / "eval")
     say(f"Done in {time.monotonic() - start:.0f} s. The report: {output / 'eval' / 'report.html'}")
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
-from ..app import ResultOptions, print_json
+from ..app import ResultOptions
 from ..options.decoding import (
     ManyMethods,
     PassOptions,
@@ -19,7 +19,7 @@ from ..options.decoding import (
     wrap_for,
 )
 from ..options.groups import option
-from .eval_record import print_tables, provenance_of
+from .eval_record import print_results, provenance_of
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.prompt_format import PromptFormat
@@ -270,10 +270,7 @@ def evaluate(
     models = models or recipe_models(recipe, device=device, device_map=passes.device_map)
     evaluation = evaluation_of(recipe, models, benchmark, settings, only=methods.method, wrap=wrap)
     results = evaluate_methods(outcome.output, evaluation, handling)
-    if ending.as_json:
-        print_json(results.model_dump(mode="json"))
-    else:
-        print_tables(results, outcome.output)
+    print_results(results, outcome.output, as_json=ending.as_json)
 
 
 def evaluation_of(
@@ -339,7 +336,6 @@ def _recipe_of(
 
 
 def _describe_sandbox() -> None:
-    """Report how generated code is isolated."""
     from ...core.console import say
     from ...evaluate.quality import require_sandbox
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..app import print_line, stdout_console
+from ..app import print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -110,8 +110,11 @@ def provenance_of(
     )
 
 
-def print_tables(results: Results, output: Path) -> None:
+def print_results(results: Results, output: Path, *, as_json: bool = False) -> None:
     """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
+    if as_json:
+        print_json(results.model_dump(mode="json"))
+        return
     from ...core.console import console
     from ...evaluate.reports.tables import (
         category_table,

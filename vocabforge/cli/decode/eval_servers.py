@@ -20,8 +20,8 @@ from ...evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, ev
 from ...evaluate.servers.asking import ServerAsking, served_format
 from ...evaluate.servers.generator import ServerGenerator
 from ...evaluate.servers.process import split_command, started
-from ..app import ResultOptions, print_json
-from .eval_record import print_tables
+from ..app import ResultOptions
+from .eval_record import print_results
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -85,10 +85,7 @@ def evaluate_servers(
         logs=logs,
     )
     results = evaluate_methods(outcome.output, evaluation, handling)
-    if ending.as_json:
-        print_json(results.model_dump(mode="json"))
-    else:
-        print_tables(results, outcome.output)
+    print_results(results, outcome.output, as_json=ending.as_json)
 
 
 def _sources(

@@ -138,20 +138,14 @@ def _facts(run: CountRun, output: Path) -> dict[str, Any]:
     table = run.table
     return {
         "output": str(output),
-        "mode": table.mode,
         "files": len(table.sources),
-        "documents": table.documents,
-        "bytes": table.bytes,
-        "tokens": table.tokens,
-        "vocab_size": table.vocab_size,
-        "ids_with_count": table.seen,
+        **table.totals(),
         "bytes_per_token": round(table.bytes / table.tokens, 3),
         "domains": {
             name: {"documents": part.documents, "bytes": part.bytes, "tokens": part.tokens}
             for name, part in table.domains.items()
         },
         "skipped": dict(run.problems),
-        "fingerprint": table.fingerprint,
         "engine": run.engine,
         "notes": list(run.reasons),
         "parts": run.units,

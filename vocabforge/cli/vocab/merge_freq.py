@@ -60,15 +60,9 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
         print_json(
             {
                 "output": str(output),
-                "mode": table.mode,
                 "parts": list(joined),
-                "documents": table.documents,
-                "bytes": table.bytes,
-                "tokens": table.tokens,
-                "vocab_size": table.vocab_size,
-                "ids_with_count": table.seen,
+                **table.totals(),
                 "domains": {name: part.tokens for name, part in table.domains.items()},
-                "fingerprint": table.fingerprint,
             }
         )
         return

@@ -66,6 +66,8 @@ def summarise_runs(
     baseline: Sequence[MethodRows],
     retokenised: Sequence[Mapping[int, float]],
     settings_runs: Sequence[Run],
+    *,
+    compared: bool = True,
 ) -> Summary:
     """All figures of one method over all runs; ``outputs`` and ``quality`` are left None.
 
@@ -73,6 +75,7 @@ def summarise_runs(
         runs, baseline: rows of each run over the same questions; they may be the same object.
         retokenised: ``retokenised_counts`` of the baseline in each run.
         settings_runs: number, seed and repeat of each run.
+        compared: whether ``baseline`` is plain decoding; else there is no speed-up.
 
     Raises:
         DataError: two files do not hold the same questions, so that their figures cannot be compared.
@@ -87,6 +90,8 @@ def summarise_runs(
     recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
     base = columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall))
     columns["speedup_retokenised"] = np.concatenate([columns["tokens_per_s"], base], axis=-1)
+    if not compared:
+        columns |= {name: np.zeros_like(columns[name]) for name in ("speedup", "speedup_retokenised")}
 
     def group(chosen: NDArray[np.bool_]) -> GroupFigures:
         figures: dict[str, Figure] = {
@@ -148,24 +153,6 @@ def with_totals(summary: Summary, total: Speculation) -> Summary:
             "overall": summary.overall.model_copy(update={"accepted_length": Figure(value=length)}),
             "accept_length_histogram": _histogram([choice]),
             "depths": acceptance_by_depth([{"choices": [choice]}]),
-        }
-    )
-
-
-def without_speedup(summary: Summary) -> Summary:
-    """The figures of a method that was compared with nothing."""
-    none = {"speedup": Figure(), "speedup_retokenised": Figure()}
-
-    def bare(groups: Mapping[str, GroupFigures]) -> dict[str, GroupFigures]:
-        return {name: group.model_copy(update=none) for name, group in groups.items()}
-
-    runs = [run.model_copy(update={"speedup": None, "speedup_retokenised": None}) for run in summary.runs]
-    return summary.model_copy(
-        update={
-            "overall": summary.overall.model_copy(update=none),
-            "tasks": bare(summary.tasks),
-            "categories": bare(summary.categories),
-            "runs": runs,
         }
     )
 
