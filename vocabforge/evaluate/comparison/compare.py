@@ -30,8 +30,7 @@ from ..results.intervals import (
 )
 from ..results.schema import Figure, MethodResults, Strict
 from ..results.summary import FORMULAS, OVERALL, QuestionTable, task_groups
-from .checks import is_greedy, machine_facts, refuse_incomparable, run_notes, same_streams
-from .runs import EvaluationRun
+from .runs import EvaluationRun, is_greedy, machine_facts, refuse_incomparable, run_notes, same_streams
 
 # Of all figures more is better.
 FIGURES = ("accepted_length", "speedup", "tokens_per_s")

@@ -248,9 +248,7 @@ class QuestionTable:
         cls, ids: Sequence[int], runs: Sequence[MethodRows], baseline: Sequence[MethodRows]
     ) -> QuestionTable:
         """The questions ``ids``, in this order, from the rows of the same runs of a method and its baseline."""
-
         details = [run.details for run in runs]
-        served = any("verifications" in row["choices"][0] for run in details for row in run)
 
         def answers(of: Sequence[MethodRows], number: Callable[[Choice], float]) -> Array:
             return _table(ids, [run.answers for run in of], number)
@@ -259,12 +257,8 @@ class QuestionTable:
         return cls(
             new_tokens=answers(runs, _new_tokens),
             wall=answers(runs, _wall),
-            lengths=_table(ids, details, _lengths)
-            if served
-            else answers(runs, lambda choice: sum(choice["accept_lengths"])),
-            steps=_table(ids, details, _steps)
-            if served
-            else answers(runs, lambda choice: len(choice["accept_lengths"])),
+            lengths=_table(ids, details, _lengths),
+            steps=_table(ids, details, _steps),
             decoding_steps=answers(runs, lambda choice: _sum(choice["decoding_steps"])),
             forwards=_table(ids, details, lambda choice: _sum(choice["target_forwards"])),
             base_speed=quotient(answers(baseline, _new_tokens), base_wall),
@@ -308,8 +302,10 @@ def _steps(choice: Choice) -> float:
 
 
 def _lengths(choice: Choice) -> float:
-    """Tokens that they committed, in a server's choice of details."""
-    return _sum(choice["verifications"]) + _sum(choice["accepted"])
+    """Tokens that they committed."""
+    if (told := choice.get("verifications")) is None:
+        return float(sum(map(sum, choice["accept_lengths"])))
+    return _sum(told) + _sum(choice["accepted"])
 
 
 def _new_tokens(choice: Choice) -> float:
