@@ -13,7 +13,7 @@ from ...core.console import say
 from ...core.files import check_apart
 from ...core.hub import hub_name, model_name
 from ...core.registry import check_known
-from ...corpus.tokenizer.files import eos_ids_in, read_side_files
+from ...corpus.tokenizer.files import named_eos_ids, read_side_files
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...export.checked import write_checked
 from ...export.importing import folder_digest
@@ -167,7 +167,6 @@ def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | No
 
 
 def _end_tokens(tokenizer: TextTokenizer | None, target: Path, vocab_size: int) -> tuple[int, ...]:
-    side = read_side_files(target)
-    named = eos_ids_in(side["generation_config.json"]) or eos_ids_in(side["config.json"])
+    named = named_eos_ids(read_side_files(target))
     own = () if tokenizer is None else SpecialTokens.of(tokenizer).eos
     return tuple(sorted({token for token in (*named, *own) if token < vocab_size}))
