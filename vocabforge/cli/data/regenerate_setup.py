@@ -28,12 +28,9 @@ def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
             got="both" if asked.server else "neither",
             expected="one of --target DIR and --server URL",
         )
+    names = ("temperature", "top_p", "max_tokens", "seed", "send_reasoning")
     wanted = {
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "max_tokens": asked.max_tokens,
-        "seed": asked.seed,
-        "send_reasoning": asked.send_reasoning,
+        **{name: getattr(asked, name) for name in names},
         "template_arguments": yaml_pairs(asked.template_arg, "--template-arg"),
         "body": yaml_pairs(asked.body, "--body"),
     }

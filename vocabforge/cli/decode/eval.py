@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...decode.build.recipe import DecodingRecipe
     from ...decode.proposers.interface import Wrap
     from ...evaluate.benchmarks import Benchmark
-    from ...evaluate.run.evaluation import Evaluation
+    from ...evaluate.run.evaluation import Evaluation, OutputOptions
     from ...evaluate.run.settings import RunSettings
 
 
@@ -203,6 +203,13 @@ class OutcomeOptions(StrictModel):
     )
     fresh: bool = option(False, "Start over instead of resuming an interrupted run.")
 
+    def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
+        """The same as the evaluation takes it."""
+        from ...evaluate.run.evaluation import OutputOptions
+
+        allow = self.allow_code_execution
+        return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, allow_code=allow, **more)
+
 
 def evaluate(
     context: typer.Context,
@@ -227,7 +234,7 @@ def evaluate(
     from ...corpus.tokenizer.prompt_format import resolve_format
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...decode.build.methods import recipe_models
-    from ...evaluate.run.evaluation import OutputOptions, evaluate_methods
+    from ...evaluate.run.evaluation import evaluate_methods
     from ...evaluate.run.prompts import check_system
     from ...models.device import choose_device, synchroniser
 
@@ -261,15 +268,11 @@ def evaluate(
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
         recipe, models = _recipe_of(grid, target, tokenizer, passes, device=device, sampled=sampled)
-    handling = OutputOptions(
-        overwrite=ending.overwrite,
-        fresh=outcome.fresh,
-        allow_code=outcome.allow_code_execution,
-        synchronise=synchroniser(device),
-    )
     models = models or recipe_models(recipe, device=device, device_map=passes.device_map)
     evaluation = evaluation_of(recipe, models, benchmark, settings, only=methods.method, wrap=wrap)
-    results = evaluate_methods(outcome.output, evaluation, handling)
+    results = evaluate_methods(
+        outcome.output, evaluation, outcome.options(ending, synchronise=synchroniser(device))
+    )
     print_results(results, outcome.output, as_json=ending.as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,14 +70,7 @@ class CountRequest(StrictModel):
         check_parting(self.separator, self.text_unit)
         return CountOptions(
             mode=self.mode,
-            sources=SourceOptions(
-                text_field=self.text_field,
-                text_unit=self.text_unit,
-                separator=self.separator,
-                strict=self.strict,
-                sample=self.sample,
-                seed=self.seed,
-            ),
+            sources=SourceOptions(**{one.name: getattr(self, one.name) for one in fields(SourceOptions)}),
             engine=self.engine,
             workers=self.workers,
             shard_bytes=self.shard_mb << 20,

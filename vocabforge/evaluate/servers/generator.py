@@ -16,6 +16,7 @@ from ...core.errors import DataError
 from ...corpus.regenerate.rows import json_line, token_count
 from ...corpus.regenerate.server import Refused, Server, TooSlow, TryAgain, Unusable
 from ...decode.request import Generation, SamplingParams
+from ..results.schema import ServerFacts
 from ..run.request import MustStop
 from .counters import Reading, Speculation, read_details, read_metrics, total_of
 
@@ -41,16 +42,6 @@ class ServedGeneration(Generation):
     prompt_tokens: int | None = None
     new_tokens: int = 0
     speculation: Speculation | None = None
-
-
-@dataclass(frozen=True)
-class ServerFacts:
-    """What a server tells of itself; ``kind`` is the ``owned_by`` of its models (vllm, sglang, llamacpp, ...)."""
-
-    kind: str
-    version: str | None
-    model: str
-    max_model_len: int | None
 
 
 @dataclass
@@ -90,7 +81,7 @@ class LoadWindow:
             "seconds": self.seconds(),
             "speculation": None if self.speculation is None else asdict(self.speculation),
             "foreign_tokens": self.foreign,
-            "server": asdict(facts),
+            "server": facts.model_dump(),
         }
 
 
@@ -132,10 +123,10 @@ class ServerGenerator:
             self._server, self._window = Server(url, key=self._key, timeout=self._timeout), LoadWindow(1)
             try:
                 self.facts = self._describe()
-                if before is not None and before != asdict(self.facts):
+                if before is not None and before != self.facts.model_dump():
                     raise MustStop(
                         f"the server of {self.name} is not the one that gave the answers so far",
-                        got=asdict(self.facts),
+                        got=self.facts.model_dump(),
                         expected=dict(before),
                         source=url,
                         remedy="serve the same model with the same version, or start over with --fresh",
@@ -255,10 +246,10 @@ class ServerGenerator:
                 break
         longest = entry.get("max_model_len")
         return ServerFacts(
-            _text(entry.get("owned_by") or "unknown"),
-            version,
-            model,
-            longest if isinstance(longest, int) else None,
+            kind=_text(entry.get("owned_by") or "unknown"),
+            version=version,
+            model=model,
+            max_model_len=longest if isinstance(longest, int) else None,
         )
 
     def _get(self, path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -252,15 +252,5 @@ def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) ->
 def domain_table(table: FrequencyTable, name: str) -> FrequencyTable:
     """One domain as a table of its own, with the sources of the whole."""
     part = table.domains[name]
-    origin = {"made_by": "domain", "domain": name}
-    return FrequencyTable(
-        part.counts,
-        part.documents,
-        part.bytes,
-        table.mode,
-        table.fingerprint,
-        table.sources,
-        table.special,
-        {},
-        origin,
-    )
+    whole = {"counts": part.counts, "documents": part.documents, "bytes": part.bytes}
+    return replace(table, **whole, domains={}, origin={"made_by": "domain", "domain": name})

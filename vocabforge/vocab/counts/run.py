@@ -72,22 +72,22 @@ def count_corpus(
     if options.mode == "assistant" and tokenizer.chat_template is None:
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
-    plan = make_plan(tokenizer, inputs, options, domains or {})
+    shards, units, choice = make_plan(tokenizer, inputs, options, domains or {})
     partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-    resumed = _resumed(partials, plan.units)
+    resumed = _resumed(partials, units)
     start = time.monotonic()
-    counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
-    results = _count(counter, plan.units, partials)
+    counter = ShardCounter(tokenizer, choice.engine, choice.rule.cutter, options)
+    results = _count(counter, units, partials)
     tallies, digests, problems = _add_up(tokenizer.vocab_size, results, ["", *(domains or {})])
     run = CountRun(
-        table=_table(tokenizer, options, tallies, _source_digests(plan.shards, digests)),
-        engine=plan.engine.name,
-        reasons=plan.reasons,
+        table=_table(tokenizer, options, tallies, _source_digests(shards, digests)),
+        engine=choice.engine.name,
+        reasons=choice.reasons,
         problems=problems,
         start_s=start - began,
         seconds=time.monotonic() - start,
-        stored_bytes=stored(plan.shards),
-        units=len(plan.units),
+        stored_bytes=stored(shards),
+        units=len(units),
         resumed=resumed,
     )
     skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())

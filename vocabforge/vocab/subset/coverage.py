@@ -6,8 +6,8 @@ Pure functions over counts (V,) and rankings (R,). Sums are whole numbers, so a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,6 @@ from .select import Ids, select
 
 SHARES = (0.9, 0.95, 0.99)
 """Shares of the tokens whose carrying part of the vocabulary is reported (FR-Spec: 25% carry 95%)."""
-
-
-@dataclass(frozen=True)
-class Carrying:
-    """The fewest ids that hold a share of the tokens, and their share of V; None where the ranking never does."""
-
-    share: float
-    size: int | None
-    of_vocabulary: float | None
 
 
 def rank_all(counts: Ids, forced: Iterable[int] = ()) -> Ids:
@@ -76,11 +67,18 @@ def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> 
     return max(1, len(must), size or len(counts))
 
 
-def carrying(counts: Ids, shares: Sequence[float] = SHARES) -> list[Carrying]:
-    """How much of the vocabulary carries shares of the tokens, by count alone (nothing forced)."""
+def carrying(counts: Ids) -> list[dict[str, Any]]:
+    """The fewest ids that carry each of :data:`SHARES` of the tokens, by count alone (nothing forced).
+
+    Returns:
+        ``share``, ``size`` and ``of_vocabulary`` (``size`` over V); the last two None where all ids hold less.
+    """
     ranked = rank_all(counts)
-    found = [(share, smallest_size(ranked, counts, share)) for share in shares]
-    return [Carrying(share, size, None if size is None else size / len(counts)) for share, size in found]
+    found = [(share, smallest_size(ranked, counts, share)) for share in SHARES]
+    return [
+        {"share": share, "size": size, "of_vocabulary": None if size is None else size / len(counts)}
+        for share, size in found
+    ]
 
 
 def knee(ranked: Ids, counts: Ids) -> int:
