@@ -252,5 +252,7 @@ def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) ->
 def domain_table(table: FrequencyTable, name: str) -> FrequencyTable:
     """One domain as a table of its own, with the sources of the whole."""
     part = table.domains[name]
-    whole = {"counts": part.counts, "documents": part.documents, "bytes": part.bytes}
-    return replace(table, **whole, domains={}, origin={"made_by": "domain", "domain": name})
+    origin = {"made_by": "domain", "domain": name}
+    return replace(
+        table, counts=part.counts, documents=part.documents, bytes=part.bytes, domains={}, origin=origin
+    )
