@@ -26,7 +26,6 @@ class RowGroups:
 
     rows: list[int]
     stored: list[int]
-    columns: list[str]
 
 
 def row_groups(path: Path) -> RowGroups:
@@ -42,7 +41,7 @@ def row_groups(path: Path) -> RowGroups:
         stored = [sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups]
         if stored:
             stored[-1] += max(0, path.stat().st_size - sum(stored))
-        return RowGroups([group.num_rows for group in groups], stored, list(file.schema_arrow.names))
+        return RowGroups([group.num_rows for group in groups], stored)
 
 
 def parquet_documents(

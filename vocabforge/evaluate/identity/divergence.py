@@ -70,14 +70,11 @@ def judge(
                     known[key] = _verdict(row, place, tokenizer.eos_ids, settings, target)
                 found = known.get(key, {"reason": f"only {most} divergences of a method are judged"})
             except (VocabForgeError, RuntimeError) as error:  # such as a device without memory left
-                found = {"reason": f"the target could not be asked: {_first_line(error)}"}
+                first, *_ = (str(error) or type(error).__name__).splitlines()
+                found = {"reason": f"the target could not be asked: {first}"}
             judged.append(row.model_copy(update=found))
             bar.update(1)
     return judged
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _described(row: DivergenceRow, details: Mapping[str, Any], tokenizer: TextTokenizer) -> DivergenceRow:

@@ -249,23 +249,19 @@ def quality_table(results: Results) -> DataTable | None:
     for place, method in enumerate(results.methods):
         if (quality := method.summary.quality) is None:
             continue
+        rate = {name: value and 100 * value for name, value in quality.rate.model_dump().items()}
         rows.append(
             [
                 DataCell(method.name, look=place),
                 quality.passed,
                 quality.attempted,
-                figure_cell(_percent(quality.rate), 1, "%"),
+                figure_cell(Figure(**rate), 1, "%"),
                 percent(quality.strict, 1),
                 quality.same_as_baseline,
             ]
         )
     columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]
     return DataTable("right answers", columns, rows).without_empty_columns() if rows else None
-
-
-def _percent(figure: Figure) -> Figure:
-    known = figure.model_dump().items()
-    return Figure(**{name: None if value is None else 100 * value for name, value in known})
 
 
 def count_lines(results: Results) -> list[str]:

@@ -117,11 +117,9 @@ def choose_engine(
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
             continue
-        return EngineChoice(
-            engine,
-            [*reasons, f"engine {name} counts; its ids are the library's on a sample of {_said(texts)}"],
-            rule,
-        )
+        seen_in = f"a sample of {sum(map(len, texts)):,} characters of {len(texts):,} texts"
+        reasons.append(f"engine {name} counts; its ids are the library's on {seen_in}")
+        return EngineChoice(engine, reasons, rule)
     if only in (None, "plain"):
         # Nothing equals the library but itself, text for text: no cut, no other path.
         uncut = NoCut("cuts failed on the sample")
@@ -132,10 +130,6 @@ def choose_engine(
         source=tokenizer.source,
         remedy="leave the engine to be chosen, or take plain",
     )
-
-
-def _said(texts: Sequence[str]) -> str:
-    return f"{sum(map(len, texts)):,} characters of {len(texts):,} texts"
 
 
 def _bounded(sample: Sequence[str]) -> list[str]:

@@ -74,7 +74,9 @@ def count_corpus(
     began = time.monotonic()
     shards, units, choice = make_plan(tokenizer, inputs, options, domains or {})
     partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-    resumed = _resumed(partials, units)
+    partials.prepare()
+    if resumed := sum(partials.path(unit).is_file() for unit in units):
+        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
     start = time.monotonic()
     counter = ShardCounter(tokenizer, choice.engine, choice.rule.cutter, options)
     results = _count(counter, units, partials)
@@ -107,15 +109,6 @@ def count_corpus(
         keep(run)
         partials.remove()
     return run
-
-
-def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
-    """How many parts an earlier run has left; the folder is made."""
-    partials.prepare()
-    resumed = sum(partials.path(unit).is_file() for unit in units)
-    if resumed:
-        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
-    return resumed
 
 
 def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResults) -> dict[Unit, UnitResult]:

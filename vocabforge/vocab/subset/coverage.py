@@ -48,7 +48,12 @@ def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
         UsageError: ``share`` outside 0 < share <= 1.
         DataError: nothing was counted.
     """
-    _check_share(share)
+    if not 0 < share <= 1:
+        raise UsageError(
+            "the coverage is no share of the tokens",
+            got=f"{share:g}",
+            expected="above 0 and at most 1 (0.95 for 95%)",
+        )
     needed = -((-Fraction(repr(share)) * _total(counts)) // 1)  # whole tokens, rounded up
     running = covered(ranked, counts)
     place = int(np.searchsorted(running, int(needed)))
@@ -134,12 +139,3 @@ def _total(counts: Ids) -> int:
     if total == 0:
         raise DataError("nothing was counted, so there is no coverage", expected="a table with tokens")
     return total
-
-
-def _check_share(share: float) -> None:
-    if not 0 < share <= 1:
-        raise UsageError(
-            "the coverage is no share of the tokens",
-            got=f"{share:g}",
-            expected="above 0 and at most 1 (0.95 for 95%)",
-        )
