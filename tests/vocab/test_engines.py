@@ -19,7 +19,7 @@ from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.vocab.counts.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
+from vocabforge.vocab.counts.engines import ENGINES, FastEngine, NotSuited, PlainEngine, choose_engine
 
 FAST = {
     *(
@@ -57,7 +57,7 @@ def in_parts(rule: CutRule | NoCut, texts: Sequence[str], size: int) -> tuple[li
     return parts, begins
 
 
-def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[CountEngine]:
+def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[PlainEngine]:
     made = []
     for name in ENGINES:
         try:

@@ -16,11 +16,11 @@ from tests.vocab.real_tokenizers import REAL, real
 from tests.vocab.test_engines import engines_of, in_parts
 from tests.worlds import DATA, needs_data
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
-from vocabforge.vocab.counts.engines import CountEngine, PlainEngine
+from vocabforge.vocab.counts.engines import PlainEngine
 
 
 @cache
-def real_engines(name: str) -> tuple[CutRule | NoCut, list[CountEngine]]:
+def real_engines(name: str) -> tuple[CutRule | NoCut, list[PlainEngine]]:
     rule = cut_rule(real(name))
     return rule, engines_of(real(name), rule)
 

@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from ...decode.text import Answer
 
 
+# Of a generation, as --json prints them.
+_FIGURES = (
+    *(
+        "token_ids",
+        "finish",
+        "mean_accepted_length",
+        "accept_lengths",
+        "accepted_by_depth",
+        "drafted_by_depth",
+    ),
+    *("drafted", "verified", "timings", "target_forwards", "prefill_s", "decode_s"),
+)
+
+
 class GenerateRequest(StrictModel):
     """The prompt, how it is read, where the output ends, and where the draws begin."""
 
@@ -94,28 +108,13 @@ def _facts(method: Method, answer: Answer) -> dict[str, Any]:
     """What ``--json`` prints."""
     from ...decode.counts import figures_of
 
-    result = answer.generation
     return {
         "method": method.name,
-        "description": method.description,
-        "head": method.head,
-        "verifier": method.verifier,
-        "lossless": method.lossless,
+        **{name: getattr(method, name) for name in ("description", "head", "verifier", "lossless")},
         "text": answer.text,
-        "token_ids": result.token_ids,
-        "finish": result.finish,
-        "mean_accepted_length": result.mean_accepted_length,
-        "accept_lengths": result.accept_lengths,
-        "accepted_by_depth": result.accepted_by_depth,
-        "drafted_by_depth": result.drafted_by_depth,
-        "drafted": result.drafted,
-        "verified": result.verified,
-        "timings": result.timings,
-        "target_forwards": result.target_forwards,
-        "counts": figures_of(result.counts),
+        **{name: getattr(answer.generation, name) for name in _FIGURES},
+        "counts": figures_of(answer.generation.counts),
         "tokens_per_s": answer.tokens_per_s,
-        "prefill_s": result.prefill_s,
-        "decode_s": result.decode_s,
     }
 
 

@@ -21,7 +21,6 @@ ManyMethods = Annotated[
     MethodGrid,
     FromModel(MethodSpec, many=MethodGrid.MANY, labelled=MethodGrid.LABELLED, panel=_DRAFTING),
 ]
-TreeSizes = Annotated[MethodSpec, FromModel(MethodSpec, only=("depth", "topk", "total_nodes"))]
 
 
 class PassOptions(StrictModel):
