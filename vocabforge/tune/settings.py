@@ -1,4 +1,4 @@
-"""What ``vocabforge tune`` is asked for: models, questions, the ways that are searched, and the time for it."""
+"""What ``vocabforge tune`` is asked for: models, questions, the methods that are searched, and the time for it."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class LatencyTable(StrictModel):
         if samples is None:
             measured = sorted(other for part, other in self._by_name if part == name)
             raise MismatchError(
-                "the latency table lacks a part of this way of decoding",
+                "the latency table lacks a part of this method",
                 got=", ".join(filter(None, measured)) or f"nothing of {name}",
                 expected=f"{name} {family}".rstrip(),
                 remedy="measure again with this kind of tree and draft head",

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a way of decoding is expected to do.
+    """What a method is expected to do.
 
     Attributes:
         tokens_per_s: with its 95% interval.
