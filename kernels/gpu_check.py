@@ -24,13 +24,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
 import gpu_goals  # noqa: E402
+import gpu_parts  # noqa: E402
 import gpu_tests  # noqa: E402
 
 from vocabforge.bench.kernels import run as kernels  # noqa: E402
 from vocabforge.bench.kernels.cases import OP_BENCHES  # noqa: E402
 from vocabforge.bench.kernels.cases.types import SHAPES  # noqa: E402
 from vocabforge.bench.kernels.parts import PARTS as BENCH_PARTS  # noqa: E402
-from vocabforge.bench.kernels.parts import run_isolated  # noqa: E402
 from vocabforge.bench.kernels.run import machine_facts, no_device  # noqa: E402
 from vocabforge.bench.kernels.table import markdown  # noqa: E402
 from vocabforge.core.console import markdown_table  # noqa: E402
@@ -158,7 +158,7 @@ def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[st
     def run(part: str, options: Any) -> Any:
         if asked.device == "cpu":
             return kernels.in_process(part, options)
-        return run_isolated(part, options, folder / "parts")
+        return gpu_parts.run_isolated(part, options, folder / "parts")
 
     result = kernels.measure(options, tuple(asked.bench), run)
     failed = result["failed"]
