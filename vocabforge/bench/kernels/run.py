@@ -203,7 +203,6 @@ _LISTS = ("shapes", "rows", "ops", "parts")
 
 
 def _read(settings: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` as values."""
     from .cases import OP_BENCHES
     from .cases.types import SHAPES
 
