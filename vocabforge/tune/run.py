@@ -18,13 +18,7 @@ from ..core.lock import only_writer
 from ..core.progress import ProgressBar
 from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
 from ..decode.proposers.interface import Wrap
-from .latency.measure import (
-    LatencyBudget,
-    LatencyInputs,
-    measure_latency,
-    shapes_of_drafter,
-    shapes_of_target,
-)
+from .latency.measure import LatencyInputs, measure_latency, shapes_of_drafter, shapes_of_target
 from .latency.table import LATENCY, LatencyTable, read_latency, write_latency
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
 from .report import render_report
@@ -133,7 +127,7 @@ def _latency_of(loaded: TuneSession, *, fresh: bool) -> LatencyTable:
         loaded.hashes["target"],
         loaded.hashes["drafter"],
     )
-    table = measure_latency(asked, LatencyBudget(settings.latency_seconds))
+    table = measure_latency(asked, settings.latency_seconds)
     write_latency(path, table)
     measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": settings.latency_seconds}
     atomic_write_json(note, measured)
