@@ -149,7 +149,6 @@ def _ranks(
 def _facts(
     config: StudyConfig, layout: StudyLayout, answers: Mapping[Which, Sequence[StudyAnswer]]
 ) -> dict[str, str]:
-    """Machine and inputs in words."""
     facts, own = {}, config.roofline
     for which, found in answers.items():
         tokens, cut = sum(len(one.continuation.tokens) for one in found), sum(one.shortened for one in found)

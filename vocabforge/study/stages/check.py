@@ -138,7 +138,6 @@ class _Sample:
         return found
 
     def _decode(self, proposer: Proposer, which: Which) -> list[Generation]:
-        """The outputs, side by side."""
         asked, model, new = self.asked[which], self.target.model, self._config.check.tokens
         rows = _MOST_LOGITS // (proposer.plan.nodes * model.config.vocab_size)
         longest = max(len(one.continuation.prompt) for one in asked) + new

@@ -103,9 +103,7 @@ def check_names(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in (*STAGES, ALL)]
     if unknown:
         raise UsageError(
-            "the study has no such stage",
-            got=", ".join(unknown),
-            expected=", ".join([*STAGES, ALL]),
+            "the study has no such stage", got=", ".join(unknown), expected=", ".join([*STAGES, ALL])
         )
 
 
@@ -153,7 +151,6 @@ def is_replayed(config: StudyConfig, layout: StudyLayout, seed: int) -> bool:
 
 
 def _before(name: str) -> Iterator[str]:
-    """Every stage that a stage rests on."""
     for before in STAGES[name].needs:
         yield before
         yield from _before(before)

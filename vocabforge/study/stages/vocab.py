@@ -56,7 +56,6 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
 
 
 def _count(layout: StudyLayout, tokenizer: TextTokenizer, output: Path) -> Path:
-    """Count the training texts as ``count-freq`` does."""
     options = CountOptions(mode="corpus")
 
     def keep(run: CountRun) -> None:
