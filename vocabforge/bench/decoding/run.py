@@ -207,7 +207,7 @@ class _DecodingBench:
             for prompt in self.prompts:
                 done = run.generate(prompt, self.new)
                 side.outputs.append(done.token_ids)
-                side.forwards += done.forwards
+                side.forwards += done.target_forwards
                 for key, count in done.counts.items():
                     side.counts[key] = side.counts.get(key, 0) + count
         return side
