@@ -121,7 +121,6 @@ def _check_devices(torch: Any, driver: str | None) -> Finding[None]:
 
 
 def _driver() -> str | None:
-    """The NVIDIA driver in words, None without one."""
     if shutil.which("nvidia-smi"):
         told = program_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
         if told and re.match(r"\d+\.\d+", told):

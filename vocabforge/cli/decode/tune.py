@@ -75,11 +75,11 @@ def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
 
 def _print(results: TuneResults, output: Path) -> None:
     from ...tune.outcome import RECIPE, REPORT
-    from ...tune.report import TERMINAL_ROWS, check_table, headline, ways_table
+    from ...tune.report import TERMINAL_ROWS, check_table, headline, methods_table
 
     out = stdout_console()
     for one in results.recommendations:
-        out.print(ways_table(results, one.batch, TERMINAL_ROWS))
+        out.print(methods_table(results, one.batch, TERMINAL_ROWS))
     if results.check is not None:
         out.print(check_table(results.check))
     for remark in results.remarks:

@@ -256,7 +256,6 @@ def _check_launch(placement: Placement) -> None:
 
 
 def _placing(placement: Placement) -> dict[str, Any]:
-    """The arguments of ``from_pretrained``."""
     if placement.device_map is not None:
         named = placement.device_map
         if isinstance(named, str) and named.startswith("{"):
