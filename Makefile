@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp check format wheel docs docs-serve targets clean
+.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make test-transformers  targets under the oldest transformers that is supported, installed beside the environment"
 	@echo "make test-servers  real servers load what export writes, each in an environment that this makes (optional)"
+	@echo "make servers-table  the demo's drafter in each of them: the table of docs/guides/serving.md"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make wheel   a wheel in dist/, with recipes and the sources of the kernels in it"
@@ -56,7 +57,7 @@ VOCABFORGE_DATA ?= ../shared/data
 REAL := runs/bitllama
 
 $(REAL)/target/generation_config.json:
-	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA"; exit 1; }
+	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA (the files: docs/guides/real-model.md)"; exit 1; }
 	mkdir -p $(REAL)/target
 	xz -dc $(VOCABFORGE_DATA)/models/bitllama-3M/model.safetensors.xz > $(REAL)/target/model.safetensors
 	cp $(VOCABFORGE_DATA)/models/bitllama-3M/config.json $(VOCABFORGE_DATA)/models/tok512/tokenizer.json $(REAL)/target/
@@ -118,7 +119,7 @@ bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
 TOK105 := runs/tok105/model
 
 $(TOK105)/generation_config.json: | $(STAMP)
-	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA"; exit 1; }
+	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA (the files: docs/guides/real-model.md)"; exit 1; }
 	$(BIN)/python tests/models/llama2c.py $(VOCABFORGE_DATA)/models/babyllama-tok105/model5000.bin \
 	  $(VOCABFORGE_DATA)/models/babyllama-tok105/config.json $(VOCABFORGE_DATA)/models/babyllama-tok105/tokenizer.json $(TOK105)
 	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@
@@ -230,6 +231,12 @@ test-sglang: $(STAMP)
 test-llamacpp: $(STAMP)
 	$(PYTHON) .ci/server_env llamacpp $(SERVERS)/llamacpp
 	$(BIN)/python -m pytest -m servers tests/servers/test_llamacpp.py tests/servers/test_llamacpp_block.py
+
+# The demo's drafter in all of them, side by side: the table of docs/guides/serving.md.
+servers-table: $(STAMP)
+	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
+	for server in vllm sglang llamacpp; do $(PYTHON) .ci/server_env $$server $(SERVERS)/$$server || exit; done
+	$(BIN)/python -m tests.servers.table $(DEMO_OUTPUT) docs/guides/serving.md
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

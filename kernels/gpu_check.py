@@ -24,17 +24,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
 import gpu_goals  # noqa: E402
+import gpu_parts  # noqa: E402
 import gpu_tests  # noqa: E402
 
 from vocabforge.bench.kernels import run as kernels  # noqa: E402
 from vocabforge.bench.kernels.cases import OP_BENCHES  # noqa: E402
 from vocabforge.bench.kernels.cases.types import SHAPES  # noqa: E402
 from vocabforge.bench.kernels.parts import PARTS as BENCH_PARTS  # noqa: E402
-from vocabforge.bench.kernels.parts import run_isolated  # noqa: E402
-from vocabforge.bench.kernels.run import machine_facts, no_device  # noqa: E402
+from vocabforge.bench.kernels.run import machine_facts  # noqa: E402
 from vocabforge.bench.kernels.table import markdown  # noqa: E402
 from vocabforge.core.console import markdown_table  # noqa: E402
+from vocabforge.core.errors import UsageError  # noqa: E402
 from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402
+from vocabforge.models.device import choose_device  # noqa: E402
 
 SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
 PARTS = ("build", "tests", "bench")
@@ -158,7 +160,7 @@ def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[st
     def run(part: str, options: Any) -> Any:
         if asked.device == "cpu":
             return kernels.in_process(part, options)
-        return run_isolated(part, options, folder / "parts")
+        return gpu_parts.run_isolated(part, options, folder / "parts")
 
     result = kernels.measure(options, tuple(asked.bench), run)
     failed = result["failed"]
@@ -221,8 +223,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--device cpu needs --small: real sizes would take hours")
     for name in {*asked.ops} - {*OP_BENCHES} | {*asked.shapes} - {*SHAPES}:
         parser.error(f"{name} is unknown; ops: {', '.join(OP_BENCHES)}; shapes: {', '.join(SHAPES)}")
-    if asked.device != "cpu" and (problem := no_device(asked.device)):
-        parser.error(f"{problem}; --device cpu --small proves the code without a GPU")
+    try:
+        choose_device(asked.device)
+    except UsageError as error:
+        parser.error(f"{error.message} ({asked.device}); --device cpu --small proves the code without a GPU")
     if asked.sanitize:
         asked.parts = [name for name in asked.parts if name != "bench"]
     asked.output = asked.output.resolve()

@@ -147,7 +147,7 @@ def units(seeds: Sequence[int]) -> Iterator[Unit]:
 
 def is_done(unit: Unit, config: Any, layout: Any) -> bool:
     """Whether nothing of a unit is left to do."""
-    from vocabforge.study.stages import has_replay, is_finished
+    from vocabforge.study.stages.run import has_replay, is_finished
 
     config = config.model_copy(update={"seeds": unit.seeds})
     if "replay" in unit.stages:

@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 from tests.worlds import byte_tokenizer, merging_tokenizer, tiny_drafter, tiny_target
 from vocabforge.bench.decoding.run import bench_decoding, remarks
 from vocabforge.bench.decoding.settings import PROMPTS
-from vocabforge.bench.decoding.sides import Done, OurRun, TheirRun
+from vocabforge.bench.decoding.sides import OurRun, TheirRun
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.request import Generation
 from vocabforge.evaluate.identity.rounding import next_logits
 from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.drafters.io import save_drafter
@@ -148,9 +149,9 @@ def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.Mo
     now = [0.0]
 
     def taking(seconds: float) -> Any:
-        def generate(self: Any, prompt: Any, new: int) -> Done:
+        def generate(self: Any, prompt: Any, new: int) -> Generation:
             now[0] += seconds
-            return Done([5] * new, new)
+            return Generation([5] * new, target_forwards=new)
 
         return generate
 
@@ -168,9 +169,10 @@ def test_a_wrong_token_is_reported_with_its_margin(
 ) -> None:
     generate = OurRun.generate
 
-    def wrong(self: OurRun, prompt: Any, new: int) -> Done:
+    def wrong(self: OurRun, prompt: Any, new: int) -> Generation:
         done = generate(self, prompt, new)
-        return Done([*done.token_ids[:3], (done.token_ids[3] + 1) % 261, *done.token_ids[4:]], done.forwards)
+        done.token_ids[3] = (done.token_ids[3] + 1) % 261
+        return done
 
     monkeypatch.setattr(OurRun, "generate", wrong)
     app = build_app({"bench": bench}, ["bench"])

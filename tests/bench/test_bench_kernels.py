@@ -12,7 +12,6 @@ from vocabforge.bench.kernels import timing as bench_kernels_timing
 from vocabforge.bench.kernels.cases.types import (
     OpCase,
     close,
-    generator,
     normal,
 )
 from vocabforge.bench.kernels.ops import (
@@ -32,8 +31,8 @@ CEILINGS = DeviceCeilings(copy=1e9, matmul=1e10, node=1e-6)
 def doubling(**changes: Any) -> OpCase:
     """An op that doubles; ``changes`` break it."""
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
-        return {"x": normal((4, 8), generator(device, seed), dtype)}
+    def make(random: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+        return {"x": normal((4, 8), random, dtype)}
 
     case = OpCase(
         name="doubling",

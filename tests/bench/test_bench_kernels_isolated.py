@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from vocabforge.bench.kernels.parts import FigureJournal, KernelOptions, main, read_journal, run_isolated
+from tests.ops.kernels_build import load_script
+from vocabforge.bench.kernels.parts import KernelOptions
 from vocabforge.bench.kernels.timing import DeviceCeilings
+
+parts = load_script("gpu_parts")
+main, read_journal, run_isolated = parts.main, parts.read_journal, parts.run_isolated
 
 # Measures a, b, c; does something at b the first time that it gets there.
 CHILD = """
@@ -59,7 +63,7 @@ def test_a_figure_that_kills_its_process_costs_itself_only(tmp_path: Path) -> No
 
 
 def test_a_figure_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vocabforge.bench.kernels.parts._GRACE", 0.2)
+    monkeypatch.setattr(parts, "_GRACE", 0.2)
     found = run_isolated("ops", KernelOptions(budget=0.5), tmp_path, child("hang"))
     assert list(found.rows) == ["a"]
     assert "not done after" in found.open["b"]
@@ -95,7 +99,7 @@ def test_the_process_itself(tmp_path: Path) -> None:
 
 class TestJournal:
     def test_a_failing_figure_is_open_and_the_next_follows(self, tmp_path: Path) -> None:
-        journal = FigureJournal(tmp_path / "j")
+        journal = parts.JournalFile(tmp_path / "j")
 
         def fail() -> dict[str, Any]:
             raise ValueError("no")
@@ -106,7 +110,7 @@ class TestJournal:
         assert (found.rows, found.open, at) == ({"b": {"us": 1.0}}, {"a": "ValueError: no"}, None)
 
     def test_a_lost_device_ends_the_process(self, tmp_path: Path) -> None:
-        journal = FigureJournal(tmp_path / "j")
+        journal = parts.JournalFile(tmp_path / "j")
 
         def fail() -> dict[str, Any]:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")

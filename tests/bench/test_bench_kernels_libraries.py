@@ -189,7 +189,7 @@ def test_flashinfer_sampling_draws_what_the_transform_leaves(
 
 def test_tokens_outside_of_the_vocabulary_are_found() -> None:
     case = case_of("target_sample", "R=12 top-p")
-    inputs = case.make(CPU, torch.float32, 1)
+    inputs = case.inputs(CPU, torch.float32, 1)
     law = target_weights_reference(
         *(inputs[one] for one in ("logits", "temperature", "top_k", "top_p", "min_p"))
     )
@@ -238,7 +238,7 @@ def test_triton_ops_give_what_the_reference_gives(
     cases = [one for one in op_cases(op, shape) if one.libraries]
     assert cases
     for case in cases:
-        inputs = dict(case.make(CPU, torch.float32, 5))  # the interpreter has no bf16
+        inputs = dict(case.inputs(CPU, torch.float32, 5))  # the interpreter has no bf16
         if op != "draft_topk":  # what is no row is no candidate
             listed = inputs["ids" if op == "indexed_logits" else "rows"]
             listed.view(-1)[[0, 3]] = torch.tensor([-1, 5003], dtype=listed.dtype)

@@ -25,7 +25,6 @@ from tests.worlds import (
     tiny_drafter,
     tiny_target,
 )
-from vocabforge.cli.options.tables import load_part
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.prepared.artifact import write_prepared
 from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions
@@ -47,6 +46,7 @@ from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.study.report.results import RESULTS, DraftShape, MethodFigures, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
+from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.counts.table import FrequencyTable, Tally, save_counts
 from vocabforge.vocab.overlap.on_text import compare_on_corpus
 from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
@@ -112,7 +112,7 @@ def make_evaluation(path: Path) -> None:
 
 
 def make_coverage(path: Path, folder: Path) -> None:
-    counted = load_part("counts", folder / "counts")
+    counted = TablePart.load("counts", folder / "counts")
     results = measure_coverage(counted, [], {"small": load_subset(folder / "subset")})
     meta = {"fingerprint": results["fingerprint"]}
     with write_artifact(path, "coverage", meta) as inside:

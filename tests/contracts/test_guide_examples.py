@@ -229,7 +229,7 @@ def test_the_op_stands_in_four_places(
 def test_the_ops_benchmark_runs(kernel: dict[str, Any]) -> None:
     shape = ModelShape("tiny", 32, 64, 3, 48, 1, 2, 1, 16, small=True)
     (case,) = op_cases("int8_logits", shape)
-    inputs = case.make(torch.device("cpu"), torch.bfloat16, 0)
+    inputs = case.inputs(torch.device("cpu"), torch.bfloat16, 0)
     found = case.run(inputs, "reference")
     assert found.shape == (3, 64)
     assert torch.equal(found, case.reference(inputs))

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from vocabforge.decode.cross_vocab.slrs_contexts import Path, StreamLaw, stream_law
-from vocabforge.decode.cross_vocab.slrs_trie import DraftWords, TargetTrie
+from vocabforge.decode.cross_vocab.slrs.contexts import Path, StreamLaw, stream_law
+from vocabforge.decode.cross_vocab.slrs.trie import DraftWords, TargetTrie
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 Forms = Sequence[bytes | None]

@@ -254,33 +254,33 @@ MUTANTS = {
     ),
     # SLRS
     "psi with what longer tokens take": source(
-        "cross_vocab.slrs_psi", "whole = max(whole - sum(longer), 0 * whole)", "whole = whole", strings_have_their_law
+        "cross_vocab.slrs.psi", "whole = max(whole - sum(longer), 0 * whole)", "whole = whole", strings_have_their_law
     ),
     "psi of one spelling": source(
-        "cross_vocab.slrs_psi",
+        "cross_vocab.slrs.psi",
         "weight * share\n        return found", "weight * share\n        return dict(list(found.items())[:1])",
         strings_have_their_law,
     ),
     "psi of longer texts than were drawn": source(
-        "cross_vocab.slrs_psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
+        "cross_vocab.slrs.psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
         strings_have_their_law,
     ),
     "psi of the first token alone": source(
-        "cross_vocab.slrs_psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
+        "cross_vocab.slrs.psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
         "waiting = list[bytes]()", strings_have_their_law,
     ),
     "psi not given what came before": source(
-        "cross_vocab.slrs_psi", "return share / before if", "return share if", strings_have_their_law
+        "cross_vocab.slrs.psi", "return share / before if", "return share if", strings_have_their_law
     ),
     "psi of sum 1 over what can be drawn": source(
-        "cross_vocab.slrs_psi",
+        "cross_vocab.slrs.psi",
         "        return self._known[token]",
         "        all_of = [self._evaluate(one) for one in {*self._laws.trie.forms, self._laws.eos} - {None}]\n"
         "        return self._known[token] / (sum(all_of) or 1)",
         strings_are_lossless,
     ),
     "an end without a probability": source(
-        "cross_vocab.slrs_psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
+        "cross_vocab.slrs.psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
     ),
     "nothing drawn, and no residual": source(
         "verify.residual",
@@ -297,15 +297,15 @@ MUTANTS = {
         "verify.lazy", "happens(min(p[token], psi), psi)", "happens(p[token], p.sum())", strings_are_lossless
     ),
     "a range that ends one token early": source(
-        "cross_vocab.slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
+        "cross_vocab.slrs.trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
         strings_have_their_law,
     ),
     "a range that begins one token late": source(
-        "cross_vocab.slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
+        "cross_vocab.slrs.trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
         strings_have_their_law,
     ),
     "rows of the head in the order of their ids": source(
-        "cross_vocab.slrs_contexts",
+        "cross_vocab.slrs.contexts",
         "torch.tensor([*words.ids, *words.eos], device", "torch.tensor(sorted([*words.ids, *words.eos]), device",
         strings_have_their_law,
     ),

@@ -92,6 +92,7 @@ def generated(model: Any, prompt: list[int]) -> list[int]:
 LEAN = [
     "llama",
     "llama-3 rope",
+    "qwen2.5",
     "qwen3",
     "qwen3-moe",
     "mixtral",
@@ -99,6 +100,7 @@ LEAN = [
     "smollm3",
     "gpt-oss",
     "gemma-3",
+    "olmo-2",
     "olmo-3",
     "glm-4",
     "granite",

@@ -23,7 +23,7 @@ from tests.decode.cross_vocab import (
 from tests.decode.probability import AllBranches, all_ways
 from tests.decode.proofs import GREEDY, TRANSFORMS, Case, Switching, Walker, exact_weights, reference_law
 from tests.shares import by_default
-from vocabforge.decode.cross_vocab import slrs as proposer_slrs
+from vocabforge.decode.cross_vocab.slrs import proposer as proposer_slrs
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import FOREIGN
 from vocabforge.decode.verify import lazy as verify_lazy

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.worlds import tiny_target
-from vocabforge.decode.cross_vocab.slrs_contexts import ContextModel, Path, RowContexts
-from vocabforge.decode.cross_vocab.slrs_trie import DraftWords
+from vocabforge.decode.cross_vocab.slrs.contexts import ContextModel, Path, RowContexts
+from vocabforge.decode.cross_vocab.slrs.trie import DraftWords
 from vocabforge.decode.request import SamplingParams
 from vocabforge.models.lean.model import LeanModel, load_target
 

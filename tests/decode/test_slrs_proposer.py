@@ -15,8 +15,8 @@ from tests.decode.bridges import LongestMatch
 from tests.decode.markov import MarkovTarget
 from tests.worlds import tiny_target
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.cross_vocab import slrs as proposer_slrs
-from vocabforge.decode.cross_vocab.slrs import SlrsProposer
+from vocabforge.decode.cross_vocab.slrs import proposer as proposer_slrs
+from vocabforge.decode.cross_vocab.slrs.proposer import SlrsProposer
 from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Draw, Plan

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from tests.decode.bridges import END, World
-from vocabforge.decode.cross_vocab.slrs_psi import ChainLaws, Streams
+from vocabforge.decode.cross_vocab.slrs.psi import ChainLaws, Streams
 
 WORLDS = range(7)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.decode.bridges import some_forms
-from vocabforge.decode.cross_vocab.slrs_trie import DraftWords, TargetTrie, target_ids
+from vocabforge.decode.cross_vocab.slrs.trie import DraftWords, TargetTrie, target_ids
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 

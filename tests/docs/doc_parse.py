@@ -192,7 +192,7 @@ def check_keys(model: Any, base: dict[str, Any], items: Sequence[str]) -> None:
 
 def _check_study(params: dict[str, Any], items: list[str]) -> None:
     from vocabforge.study.config import load_study
-    from vocabforge.study.stages import ALL, check_names
+    from vocabforge.study.stages.run import ALL, check_names
 
     try:
         load_study(params.get("config") or ROOT / "recipes/study/study.yaml", params["size"], items)

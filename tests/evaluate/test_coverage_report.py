@@ -74,7 +74,7 @@ def test_knee_and_chosen_sizes_are_marked_on_the_held_out_curve(monkeypatch):
         asked.update(more)
         return "<svg></svg>"
 
-    monkeypatch.setattr("vocabforge.evaluate.reports.coverage.trace_lines", draw)
+    monkeypatch.setattr("vocabforge.evaluate.reports.page.trace_lines", draw)
     table, heldout = make_table(COUNTS), make_table([0, 5, 1, 0, 0, 0, 0, 0, 4, 0])
     subset = make_subset(table.counts, 4, [0], fingerprint="f")
     parts = TablePart("counts", table), [TablePart("test", heldout)], {"r4": subset}

@@ -68,8 +68,8 @@ def _undrawn(patch: pytest.MonkeyPatch) -> dict[str, tuple]:
         asked[name] = (*what, more)
         return "<svg></svg>"
 
-    for draw in ("bar_rows", "stacked_rows", "trace_lines"):
-        patch.setattr(f"vocabforge.evaluate.reports.evaluation.{draw}", keep)
+    for draw in ("evaluation.bar_rows", "evaluation.stacked_rows", "page.trace_lines"):
+        patch.setattr(f"vocabforge.evaluate.reports.{draw}", keep)
     return asked
 
 

@@ -212,7 +212,7 @@ def test_an_answer_without_steps_or_tokens_divides_by_nothing() -> None:
 def test_an_answer_in_no_time_has_no_speed_and_the_others_keep_theirs() -> None:
     still = MethodRows(
         [METHOD.answers[0], answer(2, "qa", ["x"], [12], [0.0], [6, 6])],
-        METHOD.details,
+        [METHOD.details[0], detail(2, "qa", [3, 3], [[6, 6]], [[2, 1], [2, 2]])],
     )
     summary = one_run(still, PLAIN)
     assert summary.overall.tokens_per_s.value == 10.0

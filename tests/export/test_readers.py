@@ -28,7 +28,7 @@ from vocabforge.export.layouts.layer_ids import LAYER_IDS
 from vocabforge.export.servers.forward import Past, ServedDrafter, rotate, rotation
 from vocabforge.export.servers.registry import READERS, open_folder, reader_of
 from vocabforge.export.servers.types import KeyUse, Served
-from vocabforge.models.kv_cache import KVCache
+from vocabforge.models.kv_cache import CacheView
 from vocabforge.models.rope import RopeSettings
 
 
@@ -223,17 +223,10 @@ def test_the_servers_pass_is_the_drafters(tiny: Tiny, tmp_path: Path, layers: in
     text = tiny.texts()[0]
     ids, count = text.ids[1:], len(text.ids) - 1
     features = text.features(LAYERS)[:-1]
-    cache = KVCache(layers, 1, 2, count, 8)
     slots = torch.arange(count)
+    cached = CacheView(drafter.new_cache(1, count), slots, slots <= slots[:, None])
     with torch.no_grad():
-        read_states = drafter.extend(
-            ids[None],
-            drafter.fuse(features[None]),
-            slots[None],
-            cache=cache,
-            slots=slots,
-            mask=slots <= slots[:, None],
-        )[1]
+        read_states = drafter.extend(ids[None], drafter.fuse(features[None]), slots[None], cached)[1]
         expected = read_states[0] @ drafter.head_weight.T
     served = read(tiny, "vllm", path).drafter
     assert served is not None

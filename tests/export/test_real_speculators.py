@@ -20,7 +20,7 @@ from vocabforge.evaluate.acceptance.probe import ProbedText
 from vocabforge.export.registry import load_drafter
 from vocabforge.export.servers.forward import Past
 from vocabforge.export.servers.registry import open_folder, reader_of
-from vocabforge.models.kv_cache import KVCache, causal_mask
+from vocabforge.models.kv_cache import CacheView, causal_mask
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("speculators") is None, reason="the speculators library is not installed"
@@ -62,14 +62,12 @@ def their_logits(model: Any, features: Tensor, ids: Tensor) -> list[Tensor]:
 @torch.no_grad()
 def our_logits(drafter: Any, features: Tensor, ids: Tensor, row: int) -> list[Tensor]:
     """The same of one row, (R,) a step, as decoding runs it: a prefill up to the row, then its own states."""
-    cache = KVCache(1, 1, drafter.config.num_kv_heads, row + STEPS, drafter.config.head_dim)
+    cache = drafter.new_cache(1, row + STEPS)
     every, slots = torch.arange(row + STEPS), torch.arange(row + 1)
     states, fed, found = drafter.fuse(features[: row + 1])[None], ids[: row + 1], []
     for step in range(STEPS):
-        mask = causal_mask(slots, every)
-        states = drafter.extend(fed[None], states, slots[None], cache=cache, slots=slots, mask=mask)[0][
-            :, -1:
-        ]
+        cached = CacheView(cache, slots, causal_mask(slots, every))
+        states = drafter.extend(fed[None], states, slots[None], cached)[0][:, -1:]
         found.append(drafter.logits(states)[0, 0])
         fed, slots = ids[row + step + 1 : row + step + 2], torch.tensor([row + step + 1])
     return found

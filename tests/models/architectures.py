@@ -62,6 +62,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             }
         },
     ),
+    "qwen2.5": Architecture("Qwen2Config"),
     "qwen3": Architecture("Qwen3Config"),
     "qwen3-moe": Architecture("Qwen3MoeConfig", {**_EXPERTS, "num_experts": 4}),
     "mixtral": Architecture("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -75,6 +76,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "gemma-2": Architecture("Gemma2Config", {**_WINDOWED, **_TYPES, "query_pre_attn_scalar": 16}),
     "gemma-3": Architecture("Gemma3TextConfig", {**_WINDOWED, **_TYPES, "query_pre_attn_scalar": 16}),
+    "olmo-2": Architecture("Olmo2Config"),
     "olmo-3": Architecture("Olmo3Config", {**_WINDOWED, **_TYPES}),
     "exaone-4": Architecture("Exaone4Config", {**_WINDOWED, **_TYPES}),
     "cohere-2": Architecture("Cohere2Config", {**_WINDOWED, **_TYPES}),

@@ -35,10 +35,10 @@ def table(folder: Path) -> str:
     return "\n".join([START, *lines, END])
 
 
-def replaced(text: str, made: str) -> str:
+def replaced(text: str, made: str, start: str = START, end: str = END) -> str:
     """A document with another table."""
-    before, rest = text.split(START)
-    return before + made + rest.split(END)[1]
+    before, rest = text.split(start)
+    return before + made + rest.split(end, 1)[1]
 
 
 def _cells(name: str, folder: Path) -> list[str]:

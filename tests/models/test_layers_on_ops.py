@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.decode.drafting import VARIANTS, make_drafter
 from tests.kernel_counts import counted
 from vocabforge.models.drafters.eagle_layers import DraftLayer
-from vocabforge.models.kv_cache import KVCache, Sight, line_sight
+from vocabforge.models.kv_cache import CacheView, Sight, line_sight
 from vocabforge.models.target.hf import HFTarget
 
 FORMS = ["eagle1", *(one for one in VARIANTS if one.startswith("eagle3")), "eagle3"]
@@ -23,7 +23,7 @@ def passes(drafter: Any, fits: bool) -> list[Tensor]:
     """Four committed positions in each of two rows, then two nodes of a tree behind each."""
     c, random = drafter.config, torch.Generator().manual_seed(5)
     dtype = next(drafter.parameters()).dtype
-    cache = KVCache(drafter.cache_layers, 2, c.num_kv_heads, 12, c.head_dim, dtype)
+    cache = drafter.new_cache(2, 12)
     found: list[Tensor] = []
     with patch.object(DraftLayer, "fits", lambda self, x, mask: fits), torch.no_grad():
         for count, start in ((4, 0), (2, 4)):
@@ -34,7 +34,7 @@ def passes(drafter: Any, fits: bool) -> list[Tensor]:
                 sight = Sight(slots[:, 0].contiguous(), words, torch.full((2, 2), 4))
             ids = torch.randint(0, c.vocab_size, (2, count), generator=random)
             g = torch.randn(2, count, c.hidden_size, generator=random).to(dtype)
-            found += drafter.extend(ids, g, sight.positions, cache=cache, slots=slots, mask=sight)
+            found += drafter.extend(ids, g, sight.positions, CacheView(cache, slots, sight))
     return [*found, cache.k, cache.v]
 
 
@@ -49,10 +49,10 @@ def test_every_form_is_computed(form: str, tiny_folder: Path) -> None:
 def test_a_step_is_few_kernels(form: str, most: int, tiny_folder: Path) -> None:
     drafter = make_drafter(form, tiny_folder, HFTarget.load(tiny_folder))
     passes(drafter, True)  # merges the matrices
-    cache = KVCache(1, 1, drafter.config.num_kv_heads, 4, drafter.config.head_dim)
+    cache = drafter.new_cache(1, 4)
     slots = torch.zeros(1, 1, dtype=torch.int64)
     sight = Sight(slots[:, 0], torch.ones(1, 1, 1, dtype=torch.int64), slots)
     g = torch.zeros(1, 1, drafter.config.hidden_size)
     with torch.no_grad(), counted() as kernels:
-        drafter.extend(slots, g, slots, cache=cache, slots=slots, mask=sight)
+        drafter.extend(slots, g, slots, CacheView(cache, slots, sight))
     assert kernels.count.total() <= most, kernels.count

@@ -23,7 +23,7 @@ from tests.models.mtp_targets import (
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
 from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import load_target_tensors
-from vocabforge.models.kv_cache import KVCache
+from vocabforge.models.kv_cache import CacheView
 from vocabforge.models.ttt.attention import TTTState
 
 # What the families' own servers do (vLLM 0.33), written here once more.
@@ -110,15 +110,12 @@ def test_it_computes_what_the_familys_own_layer_does(family: str, fused: bool, t
     )
     logits, _ = reference(ids[:cut], states[:cut])
     torch.testing.assert_close(drafter.logits(g)[0], logits, rtol=1e-4, atol=1e-4)
-    c = drafter.config
-    cache = KVCache(1, 1, c.num_kv_heads, 16, c.head_dim)
+    cache = drafter.new_cache(1, 16)
     for start, stop in ((0, cut), *((at, at + 1) for at in range(cut, 12))):
         slots = torch.arange(start, stop)
-        mask = torch.arange(stop)[None] <= slots[:, None]
+        cached = CacheView(cache, slots, torch.arange(stop)[None] <= slots[:, None])
         fed = states[start:stop]
-        g, _ = drafter.extend(
-            ids[None, start:stop], fed[None], slots[None], cache=cache, slots=slots, mask=mask
-        )
+        g, _ = drafter.extend(ids[None, start:stop], fed[None], slots[None], cached)
         logits, after = reference(ids[:stop], states[:stop])
         torch.testing.assert_close(drafter.logits(g)[0], logits[start:], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(g[0], after[start:], rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vocabforge.core.errors import UsageError
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.kv_cache import KVCache
+from vocabforge.models.kv_cache import CacheView, KVCache
 from vocabforge.ops.draft_chain import draft_chain
 
 pytestmark = pytest.mark.usefixtures("native_cpu")
@@ -63,7 +63,7 @@ def step_by_step(
     while len(tokens) <= count:
         steps = torch.arange(start, start + ids.shape[1])[None]
         mask = torch.arange(int(steps[0, -1]) + 1) <= steps[0, :, None]
-        g, read = drafter.extend(ids, g, steps, cache=cache, slots=steps[0], mask=mask)
+        g, read = drafter.extend(ids, g, steps, CacheView(cache, steps[0], mask))
         head, rows = head_of(drafter)
         best = (read[0, -1:] @ head.T).argmax(-1)
         ids = (best if rows is None else rows[best])[None]

@@ -16,7 +16,7 @@ import pytest
 
 from vocabforge.bench.kernels.cases import OP_BENCHES
 from vocabforge.bench.kernels.ops import head_figures, op_figures
-from vocabforge.bench.kernels.parts import KernelOptions, run_isolated
+from vocabforge.bench.kernels.parts import KernelOptions
 from vocabforge.bench.kernels.run import SMALL, sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,12 +308,13 @@ class TestTests:
 
 
 @pytest.mark.long
-def test_a_figure_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_figure_that_hangs_costs_itself_alone(check: Any, tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(
-        "import sys, time\nfrom pathlib import Path\nfrom vocabforge.bench.kernels import parts\n"
+        f"import sys, time\nsys.path.insert(0, {str(SCRIPT.parent)!r})\nfrom pathlib import Path\n"
+        "import gpu_parts as parts\n"
         "journal = Path(sys.argv[1])\nknown, _ = parts.read_journal(journal)\n"
-        "own = parts.FigureJournal(journal, frozenset({*known.rows, *known.open}), hangs=1.0)\n"
+        "own = parts.JournalFile(journal, frozenset({*known.rows, *known.open}), hangs=1.0)\n"
         "own.measure('first', lambda: {'us': 1})\nown.measure('hangs', lambda: time.sleep(600))\n"
         "own.measure('last', lambda: {'us': 2})\n"
     )
@@ -321,7 +322,7 @@ def test_a_figure_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
     def command(part: str, journal: Path, options: Path) -> list[str]:
         return [sys.executable, str(script), str(journal)]
 
-    found = run_isolated("ops", replace(SMALL, budget=60.0), tmp_path / "parts", command)
+    found = check.gpu_parts.run_isolated("ops", replace(SMALL, budget=60.0), tmp_path / "parts", command)
     assert set(found.rows) == {"first", "last"}
     assert "hangs.py" in found.open["hangs"]
 

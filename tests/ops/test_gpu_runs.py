@@ -24,7 +24,7 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.cli.study import study
 from vocabforge.core.artifact import open_artifact
-from vocabforge.study import stage_target
+from vocabforge.study.stages import target as stage_target
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = build_app({"bench": bench, "study": study}, ["bench", "study"])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.cli_support import invoke
 from vocabforge.study.report.results import RESULTS, read_study
-from vocabforge.study.stages import STAGES
+from vocabforge.study.stages.run import STAGES
 
 pytestmark = pytest.mark.long
 

@@ -141,6 +141,8 @@ def compare(world: Served, drafter: Path, target: Path, ours: Decoded, log: Path
         same_tokens += [token for cycle in found for token in cycle][: len(tokens) - 1] == tokens[1:]
         if not ended:  # by our limit; its own comes later
             found = found[: len(wanted)]
+            if found[-1][-1] in tokenizer.eos_ids:  # an end token behind the limit: what ours accepted is cut
+                wanted[-1] = len(found[-1])
         same_lengths += [len(cycle) for cycle in found] == wanted
         count += len(wanted)
     return same_tokens, same_lengths, count

@@ -146,16 +146,22 @@ def ask_runner(python: Path, script: Path, request: dict[str, Any], folder: Path
 def server_world() -> Served:
     """The world, made where it is not there yet."""
     from vocabforge.cli.demo import perform
-    from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
 
     WORLD.mkdir(parents=True, exist_ok=True)
     ran = False
     for step in _steps():
         ran |= perform(step, WORLD / "demo.json", stale=ran)
-    tokenizer = load_tokenizer(WORLD / "target")
-    rows = (WORLD / "texts" / "question.jsonl").read_text("utf-8").splitlines()
+    return Served(WORLD, prompts_of(WORLD))
+
+
+def prompts_of(root: Path) -> list[list[int]]:
+    """The first questions of a folder of ``vocabforge demo`` as its target's tokens."""
+    from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
+
+    tokenizer = load_tokenizer(root / "target")
+    rows = (root / "texts" / "question.jsonl").read_text("utf-8").splitlines()
     turns = [json.loads(row)["turns"][0] for row in rows][:QUESTIONS]
-    return Served(WORLD, [encode_prompt(tokenizer, [{"role": "user", "content": turn}]) for turn in turns])
+    return [encode_prompt(tokenizer, [{"role": "user", "content": turn}]) for turn in turns]
 
 
 def _steps() -> list[Any]:

@@ -21,11 +21,11 @@ from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.study import stage_answers as answers
 from vocabforge.study.config import StudyConfig, StudyLayout
 from vocabforge.study.methods import FULL, REDUCED
 from vocabforge.study.replay import stage as replaying
 from vocabforge.study.replay.types import Replayed
+from vocabforge.study.stages import answers
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 SEED, HIDDEN, SIZE, CLUSTERS = 3, 32, 120, 8

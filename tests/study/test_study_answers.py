@@ -17,9 +17,9 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.evaluate.run.prompts import PromptBuilder
 from vocabforge.models.lean.model import load_target
-from vocabforge.study import stage_answers as answers
 from vocabforge.study.config import StudyLayout
-from vocabforge.study.stage_answers import AnsweringTarget, prompt_ids, training_prompts
+from vocabforge.study.stages import answers
+from vocabforge.study.stages.answers import AnsweringTarget, prompt_ids, training_prompts
 from vocabforge.vocab.counts.table import load_counts
 
 
@@ -126,7 +126,7 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     answers.run(study_config(tmp_path), again)
     assert len(written(again)) == 3
     assert written(again) == written(layout)  # drawn answers, too
-    monkeypatch.setattr("vocabforge.study.stage_answers.Decoder", None)
+    monkeypatch.setattr("vocabforge.study.stages.answers.Decoder", None)
     answers.run(study_config(tmp_path, answers={"rows": 1}), again)  # how many side by side changes nothing
     with pytest.raises(TypeError):
         answers.run(study_config(tmp_path, answers={"tokens": 9}), again)

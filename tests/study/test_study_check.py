@@ -16,14 +16,14 @@ from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.decode.trees.shapes import chain
 from vocabforge.evaluate.identity.rounding import OutputPosition
 from vocabforge.models.lean.model import load_target
-from vocabforge.study import stage_check as check
 from vocabforge.study.config import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replay.stage import load_replayed
 from vocabforge.study.replay.types import MISSED, Continuation, Replayed
 from vocabforge.study.report.results import Checked
-from vocabforge.study.stage_answers import StudyAnswer, Which
-from vocabforge.study.stage_check import TREE, compare_cycles, compare_outputs, judge
+from vocabforge.study.stages import check
+from vocabforge.study.stages.answers import StudyAnswer, Which
+from vocabforge.study.stages.check import TREE, compare_cycles, compare_outputs, judge
 
 pytestmark = pytest.mark.long
 CHAIN = "chain, greedy"
@@ -134,7 +134,7 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     assert judge(model, place, (drawn[1], drawn[1]), sampling) == "near-tied"
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
     assert {judge(model, place, (drawn[1], token), sampling) for token in other} == {"fault"}
-    monkeypatch.setattr("vocabforge.study.stage_check.TOLERANCE", 1e12)
+    monkeypatch.setattr("vocabforge.study.stages.check.TOLERANCE", 1e12)
     assert judge(model, place, (drawn[1], other[0]), sampling) == "near-tied"
 
 

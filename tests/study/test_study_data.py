@@ -18,7 +18,7 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig, StudyLayout, load_study
 from vocabforge.study.sources import OVERLAP, PASSAGE, passages, read_source, runs
-from vocabforge.study.stage_data import KIND, run
+from vocabforge.study.stages.data import KIND, run
 
 RECIPE = Path(__file__).parents[2] / "recipes/study/study.yaml"
 

@@ -13,11 +13,10 @@ from vocabforge.core.artifact import MANIFEST
 from vocabforge.models.drafters.io import TargetTensors, load_trainable
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.study import stage_drafters as drafters
-from vocabforge.study import stage_vocab as vocab
 from vocabforge.study.config import StudyConfig, StudyLayout
 from vocabforge.study.methods import methods
-from vocabforge.study.stage_drafters import FOLDER, HELDOUT, TRAIN, packed
+from vocabforge.study.stages import drafters, vocab
+from vocabforge.study.stages.drafters import FOLDER, HELDOUT, TRAIN, packed
 from vocabforge.vocab.subset.subset import load_subset
 
 pytestmark = pytest.mark.long

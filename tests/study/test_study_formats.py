@@ -7,7 +7,7 @@ from typing import Any
 from tests.docs.doc_formats import keys, tables
 from vocabforge.decode.trees.shapes import chain
 from vocabforge.study.report.results import Checked, Decoded
-from vocabforge.study.stage_check import compare_cycles, compare_outputs
+from vocabforge.study.stages.check import compare_cycles, compare_outputs
 
 CHECK = "Check of a study"
 

@@ -18,7 +18,7 @@ from vocabforge.study.replay import stage as replaying
 from vocabforge.study.replay.replay import cycle_offsets, replay
 from vocabforge.study.replay.types import Replayed
 from vocabforge.study.replay.walk import walk
-from vocabforge.study.stage_answers import load_answers
+from vocabforge.study.stages.answers import load_answers
 
 pytestmark = pytest.mark.long
 

@@ -21,8 +21,8 @@ from vocabforge.study.report.figures import cells, groups_of, mean_scored, quest
 from vocabforge.study.report.results import RARE, RESULTS, Checked, Decoded, StudyResults, read_study
 from vocabforge.study.report.stage import KIND, run
 from vocabforge.study.report.tables import methods_table, study_tables
-from vocabforge.study.stage_answers import StudyAnswer
-from vocabforge.study.stage_check import MODES
+from vocabforge.study.stages.answers import StudyAnswer
+from vocabforge.study.stages.check import MODES
 
 
 def asked(*rows: tuple[str, str]) -> list[StudyAnswer]:

@@ -11,9 +11,9 @@ from tests.study.training_support import study_config
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.files import read_json
-from vocabforge.study import stages
 from vocabforge.study.config import StudyConfig, StudyLayout
-from vocabforge.study.stages import STAGES, perform, seed_digest
+from vocabforge.study.stages import run as stages
+from vocabforge.study.stages.run import STAGES, perform, seed_digest
 
 
 @pytest.fixture

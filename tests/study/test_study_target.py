@@ -27,9 +27,9 @@ from vocabforge.demo.target.train import (
     train_model,
 )
 from vocabforge.demo.texts.writer import SampleSizes, write_sample
-from vocabforge.study import stage_target as stage
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.study.config import StudyConfig, StudyLayout
+from vocabforge.study.stages import target as stage
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.data import corpus_counts
 

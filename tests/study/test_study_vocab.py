@@ -13,10 +13,10 @@ import pytest
 from tests.study.training_support import V, make_inputs, study_config, write_own
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.study import stage_vocab as vocab
 from vocabforge.study.config import StudyLayout
 from vocabforge.study.methods import methods
-from vocabforge.study.stage_answers import COUNTS
+from vocabforge.study.stages import vocab
+from vocabforge.study.stages.answers import COUNTS
 from vocabforge.vocab.clusters.clusters import load_clusters
 from vocabforge.vocab.counts.table import load_counts, save_counts
 from vocabforge.vocab.subset.select import SpecialTokens

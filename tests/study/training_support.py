@@ -15,7 +15,7 @@ from tests.train.run_support import WORDS
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.study.config import StudyConfig, StudyLayout
-from vocabforge.study.stage_answers import COUNTS
+from vocabforge.study.stages.answers import COUNTS
 from vocabforge.vocab.counts.table import FrequencyTable, save_counts
 from vocabforge.vocab.subset.select import SpecialTokens
 

@@ -46,7 +46,7 @@ TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take longer than the runs."""
     monkeypatch.setattr(
-        "vocabforge.cli.train.train_drafter._report", lambda config: config.output / "report.html"
+        "vocabforge.evaluate.reports.training.write_report", lambda folder: folder / "report.html"
     )
 
 

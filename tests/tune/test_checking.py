@@ -1,4 +1,4 @@
-"""Which ways are checked, and how predictions and measurements are compared."""
+"""Which methods are checked, and how predictions and measurements are compared."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.tune.latency.graphs import captured_parts
 from vocabforge.tune.latency.measure import (
-    LatencyBudget,
     LatencyInputs,
     measure_latency,
 )
@@ -130,7 +129,7 @@ def measured(models: tuple[LeanModel, Any], **changes: Any) -> LatencyTable:
     model, drafter = models
     settings: dict[str, Any] = {"trees": TREES, "prompts": PROMPTS, "new": 40, "heads": heads_of(drafter)}
     inputs = LatencyInputs(model, drafter, **settings | changes)
-    return measure_latency(inputs, LatencyBudget(budget_s=1e6, rounds=1, cycles=2))
+    return measure_latency(inputs, 1e6, rounds=1, cycles=2)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +196,7 @@ def test_what_no_part_explains_is_fitted(
 def test_without_time_one_of_each_kind_is_measured_and_the_rest_named(models: tuple[LeanModel, Any]) -> None:
     model, drafter = models
     inputs = LatencyInputs(model, drafter, heads_of(drafter), TREES, PROMPTS, new=40)
-    table = measure_latency(inputs, LatencyBudget(budget_s=0.0, cycles=1))
+    table = measure_latency(inputs, 0.0, cycles=1)
     assert any("chain1;" in note for note in table.notes)
     assert all(note.startswith("not measured, no time left") for note in table.notes)
     for head in heads_of(drafter):
@@ -244,7 +243,7 @@ def test_every_kind_of_drafter_can_be_measured(
         heads = [exact_head(drafter)]
     trees = (TreeSetting.chain(1), TreeSetting(topk=2, depth=1, total=6))
     inputs = LatencyInputs(model, drafter, heads, trees, PROMPTS, new=40)
-    table = measure_latency(inputs, LatencyBudget(budget_s=1e6, rounds=1, cycles=1))
+    table = measure_latency(inputs, 1e6, rounds=1, cycles=1)
     setting = CycleSetting(head=setting_of(heads[0]), tree=trees[1], prefix=45)
     assert table.drafter.kind == kind
     assert table.cycle(setting).value >= PASS + NODE * 6 - 1e-9

@@ -120,9 +120,9 @@ def test_latency_is_measured_again_only_for_what_a_longer_budget_could_add(
     budgets: list[float] = []
     table = make_table(place, settings_of(place, [HeadChoice()]), here=True)
 
-    def measured(inputs: Any, options: Any) -> Any:
-        budgets.append(options.budget_s)
-        return table.model_copy(update={"notes": ("left out",) if options.budget_s < 30 else ()})
+    def measured(inputs: Any, seconds: float) -> Any:
+        budgets.append(seconds)
+        return table.model_copy(update={"notes": ("left out",) if seconds < 30 else ()})
 
     monkeypatch.setattr("vocabforge.tune.run.measure_latency", measured)
     for budget in (200.0, 100.0, 400.0, 900.0):

@@ -20,24 +20,27 @@ from vocabforge.tune.latency.records import AXES, MeasuredPart, Point, Rest, Sha
 from vocabforge.tune.latency.table import (
     LATENCY,
     LatencyTable,
-    TimeSample,
     head_family,
     interpolate,
     read_latency,
     write_latency,
 )
-from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting, setting_of
+from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
 
 SHAPES = Shapes(kind="llama", hidden_size=32, vocab_size=61, layers=5, parameters=1000, fingerprint="f")
 FULL = HeadSetting(kind="full", scored=(61,))
 
 
-def samples(axis: str, values: dict[int, float]) -> list[TimeSample]:
-    return [TimeSample({axis: size}, Seconds(value, value, value), 1) for size, value in values.items()]
+def point(at: dict[str, int], value: float) -> Point:
+    return Point(at=at, seconds=value, low=value, high=value, count=1)
+
+
+def points(axis: str, values: dict[int, float]) -> list[Point]:
+    return [point({axis: size}, value) for size, value in values.items()]
 
 
 def read(values: dict[int, float], wanted: int) -> float:
-    return interpolate(samples("n", values), ("n",), {"n": wanted}).value
+    return interpolate(points("n", values), ("n",), {"n": wanted}).value
 
 
 @pytest.mark.parametrize(("wanted", "value"), [(12, 2.0), (16, 3.0), (24, 3.25), (64, 4.0), (1, 1.0)])
@@ -50,10 +53,7 @@ def test_samples_need_not_fill_a_grid() -> None:
     def cost(a: int, b: int) -> float:
         return 2.0 * a + 3.0 * b
 
-    found = [
-        TimeSample({"a": a, "b": b}, Seconds(*[cost(a, b)] * 3), 1)
-        for a, b in ((1, 1), (1, 9), (2, 2), (2, 6), (4, 1), (4, 3))
-    ]
+    found = [point({"a": a, "b": b}, cost(a, b)) for a, b in ((1, 1), (1, 9), (2, 2), (2, 6), (4, 1), (4, 3))]
     assert interpolate(found, ("a", "b"), {"a": 3, "b": 4}).value == pytest.approx(cost(3, 4))
 
 

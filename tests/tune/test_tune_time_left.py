@@ -1,4 +1,4 @@
-"""The time that is left of a tuning run: ways of different speed, and a budget that ends it."""
+"""The time that is left of a tuning run: methods of different speed, and a budget that ends it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vocabforge.tune.run import _search
 
 
 class Timed(Worlds):
-    """Ways whose answers take 1 to 3 s each, and twice as long for the first."""
+    """Methods whose answers take 1 to 3 s each, and twice as long for the first."""
 
     def __init__(self, clock: Clock, seconds: float, known: int = 0) -> None:
         self.candidates = chains(56)

@@ -14,7 +14,7 @@ from vocabforge.core.registry import resolve
 from vocabforge.corpus.tokenizer.cut_parts import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, fingerprint_of, structure_of
-from vocabforge.vocab.counts.engines import ENGINES, CountEngine, NotSuited
+from vocabforge.vocab.counts.engines import ENGINES, NotSuited, PlainEngine
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog, doesn't it? I'll say so: they're 12345 of them.\n\n",
@@ -291,7 +291,7 @@ def built(name: str) -> TextTokenizer:
     return wrapped(builder())
 
 
-def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[CountEngine]:
+def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[PlainEngine]:
     """Every engine that counts with this tokenizer."""
     made = []
     for name in ENGINES:

@@ -15,7 +15,7 @@ from tests.worlds import DATA
 from vocabforge.corpus.tokenizer.cut_parts import O200K
 from vocabforge.corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.vocab.counts.engines import CountEngine
+from vocabforge.vocab.counts.engines import PlainEngine
 
 
 def byte_alphabet() -> list[str]:
@@ -103,7 +103,7 @@ def real(name: str) -> TextTokenizer:
 
 
 @cache
-def real_engines(name: str) -> tuple[CutRule | NoCut, list[CountEngine]]:
+def real_engines(name: str) -> tuple[CutRule | NoCut, list[PlainEngine]]:
     """Its rule of cuts and every engine that counts with it."""
     rule = cut_rule(real(name))
     return rule, engines_of(real(name), rule)

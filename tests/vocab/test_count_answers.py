@@ -24,7 +24,7 @@ from vocabforge.corpus.chat.render import render_with_mask
 from vocabforge.corpus.sources.sources import Document, Problems
 from vocabforge.corpus.tokenizer.cuts import CutRule, cut_rule
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.vocab.counts.engines import CountEngine
+from vocabforge.vocab.counts.engines import PlainEngine
 from vocabforge.vocab.counts.tally import TokenCounter
 
 # A header that ends in a newline, one that ends in a letter, answers without an end, answers that are marked.
@@ -44,7 +44,7 @@ TALKS = st.lists(LONG, min_size=2, max_size=4).map(
 )
 
 
-def counted(tokenizer: TextTokenizer, talks: list[Any], engines: Sequence[CountEngine] | None = None) -> None:
+def counted(tokenizer: TextTokenizer, talks: list[Any], engines: Sequence[PlainEngine] | None = None) -> None:
     """Compare all engines with the masks of whole conversations."""
     right = np.zeros(tokenizer.vocab_size, np.int64)
     documents, wrong = 0, []

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config
 from ..core.errors import UsageError
+from ..models.device import threads_set
 from ..ops.few_rows import linear, runs_products
 
 _CALLS = 8  # of one turn
@@ -50,30 +51,18 @@ def bench_few_rows(settings: Sequence[str], *, repeats: int = 3) -> dict[str, An
             remedy="`vocabforge kernels build --cpu` builds it",
         )
     found = []
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
-    try:
-        with torch.inference_mode():
-            for shape in config.shapes:
-                depth, columns = _sizes(shape)
-                weight, one = torch.randn(columns, depth), 0.0
-                for rows in sorted({1, *config.rows}):
-                    x = torch.randn(rows, depth)
-                    theirs, ours = _turns(
-                        [partial(F.linear, x, weight), partial(linear, x, weight)], 10 * repeats
-                    )
-                    one = min(theirs, ours) if rows == 1 else one
-                    found.append(
-                        {
-                            "shape": shape,
-                            "rows": rows,
-                            "torch_us": theirs,
-                            "ours_us": ours,
-                            "in_rows": ours / one,
-                        }
-                    )
-    finally:
-        torch.set_num_threads(before)
+    with threads_set(config.threads), torch.inference_mode():
+        for shape in config.shapes:
+            depth, columns = _sizes(shape)
+            weight, one = torch.randn(columns, depth), 0.0
+            for rows in sorted({1, *config.rows}):
+                x = torch.randn(rows, depth)
+                theirs, ours = _turns(
+                    [partial(F.linear, x, weight), partial(linear, x, weight)], 10 * repeats
+                )
+                one = min(theirs, ours) if rows == 1 else one
+                times = {"torch_us": theirs, "ours_us": ours, "in_rows": ours / one}
+                found.append({"shape": shape, "rows": rows, **times})
     return {"threads": config.threads, "torch": torch.__version__, "products": found}
 
 

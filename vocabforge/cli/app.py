@@ -99,7 +99,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             with ProgressBar(command.__name__.replace("_", "-")):
                 command(**arguments(command, given))
         except VocabForgeError as error:
-            console().print(f"Error: {error.render()}", style="red", markup=False)
+            console().print(f"Error: {error.render()}", style="red")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             console().print("Interrupted. No partial output was left behind.", style="yellow")
@@ -111,7 +111,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             message = _surroundings(error)
             if message is None:
                 raise
-            console().print(f"Error: {message}", style="red", markup=False)
+            console().print(f"Error: {message}", style="red")
             raise typer.Exit(1) from None
 
     run.__signature__ = signature(command)  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def echo(text: str) -> None:
     typer.echo(spelled_out(text))
 
 
-def stdout_console(*, highlight: bool = False, markup: bool = False) -> Console:
+def stdout_console(*, highlight: bool = False) -> Console:
     """The console for results.
 
     Where stdout is no terminal (a file, a pipe) and COLUMNS does not say otherwise, it is wide: rich would take 80
@@ -152,7 +152,7 @@ def stdout_console(*, highlight: bool = False, markup: bool = False) -> Console:
     In a terminal too narrow for a table the terminal folds its lines: rich would cut figures and drop names.
     """
     hide()
-    out = open_console(highlight=highlight, markup=markup)
+    out = open_console(highlight=highlight)
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = _WIDE
     out.width = max(out.width, _NARROWEST)
@@ -161,4 +161,4 @@ def stdout_console(*, highlight: bool = False, markup: bool = False) -> Console:
 
 def print_line(text: str, style: str | None = None) -> None:
     """One line of a result, as it is: never folded, never read as markup."""
-    stdout_console().print(text, style=style, soft_wrap=True, markup=False)
+    stdout_console().print(text, style=style, soft_wrap=True)

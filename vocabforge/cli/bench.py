@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from pydantic import Field
 from ..core.config import Positive, Size, StrictModel, TokenizerPath
 from ..core.console import DataTable
 from ..core.errors import UsageError
-from ..core.registry import resolve
+from ..core.registry import check_known, load_attribute
 from ..core.values import sizes_in, words_in
 from .app import JsonOption, echo, print_json, stdout_console
 from .options.groups import option
@@ -106,33 +107,37 @@ def load_shown(result: dict[str, Any]) -> list[DataTable | str]:
 def heads_shown(result: dict[str, Any]) -> list[DataTable | str]:
     from ..study.draft_heads import COLUMNS, cells
 
-    settings = result["settings"]
-    seeds = ", ".join(map(str, settings["seeds"]))
-    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
-    identical = sum(row["identical"] for row in result["table"])
-    outputs = sum(row["outputs"] for row in result["table"])
-    return [
-        DataTable(title, (f"{COLUMNS[0]}<", *COLUMNS[1:]), [cells(row) for row in result["table"]]),
-        f"{identical:,} of {outputs:,} outputs are plain decoding's. accepted length: tokens a cycle, the target's "
-        "own included. tokens scored: a row of the exact head, mean; with one union a block, what it holds. ±: sample "
-        "deviation over seeds.",
-    ]
+    return _seeds_shown(
+        result,
+        COLUMNS,
+        cells,
+        "outputs are plain decoding's. accepted length: tokens a cycle, the target's own included. tokens scored: a "
+        "row of the exact head, mean; with one union a block, what it holds.",
+    )
 
 
 def drafters_shown(result: dict[str, Any]) -> list[DataTable | str]:
     from ..study.drafters import COLUMNS, cells
 
-    settings = result["settings"]
-    title = (
-        f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {settings['seeds']}"
+    return _seeds_shown(
+        result,
+        COLUMNS,
+        cells,
+        "greedy outputs are plain decoding's. accepted length: tokens a cycle of a chain, the target's own included; "
+        "at temperature 1 with drafts drawn. simulated: on held-out rows, along their own tokens.",
     )
-    identical = sum(row["identical"] for row in result["table"])
-    outputs = sum(row["outputs"] for row in result["table"])
+
+
+def _seeds_shown(
+    result: dict[str, Any], columns: Sequence[str], cells: Callable[[Any], Sequence[str]], words: str
+) -> list[DataTable | str]:
+    settings, rows = result["settings"], result["table"]
+    seeds = ", ".join(map(str, settings["seeds"]))
+    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
+    identical, outputs = (sum(row[name] for row in rows) for name in ("identical", "outputs"))
     return [
-        DataTable(title, (f"{COLUMNS[0]}<", *COLUMNS[1:]), [cells(row) for row in result["table"]]),
-        f"{identical:,} of {outputs:,} greedy outputs are plain decoding's. accepted length: tokens a cycle of a "
-        "chain, the target's own included; at temperature 1 with drafts drawn. simulated: on held-out rows, along "
-        "their own tokens. ±: sample deviation over seeds.",
+        DataTable(title, (f"{columns[0]}<", *columns[1:]), [cells(row) for row in rows]),
+        f"{identical:,} of {outputs:,} {words} ±: sample deviation over seeds.",
     ]
 
 
@@ -167,36 +172,23 @@ def memory_shown(result: dict[str, Any]) -> list[DataTable | str]:
     ]
 
 
-# benchmark -> tables and remarks of its result
-SHOWN = {
-    "count-freq": counting_shown,
-    "decoding": decoding_shown,
-    "draft-heads": heads_shown,
-    "drafters": drafters_shown,
-    "few-rows": few_rows_shown,
-    "kernels": kernels_shown,
-    "load": load_shown,
-    "memory": memory_shown,
-    "training": training_shown,
-}
-
-
 if TYPE_CHECKING:
     from ..study.draft_heads import HeadBenchOptions
     from ..study.drafters import DrafterBenchOptions
 
-# name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
-# (recipe, overrides, options, output), ``drafters`` the same with some of its options, the others (settings, repeats=).
-BENCHMARKS: dict[str, str] = {
-    "count-freq": "vocabforge.bench.counting:bench_counting",
-    "decoding": "vocabforge.bench.decoding.run:bench_decoding",
-    "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
-    "drafters": "vocabforge.study.drafters:bench_drafters",
-    "few-rows": "vocabforge.bench.few_rows:bench_few_rows",
-    "kernels": "vocabforge.bench.kernels.run:bench_kernels",
-    "load": "vocabforge.bench.decoding.load:bench_load",
-    "memory": "vocabforge.bench.memory:bench_memory",
-    "training": "vocabforge.bench.training:bench_training",
+# name -> "module:attr", and tables and remarks of its result. ``count-freq`` takes (tokenizer, inputs, repeats=,
+# workers=, text_unit=), ``draft-heads`` (recipe, overrides, options, output), ``drafters`` the same with some of its
+# options, the others (settings, repeats=).
+BENCHMARKS: dict[str, tuple[str, Callable[[dict[str, Any]], list[DataTable | str]]]] = {
+    "count-freq": ("vocabforge.bench.counting:bench_counting", counting_shown),
+    "decoding": ("vocabforge.bench.decoding.run:bench_decoding", decoding_shown),
+    "draft-heads": ("vocabforge.study.draft_heads:bench_draft_heads", heads_shown),
+    "drafters": ("vocabforge.study.drafters:bench_drafters", drafters_shown),
+    "few-rows": ("vocabforge.bench.few_rows:bench_few_rows", few_rows_shown),
+    "kernels": ("vocabforge.bench.kernels.run:bench_kernels", kernels_shown),
+    "load": ("vocabforge.bench.decoding.load:bench_load", load_shown),
+    "memory": ("vocabforge.bench.memory:bench_memory", memory_shown),
+    "training": ("vocabforge.bench.training:bench_training", training_shown),
 }
 
 
@@ -306,7 +298,9 @@ def bench(
     """
     from ..core.files import atomic_write_json, check_output_file, check_run_folder
 
-    run, settings, output = resolve(BENCHMARKS, name, "benchmark"), list(asked.settings), asked.output
+    check_known(name, BENCHMARKS, "benchmark")
+    where, shown = BENCHMARKS[name]
+    run, settings, output = load_attribute(where), list(asked.settings), asked.output
     if asked.config is not None and name not in COMPARISONS:
         raise UsageError(
             f"{name} takes no recipe",
@@ -339,7 +333,7 @@ def bench(
         print_json(result)
         return
     out = stdout_console(highlight=True)
-    for one in SHOWN[name](result):
+    for one in shown(result):
         if isinstance(one, str):
             out.print(one, style="dim", markup=False, highlight=False, soft_wrap=name == "kernels")
         else:

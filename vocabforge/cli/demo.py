@@ -14,18 +14,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any, Literal
 
 from .. import __version__
-from ..core.config import recipe_path
+from ..core.config import StrictModel, recipe_path
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
 from ..core.progress import ProgressBar, hushed
 from .app import JsonOption, print_json
+from .options.groups import option
 
 _STDERR = 2
 
@@ -115,14 +113,6 @@ def _call(command: list[str], name: str, *, quiet: bool) -> None:
         )
 
 
-class Size(str, Enum):
-    """How much the demo does."""
-
-    ci = "ci"
-    tutorial = "tutorial"
-    full = "full"
-
-
 @dataclass(frozen=True)
 class _Scale:
     """What differs between the sizes.
@@ -143,8 +133,8 @@ class _Scale:
 
 
 SCALES = {
-    Size.full: _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1"),
-    Size.tutorial: _Scale(
+    "full": _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1"),
+    "tutorial": _Scale(
         {"train": 1500, "heldout": 60, "questions_per_category": 2},
         "vocab_size=1024 hidden_size=96 intermediate_size=144 num_layers=3 num_heads=3 num_kv_heads=1 init_std=0.05 "
         "optim.steps=480 optim.batch_size=1 optim.lr=4.0e-3",
@@ -152,7 +142,7 @@ SCALES = {
         256,
         "--limit 6 --max-new-tokens 48 --warmup 0",
     ),
-    Size.ci: _Scale(
+    "ci": _Scale(
         {"train": 240, "heldout": 24, "questions_per_category": 1},
         "vocab_size=768 hidden_size=64 intermediate_size=128 num_layers=4 num_heads=2 num_kv_heads=1 "
         "init_std=0.05 optim.steps=60 optim.lr=2.0e-3",
@@ -163,58 +153,51 @@ SCALES = {
 }
 
 
-def demo(
-    output: Annotated[Path, typer.Option("--output", help="Output folder.")] = Path("runs/demo"),
-    size: Annotated[
-        Size,
-        typer.Option(
-            "--size",
-            help="`full`: at most ten minutes on two cores; `tutorial`: two minutes, the sizes of docs/tutorial.md; "
-            "`ci`: a short run for tests.",
-        ),
-    ] = Size.full,
-    target_recipe: Annotated[
-        Path | None,
-        typer.Option(
-            "--target-recipe",
-            help="Recipe of the target [default: target]; layerskip makes one that "
-            "drafts with its first layers.",
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="STEP", help="Stop after this step, such as `target`."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+class DemoRequest(StrictModel):
+    """Where everything goes, and how much the demo does."""
+
+    output: Path = option(Path("runs/demo"), "Output folder.")
+    size: Literal["ci", "tutorial", "full"] = option(
+        "full",
+        "`full`: at most ten minutes on two cores; `tutorial`: two minutes, the sizes of docs/tutorial.md; `ci`: a "
+        "short run for tests.",
+    )
+    target_recipe: Path | None = option(
+        None, "Recipe of the target [default: target]; layerskip makes one that drafts with its first layers."
+    )
+    until: str | None = option(None, "Stop after this step, such as `target`.", "STEP")
+
+
+def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     """Make texts, tokenizer and target, train an EAGLE-3 drafter, export it, and measure it.
 
     Needs no network. Prints every command before running it. Re-run it to resume.
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results
-    from .decode.eval_record import print_tables
+    from .decode.eval_record import print_results
 
+    output = asked.output
     check_run_folder(output)
     start = time.monotonic()
-    steps = _steps_until(demo_steps(output, size, target_recipe), until)
+    steps = _steps_until(demo_steps(output, asked.size, asked.target_recipe), asked.until)
     ran = False
     for step in steps:
         ran |= perform(step, output / "demo.json", stale=ran, quiet=as_json)
-    if until is not None:
+    if asked.until is not None:
         if as_json:
             print_json({"outputs": [str(path) for path in steps[-1].outputs]})
-        say(f"Done in {time.monotonic() - start:.0f} s, up to the step {until}.")
+        say(f"Done in {time.monotonic() - start:.0f} s, up to the step {asked.until}.")
         return
     results = output / "eval" / "results.json"
     if as_json:
         print_json({"report": str(output / "eval" / "report.html"), "results": read_json(results, "result")})
     elif not ran:
-        print_tables(read_results(results), output / "eval")
+        print_results(read_results(results), output / "eval")
     say(f"Done in {time.monotonic() - start:.0f} s. The report: {output / 'eval' / 'report.html'}")
 
 
-def demo_steps(output: Path, size: Size, target_recipe: Path | None = None) -> list[Step]:
+def demo_steps(output: Path, size: str, target_recipe: Path | None = None) -> list[Step]:
     """The steps in order."""
     scale, texts, target, run = SCALES[size], output / "texts", output / "target", output / "drafter"
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))

@@ -5,29 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
-from ..core.config import shipped
+from ..core.config import Positive, StrictModel, shipped
 from ..core.errors import VocabForgeError
-from .app import print_json
+from .app import JsonOption, print_json
+from .options.groups import option
 
 
-def kernels(
-    action: Annotated[
-        Literal["build"], typer.Argument(help="**build** compiles them, into the installed package.")
-    ],
-    cpu: Annotated[bool, typer.Option("--cpu", help="CPU implementations only; needs g++, no nvcc.")] = False,
-    arch: Annotated[
-        list[str] | None,
-        typer.Option("--arch", help="CUDA compute capability, such as 90a [default: 80 and 90a]."),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Compilers at once [default: all cores].")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
-) -> None:
+class KernelsRequest(StrictModel):
+    """What is compiled, and how."""
+
+    action: Literal["build"] = option(
+        ..., "**build** compiles them, into the installed package.", positional=True
+    )
+    cpu: bool = option(False, "CPU implementations only; needs g++, no nvcc.")
+    arch: tuple[str, ...] = option(
+        (), "CUDA compute capability, such as 90a [default: 80 and 90a].", many=True
+    )
+    jobs: Positive | None = option(None, "Compilers at once [default: all cores].")
+
+
+def kernels(asked: KernelsRequest, as_json: JsonOption = False) -> None:
     """Compile the kernels: CUDA for GPUs, and faster loops for CPUs.
 
     Needs g++ and, unless --cpu is given, nvcc (CUDA 12.4 or newer). Needs no GPU. Without kernels, decoding
@@ -44,9 +45,9 @@ def kernels(
             got=f"no write permission in {folder}",
             remedy="install VocabForge in a virtual environment of your own",
         )
-    words = [sys.executable, str(folder / "build.py"), *(["--cpu"] if cpu else [])]
-    words += [word for one in arch or () for word in ("--arch", one)]
-    words += [] if jobs is None else ["--jobs", str(jobs)]
+    words = [sys.executable, str(folder / "build.py"), *(["--cpu"] if asked.cpu else [])]
+    words += [word for one in asked.arch for word in ("--arch", one)]
+    words += [] if asked.jobs is None else ["--jobs", str(asked.jobs)]
     if subprocess.run(words, check=False).returncode != 0:
         raise typer.Exit(1)
     if as_json:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.config import StrictModel, read_yaml, recipe_names, recipe_path
 from ..core.console import DataTable
 from ..core.errors import UsageError, did_you_mean
 from ..core.registry import load_attribute
 from .app import JsonOption, echo, print_json, stdout_console
+from .options.groups import option
 
 if TYPE_CHECKING:
     from .settings import Setting
@@ -28,43 +27,44 @@ READERS = {
 _WIDTH = 96
 
 
-def recipes(
-    action: Annotated[
-        Literal["list", "show", "path", "keys"],
-        typer.Argument(
-            help="**list** prints all names; **show** NAME prints a recipe with a comment for every key; "
-            "**path** NAME prints its file; **keys** [NAME] lists every key of train-drafter, or those "
-            "of one section.",
-        ),
-    ] = "list",
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="A recipe, such as qwen3-0.6b, or for **keys** a section, such as optim."
-        ),
-    ] = None,
-    command: Annotated[
-        str, typer.Option("--for", help=f"Command whose **keys** are listed: {', '.join(READERS)}.")
-    ] = "train-drafter",
-    as_json: JsonOption = False,
-) -> None:
+class RecipesRequest(StrictModel):
+    """What is shown, and of which recipe."""
+
+    action: Literal["list", "show", "path", "keys"] = option(
+        "list",
+        "**list** prints all names; **show** NAME prints a recipe with a comment for every key; **path** NAME prints "
+        "its file; **keys** [NAME] lists every key of train-drafter, or those of one section.",
+        positional=True,
+    )
+    name: str | None = option(
+        None,
+        "A recipe, such as qwen3-0.6b, or for **keys** a section, such as optim.",
+        "NAME",
+        positional=True,
+    )
+    command: str = option(
+        "train-drafter", f"Command whose **keys** are listed: {', '.join(READERS)}.", flag="--for"
+    )
+
+
+def recipes(asked: RecipesRequest, as_json: JsonOption = False) -> None:
     """List, show and explain the built-in recipes.
 
     Every `--config` option takes a recipe name. Examples: `vocabforge recipes show qwen3-0.6b`,
     `vocabforge recipes keys optim`, and
     `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
     """
-    if action == "list":
+    if asked.action == "list":
         _list(as_json)
-    elif action == "keys":
-        _keys(command, name, as_json)
+    elif asked.action == "keys":
+        _keys(asked.command, asked.name, as_json)
     else:
-        if name is None:
+        if asked.name is None:
             raise UsageError(
-                f"recipes {action} needs a name", remedy="run `vocabforge recipes` for the names"
+                f"recipes {asked.action} needs a name", remedy="run `vocabforge recipes` for the names"
             )
-        path = recipe_path(Path(name))
-        if action == "path":
+        path = recipe_path(Path(asked.name))
+        if asked.action == "path":
             print_json({"path": str(path)}) if as_json else echo(str(path))
         elif as_json:
             print_json(read_yaml(path))

@@ -36,7 +36,7 @@ def study(asked: StudyRequest, plan_only: PlanOption = False, as_json: JsonOptio
     """
     from ..core.files import read_json
     from ..study.config import load_study
-    from ..study.stages import ALL, STAGES, check_names, perform
+    from ..study.stages.run import ALL, STAGES, check_names, perform
 
     names = [word for word in asked.stages if "=" not in word]
     overrides = [word for word in asked.stages if "=" in word]

@@ -83,14 +83,12 @@ class DataCell:
     Attributes:
         under: a second, smaller line, such as an interval.
         tone: ``good``, ``bad``, ``mild`` or nothing.
-        tip: text shown when the pointer rests on the cell; only on a page.
         look: number of a method's colour and marker; only on a page.
     """
 
     text: str
     under: str = ""
     tone: str = ""
-    tip: str = ""
     look: int | None = None
 
 
@@ -175,9 +173,18 @@ class DataTable:
         cells: list[list[DataCell]],
         needs: Sequence[int],
     ) -> Table:
+        from rich import box
+        from rich.table import Table
         from rich.text import Text
 
-        table = simple_table(title)
+        table = Table(
+            title=Text(title) if title else None,  # the names in it are no markup
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            collapse_padding=True,
+            pad_edge=False,
+        )
         for place in shown:
             name, text = self.headings[place]
             lines = [
@@ -228,22 +235,6 @@ class FactList:
         for name, value in self.items:
             table.add_row(Text(name), Text(value))
         return table
-
-
-def simple_table(title: str) -> Table:
-    """An empty rich table in the look of all tables."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    return Table(
-        title=Text(title) if title else None,  # the names in it are no markup
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> list[str]:

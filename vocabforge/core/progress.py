@@ -297,5 +297,5 @@ def hide() -> None:
 
 
 def hushed() -> AbstractContextManager[None]:
-    """While another process tells of its own progress on the same terminal or log."""
+    """While something else writes to the same terminal or log: another process's progress, generated text."""
     return _voice.hushed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,23 @@ def split_pair(item: str, *, expected: str, source: str | None = None) -> tuple[
     if not separator or not key.strip():
         raise ConfigError("this is no KEY=VALUE", got=repr(item), expected=expected, source=source)
     return key.strip(), text
+
+
+def split_weight(text: str, option: str, known: Collection[str] = ()) -> tuple[str, float | None]:
+    """``X=0.7`` -> (X, 0.7); ``X`` -> (X, None). What is ``known``, or exists as a path, is never split.
+
+    Raises:
+        UsageError: the weight is no number.
+    """
+    head, separator, tail = text.rpartition("=")
+    if not separator or text in known or Path(text).exists():
+        return text, None
+    try:
+        return head, float(tail)
+    except ValueError as error:
+        raise UsageError(
+            "the weight is no number", got=text, source=option, expected=f"{option} {head}=0.7"
+        ) from error
 
 
 def yaml_pair(

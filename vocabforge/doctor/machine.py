@@ -121,7 +121,6 @@ def _check_devices(torch: Any, driver: str | None) -> Finding[None]:
 
 
 def _driver() -> str | None:
-    """The NVIDIA driver in words, None without one."""
     if shutil.which("nvidia-smi"):
         told = program_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
         if told and re.match(r"\d+\.\d+", told):
@@ -269,7 +268,7 @@ _BUILD = "build them with `vocabforge kernels build` on this machine"
 
 
 def check_kernels(torch: Any) -> Finding[None]:
-    """Without them everything runs in PyTorch: slower on a GPU, the same on the CPU."""
+    """Without them everything runs in PyTorch, which is slower."""
     from ..ops.backend import library_facts
 
     device = torch.cuda.is_available()
@@ -277,13 +276,13 @@ def check_kernels(torch: Any) -> Finding[None]:
     if facts is None:
         if device:
             return Finding("not built: every operation runs in PyTorch", "warning", _BUILD)
-        return Finding("not built (optional: only a GPU runs them)", "skipped")
+        return Finding("not built: fp32 models decode slower", "skipped", f"{_BUILD} (`--cpu` without nvcc)")
     architectures = [str(one) for one in facts.get("architectures") or ()]
-    found = "built for " + (", ".join(f"sm_{one}" for one in architectures) or "the CPU")
+    found = "built for " + ", ".join([*(f"sm_{one}" for one in architectures), "the CPU"])
     if not device:
-        return Finding(f"{found}; no device here runs them")
+        return Finding(found)
     if facts.get("variant") != "native" or not architectures:
-        return Finding(f"{found} alone, while there is a device", "warning", _BUILD)
+        return Finding(f"{found}, while there is a device", "warning", _BUILD)
     major, minor = torch.cuda.get_device_capability()
     lowest = int(architectures[0].rstrip("af"))  # later devices translate its intermediate code
     if 10 * major + minor < lowest:

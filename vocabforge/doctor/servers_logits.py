@@ -11,7 +11,7 @@ from ..evaluate.acceptance.probe import ProbedText
 from ..export.servers.forward import Past
 from ..export.servers.types import Served
 from ..models.drafters.interface import CachedDrafter, Drafter
-from ..models.kv_cache import KVCache, causal_mask
+from ..models.kv_cache import CacheView, causal_mask
 from .checks import Finding
 
 STEPS = 4
@@ -81,30 +81,15 @@ def our_logits(
     count = len(text.ids) - 1
     drafter.ensure_positions(count + STEPS + 1)
     like = next(drafter.parameters())
-    sizes = drafter.config
-    cache = KVCache(
-        drafter.cache_layers,
-        1,
-        sizes.num_kv_heads,
-        count + STEPS,
-        sizes.head_dim,
-        dtype=like.dtype,
-        device=like.device,
-    )
+    cache = drafter.new_cache(1, count + STEPS)
     ids = text.ids[1:].to(like.device)
     states = drafter.fuse(text.features(layers)[:-1].to(like))[None]
     positions = torch.arange(count, device=like.device)
     every = torch.arange(count + STEPS, device=like.device)
     rows = []
     for step in range(STEPS + 1):
-        states, _ = drafter.extend(
-            ids[None],
-            states,
-            positions[None],
-            cache=cache,
-            slots=positions,
-            mask=causal_mask(positions, every),
-        )
+        cached = CacheView(cache, positions, causal_mask(positions, every))
+        states, _ = drafter.extend(ids[None], states, positions[None], cached)
         rows.append(drafter.logits(states)[0].float().cpu())
         ids, states = torch.tensor(fed[step : step + 1], device=like.device), states[:, -1:]
         positions = torch.tensor([count + step], device=like.device)

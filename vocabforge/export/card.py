@@ -197,7 +197,6 @@ def _named(data: Sequence[DataOrigin]) -> str:
 
 
 def _datasets(data: Sequence[DataOrigin]) -> list[str]:
-    """Lines of a card's front matter."""
     found = list(dict.fromkeys(one.repository for one in data if one.repository is not None))
     return ["datasets:", *(f"- {name}" for name in found)] if found else []
 

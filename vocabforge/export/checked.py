@@ -53,7 +53,6 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
 
 
 def _check_finite(export: Export) -> None:
-    """Refuse weights that are no numbers in the dtype written."""
     for name, parameter in export.drafter.named_parameters():
         if not bool(parameter.to(export.dtype).isfinite().all()):
             before = bool(parameter.isfinite().all())

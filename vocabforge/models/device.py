@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -57,3 +58,14 @@ def synchroniser(device: str) -> Callable[[], None]:
     if not device.startswith("cuda"):
         return lambda: None
     return lambda: torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def threads_set(count: int) -> Iterator[None]:
+    """Torch computes with ``count`` CPU threads inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

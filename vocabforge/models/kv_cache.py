@@ -153,17 +153,27 @@ class Sight(NamedTuple):
     angles: tuple[Tensor, Tensor] | None = None
 
 
+class CacheView(NamedTuple):
+    """A step's view of a key cache: where its own keys go, and which keys it sees.
+
+    Attributes:
+        cache: of as many layers as the drafter has.
+        slots: (N,) or (B, N) int64, for the step's keys.
+        mask: bool (N, S') or (B, N, S') over the first S' slots, True = visible; a ``Sight`` of all slots; or S' for
+            one token that sees them all.
+    """
+
+    cache: KVCache
+    slots: Tensor
+    mask: Tensor | Sight | int
+
+
 def _narrowest(own: int | None, sight: Sight) -> int | None:
     return min((one for one in (own, sight.reach) if one is not None), default=None)
 
 
 def sight_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    sight: Sight,
-    own: int | None = None,
-    scale: float | None = None,
+    q: Tensor, keys: Tensor, values: Tensor, sight: Sight, own: int | None = None, scale: float | None = None
 ) -> Tensor:
     """Attention of one layer against its cache: (B, T, h, D).
 

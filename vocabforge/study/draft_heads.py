@@ -198,7 +198,6 @@ class CountedHead:
 
 
 def _methods(options: HeadBenchOptions, rows: int, shared: Path, tree: TreeSettings) -> list[StudyMethod]:
-    """Every row of the table, the full head first."""
     sizes, chains = options.draft_vocabs, tree.topk == 1
     found = [StudyMethod(FULL, "full head", f"V = {rows:,}")]
     reduced = "reduced" if chains else "EAGLE-3 reduced"

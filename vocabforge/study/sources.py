@@ -129,7 +129,6 @@ def _cut(text: str, least: int, most: int) -> int:
 
 
 def _continued(passage: str, language: str) -> Talk:
-    """A passage as the answer to its first part."""
     at = _cut(passage, len(passage) // 4, len(passage) // 2)
     ask = _ASK.format(passage[:at].strip())
     messages: list[Message] = [

@@ -222,12 +222,7 @@ class TrainStep(nn.Module):
         ]
 
     def _router_loss(
-        self,
-        batch: CapturedBatch,
-        noise: Tensor | None,
-        unrolled: list[TTTStep],
-        h: Tensor,
-        per_row: Tensor,
+        self, batch: CapturedBatch, noise: Tensor | None, unrolled: list[TTTStep], h: Tensor, per_row: Tensor
     ) -> RouterLoss:
         settings, drafter, router, cluster = self.settings, self.drafter, self.heads[ROUTER], self._cluster[0]
         with torch.set_grad_enabled(not (settings.router_detach or settings.freeze)):

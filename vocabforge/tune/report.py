@@ -10,12 +10,12 @@ from ..evaluate.reports.page import Block, CodeBlock, PageSection, ReportPage, r
 from ..evaluate.reports.tables import figure_cell, number
 from .outcome import BatchRow, CandidateRow, Recommendation, TuneCheck, TuneResults
 
-TERMINAL_ROWS = 12  # of the ways; the page has all
+TERMINAL_ROWS = 12  # of the methods; the page has all
 
 
-def ways_table(results: TuneResults, batch: int, most: int | None = None) -> DataTable:
-    """The ways of one batch size, the best first, plain decoding last."""
-    ways = _ranked(results, batch)
+def methods_table(results: TuneResults, batch: int, most: int | None = None) -> DataTable:
+    """The methods of one batch size, the best first, plain decoding last."""
+    methods = _ranked(results, batch)
     plain = next(row for row in results.plain if row.batch == batch)
     cells: list[list[object]] = [
         [
@@ -26,15 +26,15 @@ def ways_table(results: TuneResults, batch: int, most: int | None = None) -> Dat
             _ms(found),
             row.prompts,
         ]
-        for row, found in ways[:most]
+        for row, found in methods[:most]
     ]
     rate = figure_cell(plain.tokens_per_s, 1)
     cells.append([PLAIN, rate, "1.00", "1.00", _ms(plain), results.prompts["measured"]])
-    more = "" if most is None or len(ways) <= most else f" {len(ways) - most} more are in the report."
+    more = "" if most is None or len(methods) <= most else f" {len(methods) - most} more are in the report."
     return DataTable(
         f"Tokens a second, predicted{_side_by_side(results, batch)}"
         + (f" for the machine of {results.what_if}" if results.what_if else ""),
-        ("way<", "tokens/s", "speed-up", "tokens a cycle", "cycle, ms", "prompts"),
+        ("method<", "tokens/s", "speed-up", "tokens a cycle", "cycle, ms", "prompts"),
         cells,
         "Tokens/s and cycles are predicted, tokens a cycle measured. Fewer prompts: the search stopped there."
         + more,
@@ -55,7 +55,7 @@ def check_table(check: TuneCheck) -> DataTable:
     ]
     return DataTable(
         f"Predicted and measured by eval, {check.questions} other questions",
-        ("way<", "predicted", "measured", "error", "rank"),
+        ("method<", "predicted", "measured", "error", "rank"),
         rows,
         f"Off by {check.mean_error:.1%} on average.",
     )
@@ -93,7 +93,7 @@ def render_report(results: TuneResults) -> str:
 def _section(results: TuneResults, one: Recommendation) -> PageSection:
     blocks: list[Block] = [headline(results, one)] if len(results.recommendations) > 1 else []
     title = f"Recommended{_side_by_side(results, one.batch)}: {one.method}"
-    return PageSection(title, [*blocks, ways_table(results, one.batch)], f"batch-{one.batch}")
+    return PageSection(title, [*blocks, methods_table(results, one.batch)], f"batch-{one.batch}")
 
 
 def _ranked(results: TuneResults, batch: int) -> list[tuple[CandidateRow, BatchRow]]:

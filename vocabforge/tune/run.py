@@ -18,13 +18,7 @@ from ..core.lock import only_writer
 from ..core.progress import ProgressBar
 from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
 from ..decode.proposers.interface import Wrap
-from .latency.measure import (
-    LatencyBudget,
-    LatencyInputs,
-    measure_latency,
-    shapes_of_drafter,
-    shapes_of_target,
-)
+from .latency.measure import LatencyInputs, measure_latency, shapes_of_drafter, shapes_of_target
 from .latency.table import LATENCY, LatencyTable, read_latency, write_latency
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
 from .report import render_report
@@ -133,7 +127,7 @@ def _latency_of(loaded: TuneSession, *, fresh: bool) -> LatencyTable:
         loaded.hashes["target"],
         loaded.hashes["drafter"],
     )
-    table = measure_latency(asked, LatencyBudget(settings.latency_seconds))
+    table = measure_latency(asked, settings.latency_seconds)
     write_latency(path, table)
     measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": settings.latency_seconds}
     atomic_write_json(note, measured)
@@ -156,27 +150,27 @@ def _check_folder(output: Path) -> None:
 def _search(joined: Joined) -> tuple[list[Entry], bool]:
     """The search, with a progress bar; whether its time was up.
 
-    The first round, which tries every way, takes at most half of the time.
+    The first round, which tries every method, takes at most half of the time.
     """
-    source, ways, began = joined.loaded.source, joined.candidates, time.monotonic()
+    source, methods, began = joined.loaded.source, joined.candidates, time.monotonic()
     seconds = joined.loaded.settings.seconds - joined.loaded.settings.latency_seconds
     limit = None if math.isinf(seconds) else seconds
     say(
-        f"{len(ways)} ways of drafting, each on {min(FIRST, len(source))} to {len(source)} prompts"
+        f"{len(methods)} methods, each on {min(FIRST, len(source))} to {len(source)} prompts"
         + (
             ""
             if limit is None
-            else f", for at most {limit:.0f} s: --seconds buys more prompts for more ways."
+            else f", for at most {limit:.0f} s: --seconds buys more prompts for more methods."
         )
     )
 
     def left(number: int) -> float:
         return began + seconds * (0.5 if number == 1 else 1.0) - time.monotonic()
 
-    total = max(1, answers_of(len(ways), len(source)) - sum(map(joined.known, ways)))
+    total = max(1, answers_of(len(methods), len(source)) - sum(map(joined.known, methods)))
     with ProgressBar("Acceptance", total, "answers", limit_s=limit) as bar:
         source.on_answers = bar.update
-        found = search(ways, joined, len(source), left=left, tell=lambda what: bar.update(note=what))
+        found = search(methods, joined, len(source), left=left, tell=lambda what: bar.update(note=what))
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 
@@ -187,7 +181,7 @@ def _write(output: Path, loaded: TuneSession, results: TuneResults) -> None:
 
 
 def _recipe(loaded: TuneSession, results: TuneResults) -> DecodingRecipe:
-    """The recommended ways first, then what they were compared with."""
+    """The recommended methods first, then what they were compared with."""
     best = {one.method: None for one in results.recommendations if one.method != PLAIN}
     others = [name for one in results.recommendations for name in one.others if name not in best]
     names = [*best, *list(dict.fromkeys(others))[:_OTHERS]]

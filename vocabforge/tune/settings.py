@@ -1,4 +1,4 @@
-"""What ``vocabforge tune`` is asked for: models, questions, the ways that are searched, and the time for it."""
+"""What ``vocabforge tune`` is asked for: models, questions, the methods that are searched, and the time for it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,6 @@ class MethodSpace:
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
-    """Each value as a method has it."""
     words = words_in(given) if isinstance(given, str) else tuple(given or ())
     found = tuple(getattr(MethodSpec.model_validate({name: word}), name) for word in words)
     if len(set(found)) != len(found):

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any, cast
 
-import torch
-
 from ...core.config import Positive, apply_overrides, parse_config
 from ...core.console import DataTable
 from ...core.progress import ProgressBar
@@ -28,6 +26,7 @@ from ...decode.engine import Decoder
 from ...decode.proposers.interface import PLAIN_PLAN, Plan
 from ...decode.request import Generation, Request
 from ...evaluate.run.environment import describe_environment
+from ...models.device import threads_set
 from .settings import PromptedRecipe, read_prompts
 
 
@@ -87,12 +86,8 @@ def bench_load(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, A
         VocabForgeError: anything that loading the models refuses, and prompts that do not fit the target.
     """
     config = parse_config(LoadBenchConfig, apply_overrides({}, settings), source="the command line")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
-    try:
+    with threads_set(config.threads):
         return _measure(config, repeats)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _measure(config: LoadBenchConfig, repeats: int) -> dict[str, Any]:

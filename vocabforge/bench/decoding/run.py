@@ -6,10 +6,9 @@ new tokens, greedy, in the same dtype. Warm-up, compilation and the search for t
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from ...decode.build.spec import MethodSpec
 from ...evaluate.identity.compare import first_difference
 from ...evaluate.identity.rounding import next_logits
 from ...evaluate.run.environment import describe_environment
+from ...models.device import threads_set
 from .settings import DecodingBenchConfig, read_prompts
 from .sides import OurRun, TheirRun, TheirSide, counterpart
 
@@ -162,23 +162,15 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         VocabForgeError: anything that loading the models refuses.
     """
     config = parse_config(DecodingBenchConfig, apply_overrides({}, settings), source="the command line")
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(config.threads)
+    with threads_set(config.threads):
         return _DecodingBench(config, repeats).run()
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _DecodingBench:
     def __init__(self, config: DecodingBenchConfig, repeats: int) -> None:
         self.config, self.repeats = config, repeats
         self.models = Models(
-            config.target,
-            config.tokenizer,
-            device="cpu",
-            dtype=config.dtype,
-            backend=config.target_backend,
+            config.target, config.tokenizer, device="cpu", dtype=config.dtype, backend=config.target_backend
         )
         self.prompts = read_prompts(config, self.models)
         self.theirs, self.new = TheirSide(config), config.max_new_tokens
@@ -211,11 +203,11 @@ class _DecodingBench:
     def _ready(self, run: OurRun | TheirRun, threads: int) -> BenchSide:
         """The round that does not count: it warms up, compiles, and gives outputs and counts."""
         side = BenchSide(run, threads)
-        with _threads(threads):
+        with threads_set(threads):
             for prompt in self.prompts:
                 done = run.generate(prompt, self.new)
                 side.outputs.append(done.token_ids)
-                side.forwards += done.forwards
+                side.forwards += done.target_forwards
                 for key, count in done.counts.items():
                     side.counts[key] = side.counts.get(key, 0) + count
         return side
@@ -239,8 +231,7 @@ class _DecodingBench:
         return self._ready(chosen, threads), tried
 
     def _rate(self, run: TheirRun, threads: int) -> float:
-        """Tokens a second on the first prompts."""
-        with _threads(threads):
+        with threads_set(threads):
             run.generate(self.prompts[0], min(self.new, _WARM_UP))
             began, made = time.perf_counter(), 0
             for prompt in self.prompts[: self.config.tune_prompts]:
@@ -258,7 +249,7 @@ class _DecodingBench:
         for prompt in self.prompts:
             for pair in pairs:
                 for one in pair:
-                    with _threads(one.threads):
+                    with threads_set(one.threads):
                         began = time.perf_counter()
                         one.run.generate(prompt, self.new)
                         one.seconds[-1] += time.perf_counter() - began
@@ -321,13 +312,3 @@ def _ratios(mine: BenchSide, other: BenchSide) -> dict[str, float]:
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:  # a setting that is refused leaves the others their threads
-        torch.set_num_threads(before)

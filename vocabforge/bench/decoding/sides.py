@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,23 +15,9 @@ from ...decode.build.recipe import PLAIN
 from ...decode.build.spec import MethodSpec
 from ...decode.engine import Decoder
 from ...decode.proposers.registry import FOREIGN
+from ...decode.request import Generation
 from ...models.target.load import DTYPES
 from .settings import DecodingBenchConfig
-
-
-@dataclass(frozen=True)
-class Done:
-    """One prompt continued.
-
-    Attributes:
-        token_ids: new tokens.
-        forwards: passes of the target over all its layers.
-        counts: what drafting counted, by name.
-    """
-
-    token_ids: list[int]
-    forwards: int
-    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class OurRun:
@@ -65,10 +50,9 @@ class OurRun:
         """Seconds that compiling took so far."""
         return 0.0 if self._compiler is None else self._compiler.seconds
 
-    def generate(self, prompt: Sequence[int], new: int) -> Done:
+    def generate(self, prompt: Sequence[int], new: int) -> Generation:
         """Continue a prompt by ``new`` tokens; no stop token ends it."""
-        made = self._decoder.generate(prompt, max_new_tokens=new, stop_ids=(), temperature=self._temperature)
-        return Done(made.token_ids, made.target_forwards, made.counts)
+        return self._decoder.generate(prompt, max_new_tokens=new, stop_ids=(), temperature=self._temperature)
 
 
 def _constant(*counts: int) -> list[dict[str, Any]]:
@@ -126,7 +110,7 @@ class TheirRun:
         if assistant is not None and assistant is not model:
             self._options |= {"assistant_model": assistant, **tokenizers}
 
-    def generate(self, prompt: Sequence[int], new: int) -> Done:
+    def generate(self, prompt: Sequence[int], new: int) -> Generation:
         """Continue a prompt by ``new`` tokens, greedily."""
         ids, before = torch.tensor([list(prompt)]), self._count()
         self._model.generation_config = self._config
@@ -140,7 +124,7 @@ class TheirRun:
             pad_token_id=0,
             **self._options,
         )
-        return Done(output[0, len(prompt) :].tolist(), self._count() - before)
+        return Generation(output[0, len(prompt) :].tolist(), target_forwards=self._count() - before)
 
 
 class TheirSide:

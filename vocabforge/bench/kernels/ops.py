@@ -66,7 +66,7 @@ def check_case(
         ``problem``: None, or what is wrong (values, bits that change between runs); ``graph``: the same for the
         replay of a captured graph whose outputs were poisoned; ``measured``: the case's own figures by name.
     """
-    inputs = case.make(device, dtype, seed)
+    inputs = case.inputs(device, dtype, seed)
     expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
     ours = _own(case, inputs)
     leave_poison(expected)
@@ -231,7 +231,7 @@ def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[
     except ImportError as error:
         return row | {"skipped": str(error)}
     try:
-        inputs = case.make(protocol.device, dtype, _SEED + 1)
+        inputs = case.inputs(protocol.device, dtype, _SEED + 1)
         expected = outputs_of(case.reference(inputs))
         problem = case.problem(inputs, outputs_of(way.prepare(inputs)()), expected, way.check)
         del inputs, expected
@@ -314,11 +314,11 @@ def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callabl
 def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     """As many sets of inputs as exceed the cache."""
     device, dtype = protocol.device, case.dtypes[0]
-    first = case.make(device, dtype, _SEED)
+    first = case.inputs(device, dtype, _SEED)
 
     held = float(sum(one.nbytes for one in _tensors(first)))
     count = protocol.copies(case.bytes_of(first), held)
-    return [first, *(case.make(device, dtype, _SEED + 2 + number) for number in range(1, count))]
+    return [first, *(case.inputs(device, dtype, _SEED + 2 + number) for number in range(1, count))]
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:

@@ -21,6 +21,7 @@ from ...core.provenance import git_revision, program_output
 from ...core.registry import check_known
 from ...core.values import split_pair
 from ...evaluate.run.environment import describe_environment
+from ...models.device import choose_device
 from ...ops.backend import library_facts
 from .parts import LIBRARIES, NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
 
@@ -59,17 +60,6 @@ def sources_hash(root: Path) -> str:
     return digest.hexdigest()
 
 
-def no_device(device: str) -> str | None:
-    """Why this device cannot be used, or None."""
-    import torch
-
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        return f"no device {device}: {str(error).splitlines()[0]}"
-    return None
-
-
 def _nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     told = program_output([shutil.which("nvcc") or f"{home}/bin/nvcc", "--version"])
@@ -101,11 +91,7 @@ def bench_kernels(settings: Sequence[str], repeats: int = 3) -> dict[str, Any]:
         UsageError: a setting that there is not, or a device that is not there.
     """
     values = _read(settings)
-    device = values.pop("device", None) or default_device()
-    if problem := no_device(device):
-        raise UsageError(
-            "the device cannot be used", got=problem, remedy="device=cpu proves the code without a GPU"
-        )
+    device = str(choose_device(values.pop("device", None)))
     base = SMALL if device == "cpu" else replace(REAL, device=device, measure=0.01 * repeats, budget=400.0)
     parts = values.pop("parts", tuple(PARTS))
     options = replace(base, **values)
@@ -187,13 +173,6 @@ def failures(journals: Mapping[str, FigureJournal]) -> dict[str, dict[str, str]]
     return found
 
 
-def default_device() -> str:
-    """CUDA where there is a GPU."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 _KNOWN: dict[str, type] = {
     **dict.fromkeys(("shapes", "ops", "parts", "device", "backend", "only"), str),
     **dict.fromkeys(("measure", "budget"), float),
@@ -203,7 +182,6 @@ _LISTS = ("shapes", "rows", "ops", "parts")
 
 
 def _read(settings: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` as values."""
     from .cases import OP_BENCHES
     from .cases.types import SHAPES
 

@@ -237,7 +237,6 @@ def _queued(action: Call, device: torch.device, busy: float = _START_SECONDS) ->
 
 
 def _repeat(action: Call, measure: Callable[[Call, torch.device], float], protocol: Protocol) -> list[float]:
-    """Seconds of every repeat."""
     wanted = int(protocol.seconds / max(measure(action, protocol.device), 1e-9))
     count = max(protocol.least, min(wanted, protocol.most))
     return [measure(action, protocol.device) for _ in range(count)]

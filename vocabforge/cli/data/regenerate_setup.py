@@ -14,7 +14,7 @@ from ...corpus.regenerate.backends import Backend, local_backend, server_backend
 from ...corpus.regenerate.local import LocalTarget
 from ...corpus.regenerate.pool import PoolOptions
 from ...corpus.regenerate.rows import GenerationSettings
-from ...corpus.regenerate.server import ChatServer, TryAgain, Unusable, api_key, base_url
+from ...corpus.regenerate.server import ChatServer, Server, TryAgain, Unusable, api_key, base_url
 from .regenerate import RegenerateOptions
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -28,12 +28,9 @@ def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
             got="both" if asked.server else "neither",
             expected="one of --target DIR and --server URL",
         )
+    names = ("temperature", "top_p", "max_tokens", "seed", "send_reasoning")
     wanted = {
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "max_tokens": asked.max_tokens,
-        "seed": asked.seed,
-        "send_reasoning": asked.send_reasoning,
+        **{name: getattr(asked, name) for name in names},
         "template_arguments": yaml_pairs(asked.template_arg, "--template-arg"),
         "body": yaml_pairs(asked.body, "--body"),
     }
@@ -79,11 +76,10 @@ def _local_side(
 def _server_side(wanted: Mapping[str, Any], options: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
     key, timeout = api_key(options.api_key_env), options.timeout
     addresses = list(dict.fromkeys(base_url(url) for url in options.server or ()))
-    probe = GenerationSettings(backend={"kind": "server"}, model=options.model or "", **wanted)
     listed: dict[str, list[str] | None] = {}
     away: list[str] = []
     for url in addresses:
-        server = ChatServer(url, probe, key=key, timeout=min(timeout, 30.0))
+        server = Server(url, key=key, timeout=min(timeout, 30.0))
         try:
             listed[url] = server.models()
         except (TryAgain, Unusable) as error:

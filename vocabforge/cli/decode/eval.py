@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...decode.build.spec import MethodGrid, MethodSpec
-from ..app import ResultOptions, print_json
+from ..app import ResultOptions
 from ..options.decoding import (
     ManyMethods,
     PassOptions,
@@ -19,7 +19,7 @@ from ..options.decoding import (
     wrap_for,
 )
 from ..options.groups import option
-from .eval_record import print_tables, provenance_of
+from .eval_record import print_results, provenance_of
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.prompt_format import PromptFormat
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...decode.build.recipe import DecodingRecipe
     from ...decode.proposers.interface import Wrap
     from ...evaluate.benchmarks import Benchmark
-    from ...evaluate.run.evaluation import Evaluation
+    from ...evaluate.run.evaluation import Evaluation, OutputOptions
     from ...evaluate.run.settings import RunSettings
 
 
@@ -116,7 +116,7 @@ class RunOptions(StrictModel):
     )
     repeats: Positive = option(1, "Repetitions, to see how much times vary.")
     max_new_tokens: Positive | None = option(
-        None, "Limit of one turn [default: the benchmark's, 1024 or 512]."
+        None, "Limit of one turn [default: the benchmark's, 256 to 1,024]."
     )
     warmup: Annotated[int, Field(ge=0)] = option(3, "Unmeasured runs of the first question, per method.")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
@@ -203,6 +203,13 @@ class OutcomeOptions(StrictModel):
     )
     fresh: bool = option(False, "Start over instead of resuming an interrupted run.")
 
+    def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
+        """The same as the evaluation takes it."""
+        from ...evaluate.run.evaluation import OutputOptions
+
+        allow = self.allow_code_execution
+        return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, allow_code=allow, **more)
+
 
 def evaluate(
     context: typer.Context,
@@ -227,7 +234,7 @@ def evaluate(
     from ...corpus.tokenizer.prompt_format import resolve_format
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...decode.build.methods import recipe_models
-    from ...evaluate.run.evaluation import OutputOptions, evaluate_methods
+    from ...evaluate.run.evaluation import evaluate_methods
     from ...evaluate.run.prompts import check_system
     from ...models.device import choose_device, synchroniser
 
@@ -261,19 +268,12 @@ def evaluate(
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
         recipe, models = _recipe_of(grid, target, tokenizer, passes, device=device, sampled=sampled)
-    handling = OutputOptions(
-        overwrite=ending.overwrite,
-        fresh=outcome.fresh,
-        allow_code=outcome.allow_code_execution,
-        synchronise=synchroniser(device),
-    )
     models = models or recipe_models(recipe, device=device, device_map=passes.device_map)
     evaluation = evaluation_of(recipe, models, benchmark, settings, only=methods.method, wrap=wrap)
-    results = evaluate_methods(outcome.output, evaluation, handling)
-    if ending.as_json:
-        print_json(results.model_dump(mode="json"))
-    else:
-        print_tables(results, outcome.output)
+    results = evaluate_methods(
+        outcome.output, evaluation, outcome.options(ending, synchronise=synchroniser(device))
+    )
+    print_results(results, outcome.output, as_json=ending.as_json)
 
 
 def evaluation_of(
@@ -339,7 +339,6 @@ def _recipe_of(
 
 
 def _describe_sandbox() -> None:
-    """Report how generated code is isolated."""
     from ...core.console import say
     from ...evaluate.quality import require_sandbox
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..app import stdout_console
+from ..app import print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -97,7 +97,10 @@ def provenance_of(
         target=model_name(recipe.target),
         environment=describe_environment(device=device, dtype=recipe.dtype),
         fingerprint=parents[TARGET],
-        tokenizer=_tokenizer_hash(tokenizer),
+        # Of everything between a conversation and its token ids.
+        tokenizer=hashlib.sha256(
+            json.dumps([tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)]).encode()
+        ).hexdigest(),
         parents=parents,
         facts={f"drafting of {one.name}": one.description for one in methods[1:]}
         | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
@@ -107,21 +110,16 @@ def provenance_of(
     )
 
 
-def _tokenizer_hash(tokenizer: TextTokenizer) -> str:
-    """Of everything between a conversation and its token ids: vocabulary, chat template, stop tokens."""
-    parts = [tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def print_tables(results: Results, output: Path) -> None:
+def print_results(results: Results, output: Path, *, as_json: bool = False) -> None:
     """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
-
+    if as_json:
+        print_json(results.model_dump(mode="json"))
+        return
     from ...core.console import console
     from ...evaluate.reports.tables import (
         category_table,
         count_lines,
         divergence_line,
-        fault_methods,
         headline,
         law_line,
         load_table,
@@ -138,23 +136,22 @@ def print_tables(results: Results, output: Path) -> None:
     if (right := quality_table(results)) is not None:
         out.print(right)
     for line in count_lines(results):
-        out.print(line, soft_wrap=True, markup=False)
+        print_line(line)
     if results.failures:
         left = (
             f"{len(results.failures)} of {results.benchmark.questions} questions were left out (failures in"
         )
-        console().print(f"{left} {output / 'results.json'})", style="yellow", soft_wrap=True, markup=False)
-    faulty = fault_methods(results)
+        console().print(f"{left} {output / 'results.json'})", style="yellow")
     for method in results.methods[1:]:
         if line := divergence_line(method):
-            style = "red" if method.name in faulty else "yellow"
-            console().print(line, style=style, soft_wrap=True, markup=False)
+            outputs = method.summary.outputs
+            console().print(line, style="red" if outputs and outputs.faults else "yellow")
     for warning in results.warnings:
-        console().print(warning, style="yellow", soft_wrap=True, markup=False)
+        console().print(warning, style="yellow")
     for method in results.methods[1:]:
         if line := law_line(method):
-            console().print(line, style="yellow", soft_wrap=True, markup=False)
-    out.print(headline(results), style="bold", soft_wrap=True, markup=False)
+            console().print(line, style="yellow")
+    print_line(headline(results), style="bold")
     if len(results.methods) > 2:
-        out.print(f"Methods against each other: vocabforge report {output}", soft_wrap=True, markup=False)
-    out.print(f"Report: {output / 'report.html'}", soft_wrap=True, markup=False)
+        print_line(f"Methods against each other: vocabforge report {output}")
+    print_line(f"Report: {output / 'report.html'}")

@@ -16,12 +16,12 @@ from ...core.provenance import hide_secrets
 from ...corpus.regenerate.server import api_key, base_url
 from ...decode.build.methods import Method
 from ...evaluate.benchmarks import Benchmark
-from ...evaluate.run.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
+from ...evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
 from ...evaluate.servers.asking import ServerAsking, served_format
 from ...evaluate.servers.generator import ServerGenerator
 from ...evaluate.servers.process import split_command, started
-from ..app import ResultOptions, print_json
-from .eval_record import print_tables
+from ..app import ResultOptions
+from .eval_record import print_results
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -78,17 +78,8 @@ def evaluate_servers(
     evaluation = Evaluation(
         benchmark, methods, tokenizer, settings, provenance, baseline=PLAIN in sources, asking=ServerAsking
     )
-    handling = OutputOptions(
-        overwrite=ending.overwrite,
-        fresh=outcome.fresh,
-        allow_code=outcome.allow_code_execution,
-        logs=logs,
-    )
-    results = evaluate_methods(outcome.output, evaluation, handling)
-    if ending.as_json:
-        print_json(results.model_dump(mode="json"))
-    else:
-        print_tables(results, outcome.output)
+    results = evaluate_methods(outcome.output, evaluation, outcome.options(ending, logs=logs))
+    print_results(results, outcome.output, as_json=ending.as_json)
 
 
 def _sources(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,20 @@ from ..options.groups import option
 if TYPE_CHECKING:
     from ...decode.build.methods import Method
     from ...decode.text import Answer
+
+
+# Of a generation, as --json prints them.
+_FIGURES = (
+    *(
+        "token_ids",
+        "finish",
+        "mean_accepted_length",
+        "accept_lengths",
+        "accepted_by_depth",
+        "drafted_by_depth",
+    ),
+    *("drafted", "verified", "timings", "target_forwards", "prefill_s", "decode_s"),
+)
 
 
 class GenerateRequest(StrictModel):
@@ -39,7 +54,7 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s."""
-    from ...core.progress import hide
+    from ...core.progress import hushed
     from ...decode.build.grid import check_spec
     from ...decode.build.methods import kind_of
     from ...decode.build.models import Models
@@ -68,13 +83,14 @@ def generate(
         prompt_format=request.prompt_format,
         answer=answer,
     )
-    for number, piece in enumerate(pieces):
-        if as_json:
-            continue
-        if number == 0:
-            hide()
-            show(answer.prompt)
-        show(piece)
+    with ExitStack() as shown:
+        for number, piece in enumerate(pieces):
+            if as_json:
+                continue
+            if number == 0:
+                shown.enter_context(hushed())
+                show(answer.prompt)
+            show(piece)
     if as_json:
         print_json(_facts(decoder.method, answer))
     else:
@@ -92,28 +108,13 @@ def _facts(method: Method, answer: Answer) -> dict[str, Any]:
     """What ``--json`` prints."""
     from ...decode.counts import figures_of
 
-    result = answer.generation
     return {
         "method": method.name,
-        "description": method.description,
-        "head": method.head,
-        "verifier": method.verifier,
-        "lossless": method.lossless,
+        **{name: getattr(method, name) for name in ("description", "head", "verifier", "lossless")},
         "text": answer.text,
-        "token_ids": result.token_ids,
-        "finish": result.finish,
-        "mean_accepted_length": result.mean_accepted_length,
-        "accept_lengths": result.accept_lengths,
-        "accepted_by_depth": result.accepted_by_depth,
-        "drafted_by_depth": result.drafted_by_depth,
-        "drafted": result.drafted,
-        "verified": result.verified,
-        "timings": result.timings,
-        "target_forwards": result.target_forwards,
-        "counts": figures_of(result.counts),
+        **{name: getattr(answer.generation, name) for name in _FIGURES},
+        "counts": figures_of(answer.generation.counts),
         "tokens_per_s": answer.tokens_per_s,
-        "prefill_s": result.prefill_s,
-        "decode_s": result.decode_s,
     }
 
 

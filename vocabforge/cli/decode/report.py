@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.config import StrictModel
-from ..app import JsonOption, print_json, stdout_console
+from ..app import JsonOption, print_json, print_line, stdout_console
 from ..options.groups import option
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
     from ...evaluate.comparison.runs import open_runs
 
     output, reference = asked.output, asked.reference
-    _check_output(output)
+    if output is not None:
+        _check_page(output)
     opened = open_runs(asked.runs)
     if len(opened) == 1 and reference is not None:
         reference = f"{opened[0].label}:{reference.removeprefix(f'{opened[0].label}:')}"
@@ -61,13 +62,11 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
         _print_comparison(comparison, output)
 
 
-def _check_output(output: Path | None) -> None:
+def _check_page(output: Path) -> None:
     """Refuse, before any work, a page that could not be written or that would replace something else."""
     from ...core.errors import UsageError
     from ...core.files import check_output_file
 
-    if output is None:
-        return
     if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(
             "the page needs the name of an HTML file",
@@ -82,10 +81,9 @@ def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
     from ...core.console import console
     from ...evaluate.comparison.report import comparison_table, headline
 
-    out = stdout_console()
-    out.print(comparison_table(comparison))
-    out.print(headline(comparison), soft_wrap=True, markup=False)
+    stdout_console().print(comparison_table(comparison))
+    print_line(headline(comparison))
     for line in comparison.notes:
-        console().print(f"Warning: {line}", style="yellow", markup=False)
+        console().print(f"Warning: {line}", style="yellow")
     if output is not None:
-        out.print(f"Report: {output}", soft_wrap=True, markup=False)
+        print_line(f"Report: {output}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from ...core.config import StrictModel
 from ...decode.build.spec import MethodSpec
 from ...tune.settings import MethodSpace, TuneSettings
-from ..app import JsonOption, echo, print_json, stdout_console
-from ..options.groups import FromModel
+from ..app import JsonOption, echo, print_json, print_line, stdout_console
+from ..options.groups import FromModel, option
 
 if TYPE_CHECKING:
     from ...tune.latency.table import LatencyTable
@@ -29,25 +28,17 @@ Space = Annotated[
 ]
 
 
-def tune(
-    settings: TuneSettings,
-    space: Space,
-    output: Annotated[
-        Path,
-        typer.Option("--output", help="Folder of the run; an interrupted one is resumed."),
-    ],
-    measure_only: Annotated[
-        bool,
-        typer.Option(
-            "--measure-only",
-            help="Only measure the latency of the given draft heads and write latency.json, for --what-if.",
-        ),
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure latency again even if it is known for the same space.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+class TuneRequest(StrictModel):
+    """Where the run is, and which part of it is wanted."""
+
+    output: Path = option(..., "Folder of the run; an interrupted one is resumed.")
+    measure_only: bool = option(
+        False, "Only measure the latency of the given draft heads and write latency.json, for --what-if."
+    )
+    fresh: bool = option(False, "Measure latency again even if it is known for the same space.")
+
+
+def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: JsonOption = False) -> None:
     """Choose draft head, draft tree and batch size by measuring tokens/s on this machine.
 
     Measures the latency of every part of a cycle and the acceptance of every configuration, combines them
@@ -61,10 +52,11 @@ def tune(
     from ...tune.run import tune as run
     from ..options.decoding import wrap_for
 
-    if measure_only:
+    output = wanted.output
+    if wanted.measure_only:
         _print_latency(measure_latency_only(output, settings, space), output, as_json)
         return
-    results = run(output, settings, space, wrap=wrap_for(False, None, settings.device), fresh=fresh)
+    results = run(output, settings, space, wrap=wrap_for(False, None, settings.device), fresh=wanted.fresh)
     if as_json:
         print_json(results.model_dump(mode="json"))
     else:
@@ -83,17 +75,17 @@ def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
 
 def _print(results: TuneResults, output: Path) -> None:
     from ...tune.outcome import RECIPE, REPORT
-    from ...tune.report import TERMINAL_ROWS, check_table, headline, ways_table
+    from ...tune.report import TERMINAL_ROWS, check_table, headline, methods_table
 
     out = stdout_console()
     for one in results.recommendations:
-        out.print(ways_table(results, one.batch, TERMINAL_ROWS))
+        out.print(methods_table(results, one.batch, TERMINAL_ROWS))
     if results.check is not None:
         out.print(check_table(results.check))
     for remark in results.remarks:
-        out.print(remark, style="yellow", soft_wrap=True, markup=False)
+        print_line(remark, style="yellow")
     for one in results.recommendations:
-        out.print(headline(results, one), style="bold", soft_wrap=True, markup=False)
+        print_line(headline(results, one), style="bold")
     target = output / RECIPE
-    out.print(f"Recipe: {target} (vocabforge eval --recipe {target} ...)", soft_wrap=True, markup=False)
-    out.print(f"Report: {output / REPORT}", soft_wrap=True, markup=False)
+    print_line(f"Recipe: {target} (vocabforge eval --recipe {target} ...)")
+    print_line(f"Report: {output / REPORT}")

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from ...core.config import Positive, StrictModel
 from ..app import JsonOption, print_json, stdout_console
+from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
@@ -21,19 +21,17 @@ _FILES = 12
 _WITH_TOKENS = ("counts", "subset", "clusters")
 
 
-def inspect(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of any artefact.")],
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Rows per list.")] = 10,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="PATH",
-            help="Tokenizer for displaying text [default: the one recorded in the artefact].",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+class InspectRequest(StrictModel):
+    """What is shown, and how much of it."""
+
+    path: Path = option(..., "Folder of any artefact.", "DIR", positional=True)
+    top: Positive = option(10, "Rows per list.", "N")
+    tokenizer: Path | None = option(
+        None, "Tokenizer for displaying text [default: the one recorded in the artefact].", "PATH"
+    )
+
+
+def inspect(asked: InspectRequest, as_json: JsonOption = False) -> None:
     """Verify an artefact and show its contents: counts, draft vocabulary, clusters, drafter, evaluation, ...
 
     Tokens are printed with a space as ␣ and non-text bytes as \\\\xNN.
@@ -48,22 +46,24 @@ def inspect(
     from .names import names_for
     from .parts import ViewRequest
 
-    artifact = open_artifact(path)
+    artifact = open_artifact(asked.path)
     if artifact.kind not in VIEWS:
         raise ArtifactError(
             "this version knows no artefact of this kind",
             got=artifact.kind,
             expected=", ".join(VIEWS),
-            source=path,
+            source=asked.path,
             remedy="use the version that wrote it",
         )
-    names = names_for(artifact, tokenizer)
+    names = names_for(artifact, asked.tokenizer)
     with form_errors(
         f"this {artifact.kind} artefact does not hold what one of this kind does",
-        path,
+        asked.path,
         remedy="use the version that wrote it",
     ):
-        view: View = resolve(VIEWS, artifact.kind, "kind of artefact")(artifact, ViewRequest(top, names))
+        view: View = resolve(VIEWS, artifact.kind, "kind of artefact")(
+            artifact, ViewRequest(asked.top, names)
+        )
         tables = view.tables()
     header = _header(artifact)
     if as_json:

@@ -45,9 +45,9 @@ def content_tables(content: Mapping[str, Any]) -> list[Any]:
         name = key.replace("_", " ")
         title = name[:1].upper() + name[1:]
         if isinstance(value, Mapping) and value:
-            if all(isinstance(row, Mapping) for row in value.values()):
-                named = [{"name": one, **row} for one, row in value.items()]
-                tables.append(rows_table(title, named) if _alike(named) else facts_table(flat(value), title))
+            keys = [row.keys() if isinstance(row, Mapping) else None for row in value.values()]
+            if keys[0] is not None and all(one == keys[0] for one in keys):
+                tables.append(rows_table(title, [{"name": one, **row} for one, row in value.items()]))
             else:
                 tables.append(facts_table(flat(value), title))
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
@@ -55,10 +55,6 @@ def content_tables(content: Mapping[str, Any]) -> list[Any]:
         elif value not in ({}, []):
             lines[name] = value
     return [facts_table(lines), *tables]
-
-
-def _alike(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return all(row.keys() == rows[0].keys() for row in rows)
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> FactList:
@@ -76,15 +72,12 @@ def _fact(name: str, value: Any) -> Any:
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
     """Rows of JSON as a table: a column for each key, texts left, numbers right."""
     keys = list(rows[0]) if rows else []
-    heads = [name.replace("_", " ") + ("" if _is_number(rows[0][name]) else "<") for name in keys]
+    numbers = {name for name in keys if isinstance(rows[0][name], (int, float, type(None)))}
+    heads = [name.replace("_", " ") + ("" if name in numbers else "<") for name in keys]
     shown = rows[:_MOST_ROWS]
     cells = [[_cell(name, row.get(name)) for name in keys] for row in shown]
     more = len(rows) - len(shown)
     return DataTable(title, heads, cells, f"{more:,} more: --json has all" if more else "")
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
 
 
 def _cell(name: str, value: Any) -> str:

@@ -28,13 +28,11 @@ def evaluation_view(artifact: Artifact, request: ViewRequest) -> View:
 
 def coverage_view(artifact: Artifact, request: ViewRequest) -> View:
     """Coverage by size and text, draft vocabularies, ceilings with a target."""
-    from ...evaluate.reports.coverage import ceiling_table, coverage_table, summary_lines, vocabulary_table
+    from ...evaluate.reports.coverage import coverage_tables, summary_lines
 
     results = read_json(artifact.file("coverage.json"), "results")
-    tables: list[Any] = [facts_table(results["facts"]), coverage_table(results)]
-    tables += [vocabulary_table(results)] if results["vocabularies"] else []
-    tables += [ceiling_table(results)] if results["ceilings"] else []
-    return View(dict(results), [*tables, *map(Text, summary_lines(results))])
+    lines = map(Text, summary_lines(results))
+    return View(dict(results), [facts_table(results["facts"]), *coverage_tables(results), *lines])
 
 
 def responses_view(artifact: Artifact, request: ViewRequest) -> View:

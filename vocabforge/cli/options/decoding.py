@@ -21,7 +21,6 @@ ManyMethods = Annotated[
     MethodGrid,
     FromModel(MethodSpec, many=MethodGrid.MANY, labelled=MethodGrid.LABELLED, panel=_DRAFTING),
 ]
-TreeSizes = Annotated[MethodSpec, FromModel(MethodSpec, only=("depth", "topk", "total_nodes"))]
 
 
 class PassOptions(StrictModel):
@@ -29,10 +28,10 @@ class PassOptions(StrictModel):
 
     compile: bool = option(False, "Compile the model first (about a minute) for faster passes.")
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
-    dtype: str = option(
-        "float32",
+    dtype: str | None = option(
+        None,
         "float32, bfloat16, float16, or auto: the checkpoint's own where the device computes in it (bfloat16 on "
-        "processors with AVX512-BF16 or AMX), else float32.",
+        "processors with AVX512-BF16 or AMX), else float32 [default: float32 on a CPU, auto on a GPU].",
     )
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if available].")
     device_map: str | None = option(

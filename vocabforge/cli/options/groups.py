@@ -37,15 +37,9 @@ def option(
         short: a further name of one letter, such as ``-c``.
         flag: the name, if it is not the field's.
         many: a ``tuple[T, ...]`` that may be given several times.
-        positional: such a tuple as arguments without a name.
+        positional: an argument without a name; of a ``tuple[T, ...]``, several.
     """
-    extra: Any = {
-        "metavar": metavar,
-        "short": short,
-        "flag": flag,
-        "many": many or positional,
-        "positional": positional,
-    }
+    extra: Any = {"metavar": metavar, "short": short, "flag": flag, "many": many, "positional": positional}
     return Field(default, description=text, json_schema_extra=extra)
 
 
@@ -87,8 +81,9 @@ class FromModel:
         kind, optional, bounds = _kind_of(one.annotation, one.metadata)
         extra, text = one.json_schema_extra or {}, one.description or ""
         flag = extra.get("flag") or "--" + name.replace("_", "-")
-        many = name in self.many or extra.get("many")
-        if extra.get("many"):
+        listed = extra.get("many") or (extra.get("positional") and typing.get_origin(kind) is tuple)
+        many = name in self.many or listed
+        if listed:
             kind, _, bounds = _kind_of(typing.get_args(kind)[0])
         if name in self.lists:
             kind, bounds = _Text, {}
@@ -120,7 +115,7 @@ class FromModel:
         names = [flag, *filter(None, [extra.get("short")])]
         made = typer.Option(*names, help=text, **settings)
         if extra.get("positional"):
-            made = typer.Argument(metavar=settings["metavar"], help=text, show_default=False)
+            made = typer.Argument(metavar=settings["metavar"], help=text, show_default=not many)
         annotation: Any = Annotated[kind, made]
         return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

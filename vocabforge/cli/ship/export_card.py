@@ -64,7 +64,7 @@ def _section(results: Results) -> str:
     from ...evaluate.reports.tables import overview_table
 
     facts, temperature = results.environment, results.settings.sampling.get("temperature", 0.0)
-    machine = facts.get("gpu") or f"{facts.get('processor')}, {facts.get('threads')} threads"
+    machine = facts.get("gpu") or f"{facts.get('processor')}, threads: {facts.get('threads')}"
     parts = [
         f"{results.answered:,} questions",
         f"temperature {temperature:g}" if temperature else "greedy",
@@ -80,7 +80,7 @@ def _section(results: Results) -> str:
             *methods,
             "",
             f"By VocabForge's own decoder: {', '.join(parts)}. Accepted length: tokens that one verification commits, "
-            "the target's own included. Speed-up: over plain decoding on the same machine. Ranges: 95% bootstrap "
-            "intervals over questions.",
+            "the target's own included. The lines above name the draft vocabulary that was measured. Speed-up: "
+            "over plain decoding on the same machine. Ranges: 95% bootstrap intervals over questions.",
         ]
     )

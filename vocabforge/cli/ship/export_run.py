@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ...core.errors import DataError, UsageError
 from ...core.files import check_apart
 from ...core.hub import hub_name, model_folder, model_name
 from ...core.registry import check_known
-from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
+from ...corpus.tokenizer.tokenizer import load_tokenizer
 from ...decode.build.heads import head_parts
 from ...decode.build.models import trained_for
 from ...decode.build.spec import MethodSpec, option_of
@@ -22,7 +21,6 @@ from ...export.checked import write_checked
 from ...export.layouts.eagle1 import SERVERS, ranked_ids
 from ...export.layouts.interface import Export
 from ...export.registry import layout_of, load_drafter, restrict
-from ...models.drafters.interface import Drafter
 from ...models.drafters.io import load_target_tensors
 from ...models.heads.io import HeadOwner, check_owner, drafter_digest, load_head
 from ...models.heads.registry import base_of
@@ -35,23 +33,6 @@ from .export import ExportRequest
 from .export_card import digests_of, measured_sections, recipe_of
 
 WITH_HEAD = "vllm"  # the format that holds the draft head itself
-
-
-@dataclass(frozen=True)
-class HeadParts:
-    """The drafter with its head as it is written, and what that head is.
-
-    Attributes:
-        ranked: its ids in rank order. vocab: hash of the subset artefact that it was restricted to.
-        meta, parents: further ones for the manifest. head: a draft head that goes with it.
-    """
-
-    drafter: Drafter
-    ranked: tuple[int, ...] | None = None
-    vocab: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    parents: Mapping[str, str] = field(default_factory=dict)
-    head: ServedHead | None = None
 
 
 def run_export(
@@ -82,33 +63,35 @@ def run_export(
     measured = measured_sections(
         request.eval, digests_of(request.drafter, artifact), target_fingerprint(target)
     )
-    parts = _parts(request, drafting, target, loaded, artifact)
-    recipe = recipe_of(artifact)
-    meta = _known(artifact, target, fresh=parts.vocab is not None)
-    meta |= _facts(request, parts.drafter) | dict(parts.meta)
     export = Export(
-        parts.drafter,
+        loaded,
         config,
         shared,
         hub_name(target, revision=False),
         DTYPES[request.dtype],
-        meta=meta,
-        parents=({} if artifact is None else {"drafter": artifact.content_hash}) | dict(parts.parents),
-        config=recipe | {"target": hub_name(target)},
-        ranked=parts.ranked,
+        parents={} if artifact is None else {"drafter": artifact.content_hash},
+        config=recipe_of(artifact) | {"target": hub_name(target)},
         server=request.server,
         speculative_tokens=request.speculative_tokens,
         overwrite=overwrite,
-        head=parts.head,
         target_path=target,
         with_target=request.with_target,
     )
+    if request.format == WITH_HEAD:
+        export = _with_head(request, drafting, target, export, artifact)
+    elif request.vocab is not None:
+        export = _restricted(request.vocab, target, export, artifact)
+    else:
+        export = replace(export, ranked=ranked_ids(request.drafter))
+    facts = _facts(request, export)
+    meta = _known(artifact, target, fresh=export.drafter is not loaded) | facts
+    export = replace(export, meta=meta)
     card = model_card(request.output.resolve().name, request.format, export, measured)
     layers = int(config.get("num_hidden_layers") or 0)
     write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
-        _tell(request, parts, config)
-    return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
+        _tell(request, export)
+    return {"output": str(request.output), **facts}
 
 
 def _check(request: ExportRequest, *, overwrite: bool) -> None:
@@ -139,36 +122,28 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
     check_apart(request.output, read)
 
 
-def _parts(
-    request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
-) -> HeadParts:
-    if request.format == WITH_HEAD:
-        return _with_head(request, drafting, target, loaded, artifact)
-    if (vocab := request.vocab) is None:
-        return HeadParts(loaded, ranked_ids(request.drafter))
+def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | None) -> Export:
+    """With the draft head over a draft vocabulary alone."""
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
     recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
     if not recorded and (target / "tokenizer.json").is_file():
         # A drafter that does not name its tokenizer has the target's.
-        check_fingerprint(
-            load_tokenizer(target).fingerprint,
-            subset.fingerprint,
-            expected_from=f"the target's tokenizer {target}",
-            got_from=f"the draft vocabulary {vocab}",
-            remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
-    cut = restrict(loaded, vocab, artifact)
-    meta = {} if subset.coverage is None else {"coverage": subset.coverage}
-    ranked = tuple(subset.ranked.tolist())
-    return HeadParts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
+        subset.check_tokenizer(load_tokenizer(target), source=vocab)
+    return replace(
+        export,
+        drafter=restrict(export.drafter, vocab, artifact),
+        ranked=tuple(subset.ranked.tolist()),
+        meta={} if subset.coverage is None else {"coverage": subset.coverage},
+        parents={**export.parents, "vocab": digest},
+    )
 
 
 def _with_head(
-    request: ExportRequest, drafting: MethodSpec, target: Path, loaded: Drafter, artifact: Artifact | None
-) -> HeadParts:
-    """The drafter with its draft head as it is, over a hot core if there is a draft vocabulary."""
-    trained, parents = None, {}
+    request: ExportRequest, drafting: MethodSpec, target: Path, export: Export, artifact: Artifact | None
+) -> Export:
+    """With the draft head as it is, over a hot core if there is a draft vocabulary."""
+    loaded, trained, parents = export.drafter, None, dict(export.parents)
     tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
     spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
     if request.head is not None:
@@ -190,7 +165,7 @@ def _with_head(
         )
     served = ServedHead(*found, loaded.transform)
     served.over(base_of(loaded))  # mistakes are found before anything is written
-    return HeadParts(loaded, meta={"head": served.kind}, parents=parents, head=served)
+    return replace(export, meta={"head": served.kind}, parents=parents, head=served)
 
 
 def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
@@ -202,22 +177,23 @@ def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str,
     return {"target_fingerprint": target_fingerprint(target), "target_name": model_name(target)} | meta
 
 
-def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
-    facts = {
+def _facts(request: ExportRequest, export: Export) -> dict[str, Any]:
+    return {
         "format": request.format,
-        "draft_vocab_size": drafter.config.draft_vocab_size,
+        "draft_vocab_size": export.drafter.config.draft_vocab_size,
         "dtype": request.dtype,
+        **({} if request.server is None else {"server": request.server}),
+        **export.meta,
     }
-    return facts if request.server is None else facts | {"server": request.server}
 
 
-def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -> None:
-    rows = len(parts.drafter.target_ids)
+def _tell(request: ExportRequest, export: Export) -> None:
+    rows, config = len(export.drafter.target_ids), export.target
     say(f"Wrote {request.output} ({request.format}, {rows:,} draft tokens, {request.dtype})")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     if stored in DTYPES and stored != request.dtype:
         say(f"The target's weights are {stored}: --dtype {stored} writes the drafter in it.")
-    if request.format == "fr-spec" and parts.ranked is None:
+    if request.format == "fr-spec" and export.ranked is None:
         say("The draft tokens are listed in the order of their ids: their rank is not known.")
 
 

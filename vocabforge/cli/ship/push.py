@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from ...core.config import StrictModel
 from ..app import JsonOption, echo, print_json
+from ..options.groups import option
 
 
-def push(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Drafter that export wrote, or draft vocabulary.")
-    ],
-    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hugging Face Hub.")],
-    public: Annotated[
-        bool, typer.Option("--public", help="Make the repository public [default: private].")
-    ] = False,
-    license: Annotated[
-        str | None,
-        typer.Option("--license", metavar="NAME", help="Licence for the card, such as apache-2.0."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+class PushRequest(StrictModel):
+    """What is uploaded, and where to."""
+
+    folder: Path = option(..., "Drafter that export wrote, or draft vocabulary.", "DIR", positional=True)
+    name: str = option(..., "Repository on the Hugging Face Hub.", "OWNER/NAME", positional=True)
+    public: bool = option(False, "Make the repository public [default: private].")
+    license: str | None = option(None, "Licence for the card, such as apache-2.0.", "NAME")
+
+
+def push(asked: PushRequest, as_json: JsonOption = False) -> None:
     """Upload a drafter or a draft vocabulary with its card to the Hugging Face Hub.
 
     Verifies the folder, then uploads its files in one commit. The uploaded manifest contains neither your
@@ -35,8 +30,8 @@ def push(
     from ...core.hub import push_files
     from ...export.publish import published
 
-    files = published(open_artifact(folder), name, license)
-    address = push_files(name, files, public=public)
+    files, public = published(open_artifact(asked.folder), asked.name, asked.license), asked.public
+    address = push_files(asked.name, files, public=public)
     if as_json:
         print_json({"address": address, "public": public, "files": sorted(files)})
     else:

@@ -13,7 +13,7 @@ from ...core.console import say
 from ...core.files import check_apart
 from ...core.hub import hub_name, model_name
 from ...core.registry import check_known
-from ...corpus.tokenizer.files import eos_ids_in, read_side_files
+from ...corpus.tokenizer.files import named_eos_ids, read_side_files
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...export.checked import write_checked
 from ...export.importing import folder_digest
@@ -27,6 +27,7 @@ from ...models.target.hf import read_target_config
 from ...models.target.load import DTYPES
 from ...vocab.subset.select import SpecialTokens
 from ...vocab.subset.subset import VocabSubset, load_subset
+from .export_card import recipe_of
 from .export_run import trained_with
 from .revocab import FULL, RevocabRequest
 
@@ -64,7 +65,6 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
     dtype = request.dtype or stored_dtype(request.drafter)
     written = {"format": request.format, "dtype": dtype}
     source = {"from": hub_name(request.drafter), "vocab": request.vocab}
-    recorded = None if artifact is None else artifact.manifest.get("config")
     export = Export(
         made,
         config,
@@ -78,7 +78,7 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
             "revocab": {**source, **record},
         },
         parents=parents,
-        config={**(recorded if isinstance(recorded, Mapping) else {}), "target": hub_name(target)},
+        config=recipe_of(artifact) | {"target": hub_name(target)},
         ranked=None if subset is None else tuple(subset.ranked.tolist()),
         overwrite=overwrite,
     )
@@ -154,15 +154,12 @@ def _tokenizer(tokenizer: Path | None, target: Path) -> TextTokenizer | None:
 def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None) -> VocabSubset:
     subset = load_subset(path)
     if tokenizer is not None:
-        known, known_from = tokenizer.fingerprint, f"the target's tokenizer {tokenizer.source}"
-    else:
-        known = "" if artifact is None else str(artifact.meta.get("tokenizer_fingerprint") or "")
-        known_from = f"the drafter {artifact.path}" if artifact else ""
-    if known:
+        subset.check_tokenizer(tokenizer, source=path)
+    elif artifact is not None and (known := artifact.meta.get("tokenizer_fingerprint")):
         check_fingerprint(
-            known,
+            str(known),
             subset.fingerprint,
-            expected_from=known_from,
+            expected_from=f"the drafter {artifact.path}",
             got_from=f"the draft vocabulary {path}",
             remedy="run count-freq with the target's tokenizer and select-vocab again",
         )
@@ -170,7 +167,6 @@ def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | No
 
 
 def _end_tokens(tokenizer: TextTokenizer | None, target: Path, vocab_size: int) -> tuple[int, ...]:
-    side = read_side_files(target)
-    named = eos_ids_in(side["generation_config.json"]) or eos_ids_in(side["config.json"])
+    named = named_eos_ids(read_side_files(target))
     own = () if tokenizer is None else SpecialTokens.of(tokenizer).eos
     return tuple(sorted({token for token in (*named, *own) if token < vocab_size}))

@@ -6,11 +6,11 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from ...core.config import StrictModel
 from ..app import FreshOption, JsonOption, PlanOption, print_json
+from ..options.groups import option
 from .plan_tables import print_plan
 
 if TYPE_CHECKING:
@@ -58,22 +58,25 @@ _ARTIFACTS = {
 _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
+class TrainRequest(StrictModel):
+    """The recipe, and what differs from it."""
+
+    config: Path = option(..., "Recipe: a YAML file, or a name of `vocabforge recipes`.", short="-c")
+    overrides: tuple[str, ...] = option(
+        (),
+        "Override a key of the recipe, e.g. optim.lr=1e-4 or optim.epochs=2.",
+        "KEY.SUB=VALUE",
+        positional=True,
+    )
+
+
 def train_drafter(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="Recipe: a YAML file, or a name of `vocabforge recipes`.")
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY.SUB=VALUE",
-            help="Override a key of the recipe, e.g. optim.lr=1e-4 or optim.epochs=2.",
-        ),
-    ] = None,
+    recipe: TrainRequest,
     plan_only: PlanOption = False,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa, P-EAGLE, DFlash, DSpark) and its draft heads.
+    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa, P-EAGLE, DFlash, DSpark, MTP) and its draft heads.
 
     EAGLE drafters are unrolled over several draft steps (training-time test); block drafters train whole blocks.
 
@@ -93,16 +96,17 @@ def train_drafter(
     from ...core.artifact import open_artifact
     from ...core.config import load_config
     from ...core.console import say
+    from ...evaluate.reports.training import write_report
     from ...train.config import TrainConfig
 
-    settings = load_config(TrainConfig, config, overrides or [])
+    settings = load_config(TrainConfig, recipe.config, recipe.overrides)
     if plan_only:
         print_plan("train-drafter", _planned(settings), as_json=as_json)
         return
     path = run_training(settings, fresh=fresh)
     if path is None:
         return
-    report = _report(settings)
+    report = write_report(settings.output)
     if as_json:
         meta = open_artifact(path, "drafter", verify=False).meta
         print_json({"drafter": str(path), "report": str(report), **meta})
@@ -116,19 +120,12 @@ def run_training(settings: TrainConfig, *, fresh: bool) -> Path | None:
     Args:
         fresh: discard a former run, once the new one is sure to start.
     """
-    from ...core.distributed import joined
-    from ...core.files import check_run_folder
-    from ...core.lock import only_writer
+    from ...core.lock import joined_run
     from ...train.loop import train
     from ...train.machine import device_of
     from ...train.setup import build_trainer
 
-    with contextlib.ExitStack() as held:
-        group = held.enter_context(joined(device_of(settings).type))
-        if group.rank == 0:
-            check_run_folder(settings.output)
-            held.enter_context(only_writer(settings.output))
-        group.wait()
+    with joined_run(settings.output, device_of(settings).type) as group:
         settings = with_native(settings, settings.output, write=group.rank == 0)
         group.wait()
         trainer = build_trainer(settings, group, _make_live)
@@ -136,9 +133,8 @@ def run_training(settings: TrainConfig, *, fresh: bool) -> Path | None:
             _discard(settings)
         group.wait()
         path = train(trainer)
-        leads = group.rank == 0
         del trainer  # its parameters hold the process group; see ``joined``
-    return path if leads else None
+    return path if group.rank == 0 else None
 
 
 def _planned(settings: TrainConfig) -> dict[str, Any]:
@@ -182,9 +178,3 @@ def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) 
         },
         folder=config.target,
     )
-
-
-def _report(config: TrainConfig) -> Path:
-    from ...evaluate.reports.training import write_report
-
-    return write_report(config.output)

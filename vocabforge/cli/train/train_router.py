@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,26 +92,18 @@ def _trained(settings: RouterTrainConfig, *, fresh: bool) -> Path | None:
     Args:
         fresh: discard a former run, once the new one is sure to start.
     """
-    from ...core.distributed import joined
-    from ...core.files import check_run_folder
-    from ...core.lock import only_writer
+    from ...core.lock import joined_run
     from ...export.registry import load_drafter
     from ...train.checkpoint import discard_run
     from ...train.heads.router import REPORT, ROUTER
     from ...train.heads.router_setup import build_router_trainer
     from ...train.machine import device_of
 
-    with contextlib.ExitStack() as held:
-        group = held.enter_context(joined(device_of(settings).type))
-        if group.rank == 0:
-            check_run_folder(settings.output)
-            held.enter_context(only_writer(settings.output))
-        group.wait()
+    with joined_run(settings.output, device_of(settings).type) as group:
         trainer = build_router_trainer(settings, load_drafter, group)
         if fresh and group.rank == 0:
             discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
         group.wait()
         path = trainer.run()
-        leads = group.rank == 0
         del trainer  # its parameters hold the process group; see ``joined``
-    return path if leads else None
+    return path if group.rank == 0 else None

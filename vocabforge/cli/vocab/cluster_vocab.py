@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
-from ..app import ResultOptions, print_json, stdout_console
+from ..app import ResultOptions, print_json, print_line
 from ..options.groups import option
 
 if TYPE_CHECKING:
@@ -105,33 +105,28 @@ def _cluster(
 
 
 def _print(facts: Mapping[str, Any]) -> None:
-    out = stdout_console(highlight=True)
-    for line in _summary(facts):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-    share = facts["figures"]["sizes"]["max"] / facts["figures"]["vocab_size"]
-    if share > _LARGE:
-        warning = (
-            f"Warning: the largest cluster holds {share:.0%} of the ids. A router that opens it scores most of the "
-            "vocabulary and saves little. Try more clusters (--clusters), or another --seed; rows of "
-            "an untrained or tiny model may have no clusters to find."
-        )
-        out.print(warning, style="bold", markup=False, highlight=False, soft_wrap=True)
-    out.print(f"Written to {facts['output']}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _summary(facts: Mapping[str, Any]) -> list[str]:
     figures, origin, head, run = (facts[name] for name in ("figures", "origin", "head", "run"))
     sizes = figures["sizes"]
-    done = len(origin["history"])
-    lines = [
+    print_line(
         f"{figures['clusters']:,} clusters of {figures['vocab_size']:,} ids from {head['name']} "
         f"({head['rows']:,} x {head['width']:,} {head['dtype']}{', tied' if head['tied'] else ''}; "
-        f"{head['padded']:,} padded rows left out, {figures['zero_rows']:,} zero rows)",
-        f"mean cosine {figures['mean_cosine']:.4f} after {done} iterations"
-        f"{' (converged)' if origin['converged'] else ''}",
+        f"{head['padded']:,} padded rows left out, {figures['zero_rows']:,} zero rows)"
+    )
+    print_line(
+        f"mean cosine {figures['mean_cosine']:.4f} after {len(origin['history'])} iterations"
+        f"{' (converged)' if origin['converged'] else ''}"
+    )
+    print_line(
         f"sizes {sizes['min']:,.0f} / {sizes['median']:,.0f} / {sizes['max']:,.0f} (least, median, largest); "
-        f"balance {figures['balance']:.3f} (1 = all equal); {origin['refilled']:,} dead clusters refilled",
-    ]
+        f"balance {figures['balance']:.3f} (1 = all equal); {origin['refilled']:,} dead clusters refilled"
+    )
     memory = "" if run["peak_rss_bytes"] is None else f", {run['peak_rss_bytes'] / 2**30:.2f} GiB at most"
-    lines.append(f"took {run['seconds']:.0f} s{memory}")
-    return lines
+    print_line(f"took {run['seconds']:.0f} s{memory}")
+    if (share := sizes["max"] / figures["vocab_size"]) > _LARGE:
+        print_line(
+            f"Warning: the largest cluster holds {share:.0%} of the ids. A router that opens it scores most of the "
+            "vocabulary and saves little. Try more clusters (--clusters), or another --seed; rows of "
+            "an untrained or tiny model may have no clusters to find.",
+            style="bold",
+        )
+    print_line(f"Written to {facts['output']}")

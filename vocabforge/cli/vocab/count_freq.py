@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,14 +70,7 @@ class CountRequest(StrictModel):
         check_parting(self.separator, self.text_unit)
         return CountOptions(
             mode=self.mode,
-            sources=SourceOptions(
-                text_field=self.text_field,
-                text_unit=self.text_unit,
-                separator=self.separator,
-                strict=self.strict,
-                sample=self.sample,
-                seed=self.seed,
-            ),
+            sources=SourceOptions(**{one.name: getattr(self, one.name) for one in fields(SourceOptions)}),
             engine=self.engine,
             workers=self.workers,
             shard_bytes=self.shard_mb << 20,
@@ -138,20 +132,14 @@ def _facts(run: CountRun, output: Path) -> dict[str, Any]:
     table = run.table
     return {
         "output": str(output),
-        "mode": table.mode,
         "files": len(table.sources),
-        "documents": table.documents,
-        "bytes": table.bytes,
-        "tokens": table.tokens,
-        "vocab_size": table.vocab_size,
-        "ids_with_count": table.seen,
+        **table.totals(),
         "bytes_per_token": round(table.bytes / table.tokens, 3),
         "domains": {
             name: {"documents": part.documents, "bytes": part.bytes, "tokens": part.tokens}
             for name, part in table.domains.items()
         },
         "skipped": dict(run.problems),
-        "fingerprint": table.fingerprint,
         "engine": run.engine,
         "notes": list(run.reasons),
         "parts": run.units,

@@ -13,7 +13,7 @@ from ...core.errors import UsageError
 from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import labelled, sizes_in
-from ..app import ResultOptions, print_json, stdout_console
+from ..app import ResultOptions, print_json, print_line, stdout_console
 from ..options.groups import option
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
     """
     from ...core.artifact import check_output
     from ...evaluate.reports.coverage_data import measure_coverage
-    from ..options.tables import load_part
+    from ...vocab.counts.mixtures import TablePart
 
     if (asked.target is None) != (not asked.text):
         raise UsageError(
@@ -75,7 +75,7 @@ def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
             expected="--target MODEL --text FILE",
         )
     check_output(asked.output, overwrite=ending.overwrite)
-    parts = [load_part(*labelled(item)) for item in (str(asked.counts), *asked.heldout)]
+    parts = [TablePart.load(*labelled(item)) for item in (str(asked.counts), *asked.heldout)]
     vocabs, parents = _vocabs(asked.vocab)
     results = measure_coverage(parts[0], parts[1:], vocabs, sizes=sizes_in("--size", asked.size, least=1))
     parents |= {f"heldout {part.name}": str(part.content_hash) for part in parts[1:]}
@@ -177,15 +177,10 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
+    from ...evaluate.reports.coverage import coverage_tables, summary_lines
 
-    from ...evaluate.reports.coverage import ceiling_table, coverage_table, summary_lines, vocabulary_table
-
-    out = stdout_console()
-    out.print(coverage_table(results))
-    if results["vocabularies"]:
-        out.print(vocabulary_table(results))
-    if results["ceilings"]:
-        out.print(ceiling_table(results))
+    for table in coverage_tables(results):
+        stdout_console().print(table)
     for line in summary_lines(results):
-        out.print(line, markup=False, soft_wrap=True)
-    out.print(f"Report: {output / 'coverage.html'}", soft_wrap=True, markup=False)
+        print_line(line)
+    print_line(f"Report: {output / 'coverage.html'}")

@@ -7,10 +7,9 @@ from pathlib import Path
 from ...core.config import StrictModel
 from ...core.console import DataTable
 from ...core.errors import UsageError
-from ...core.values import labelled
+from ...core.values import labelled, split_weight
 from ..app import ResultOptions, print_json, print_line, stdout_console
 from ..options.groups import option
-from ..options.tables import load_part, split_weight
 
 
 class MergeRequest(StrictModel):
@@ -43,13 +42,13 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     and `vocabforge merge-freq --weight en/=0.7 --weight code/=0.3 --output mixed/`
     """
     from ...core.artifact import check_output
-    from ...vocab.counts.mixtures import merge_tables, mix_tables
+    from ...vocab.counts.mixtures import TablePart, merge_tables, mix_tables
     from ...vocab.counts.table import save_counts
 
     output = asked.output
     given = _given(asked)
     check_output(output, overwrite=ending.overwrite)
-    parts = [load_part(name, path, weight) for name, path, weight in given]
+    parts = [TablePart.load(name, path, weight) for name, path, weight in given]
     if asked.weight:
         table = mix_tables(parts)
     else:
@@ -61,15 +60,9 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
         print_json(
             {
                 "output": str(output),
-                "mode": table.mode,
                 "parts": list(joined),
-                "documents": table.documents,
-                "bytes": table.bytes,
-                "tokens": table.tokens,
-                "vocab_size": table.vocab_size,
-                "ids_with_count": table.seen,
+                **table.totals(),
                 "domains": {name: part.tokens for name, part in table.domains.items()},
-                "fingerprint": table.fingerprint,
             }
         )
         return

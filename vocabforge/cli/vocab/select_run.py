@@ -11,7 +11,7 @@ from ...core.artifact import MANIFEST, check_output, open_artifact
 from ...core.console import say
 from ...core.errors import UsageError
 from ...core.files import sha256_file
-from ...core.values import sizes_in
+from ...core.values import sizes_in, split_weight
 from ...corpus.sources.inputs import origin_of
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...vocab.counts.mixtures import choose_domains
@@ -22,7 +22,6 @@ from ...vocab.subset.maps import ExportInputs, exporters, read_counts_text, read
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.select import Ids
 from ...vocab.subset.subset import VocabSubset, make_subset, save_subset
-from ..options.tables import split_weight
 from .select_vocab import SelectRequest
 
 
@@ -33,7 +32,7 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
         what ``--json`` prints.
     """
     target, output = asked.target, asked.output
-    if asked.tokenizer is None and not asked.counts and _has_tokenizer(target):
+    if asked.tokenizer is None and not asked.counts and target and (target / "tokenizer.json").is_file():
         asked = asked.model_copy(update={"tokenizer": target})
     _check_source(asked)
     _check_sizes(asked)
@@ -176,14 +175,10 @@ def _table(
     table = load_counts(path)
     if asked.domain:
         table = choose_domains(
-            table, dict(split_weight(text, "--domain", list(table.domains)) for text in asked.domain)
+            table, dict(split_weight(text, "--domain", table.domains) for text in asked.domain)
         )
     digest = open_artifact(path, "counts", verify=False).content_hash
     return table, {"path": str(path)}, {"counts": digest}
-
-
-def _has_tokenizer(target: Path | None) -> bool:
-    return target is not None and (target / "tokenizer.json").is_file()
 
 
 def _save(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ...core.config import Positive, Size, StrictModel, TokenizerPath
 from ...core.console import DataTable
-from ..app import ResultOptions, print_json, stdout_console
+from ..app import ResultOptions, print_json, print_line, stdout_console
 from ..options.groups import option
 
 
@@ -92,7 +92,7 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
 
 def _print(facts: dict[str, Any]) -> None:
     out, made = stdout_console(), facts["subsets"]
-    columns = ["size", "of vocabulary", "coverage", "forced ids", "filled"]
+    columns = ["size", "share", "coverage", "forced ids", "filled"]
     rows = []
     for one in made:
         forced = one["forced"]
@@ -104,7 +104,7 @@ def _print(facts: dict[str, Any]) -> None:
     if any(one["coverage"] is not None for one in made):
         out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
     for one in made:
-        out.print(f"Written to {one['output']}", markup=False, soft_wrap=True)
+        print_line(f"Written to {one['output']}")
         if one["schedule"]:
             out.print("schedule B(0), B(1), …: " + ", ".join(f"{size:,}" for size in one["schedule"]))
     if facts["padded_rows"]:

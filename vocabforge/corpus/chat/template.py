@@ -79,10 +79,6 @@ def _started() -> datetime:
     return datetime.now()
 
 
-def _strftime_now(pattern: str) -> str:
-    return _started().strftime(pattern)
-
-
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -102,7 +98,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda pattern: _started().strftime(pattern)
     return environment
 
 

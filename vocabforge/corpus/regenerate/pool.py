@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 
 from ...core.console import say
 from ...core.errors import VocabForgeError
@@ -58,12 +59,10 @@ class ServerPool:
         self._out: dict[str, str] = {}  # why servers were left out
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._requests: queue.SimpleQueue[ChatRequest | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[RequestOutcome | VocabForgeError] = queue.SimpleQueue()
         self.under_way = 0
-        for _ in range(len(servers) * options.concurrency):
-            # Daemons: an interrupted command does not wait for answers that take minutes.
-            threading.Thread(target=self._work, daemon=True).start()
+        # Its threads are daemons: an interrupted command does not wait for answers that take minutes.
+        self._pool = ThreadPool(len(servers) * options.concurrency)
 
     def __enter__(self) -> ServerPool:
         return self
@@ -71,8 +70,7 @@ class ServerPool:
     def __exit__(self, *_: object) -> None:
         """Give up requests under way; threads end by themselves."""
         self._stopped.set()
-        for _worker in range(len(self._servers) * self._options.concurrency):
-            self._requests.put(None)
+        self._pool.terminate()
         for server in self._servers:
             server.close()
 
@@ -84,7 +82,7 @@ class ServerPool:
     def submit(self, request: ChatRequest) -> None:
         """Add a request."""
         self.under_way += 1
-        self._requests.put(request)
+        self._pool.apply_async(self._ask, (request,), callback=self._results.put)
 
     def next(self) -> RequestOutcome:
         """Wait for a request to be over.
@@ -97,10 +95,6 @@ class ServerPool:
             raise outcome
         self.under_way -= 1
         return outcome
-
-    def _work(self) -> None:
-        while (request := self._requests.get()) is not None:
-            self._results.put(self._ask(request))
 
     def _ask(self, request: ChatRequest) -> RequestOutcome | VocabForgeError:
         tried: set[str] = set()

@@ -26,7 +26,6 @@ class RowGroups:
 
     rows: list[int]
     stored: list[int]
-    columns: list[str]
 
 
 def row_groups(path: Path) -> RowGroups:
@@ -36,13 +35,13 @@ def row_groups(path: Path) -> RowGroups:
         DataError: the file is unreadable or damaged.
         VocabForgeError: pyarrow is not installed.
     """
-    with _opened(path) as file:
+    with opened_parquet(path) as file:
         facts = file.metadata
         groups = [facts.row_group(index) for index in range(facts.num_row_groups)]
         stored = [sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups]
         if stored:
             stored[-1] += max(0, path.stat().st_size - sum(stored))
-        return RowGroups([group.num_rows for group in groups], stored, list(file.schema_arrow.names))
+        return RowGroups([group.num_rows for group in groups], stored)
 
 
 def parquet_documents(
@@ -57,7 +56,7 @@ def parquet_documents(
     """
     footer = row_groups(path)
     sampler = Sampler.of_file(context.options, path)
-    with _opened(path) as file:
+    with opened_parquet(path) as file:
         columns = _columns(file, path, context.options.text_field)
         for group in range(start, len(footer.rows) if stop is None else stop):
             number = sum(footer.rows[:group])
@@ -79,7 +78,7 @@ def parquet_documents(
 def groups_digest(path: Path, start: int, stop: int | None) -> str:
     """SHA-256 of the stored bytes of row groups [start, stop) and of the schema."""
     digest = hashlib.sha256()
-    with _opened(path) as file, open(path, "rb") as stored:
+    with opened_parquet(path) as file, open(path, "rb") as stored:
         facts = file.metadata
         digest.update(file.schema_arrow.to_string(show_schema_metadata=False).encode())
         for group in range(start, facts.num_row_groups if stop is None else stop):
@@ -97,19 +96,21 @@ def groups_digest(path: Path, start: int, stop: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened_parquet(path: Path) -> Iterator[Any]:
+    """A ``pyarrow.parquet.ParquetFile``; its errors, within the block as well, become DataError."""
     parquet = import_extra("pyarrow.parquet", "reading Parquet", path)
     arrow = import_extra("pyarrow", "reading Parquet", path)
     try:
         with parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
             yield file
     except arrow.ArrowException as error:
-        raise _damaged(path, error) from error
+        raise damaged_parquet(path, error) from error
     except OSError as error:  # Arrow reports damaged pages so, without an error number
-        raise (_damaged(path, error) if error.errno is None else unreadable(path, error)) from error
+        raise (damaged_parquet(path, error) if error.errno is None else unreadable(path, error)) from error
 
 
-def _damaged(path: Path, error: Exception) -> DataError:
+def damaged_parquet(path: Path, error: Exception) -> DataError:
+    """The error for a file that Arrow cannot read."""
     return DataError(
         "the Parquet file is damaged or not Parquet",
         got=" ".join(str(error).split())[:300],

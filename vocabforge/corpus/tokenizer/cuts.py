@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenizers import Tokenizer, pre_tokenizers
 
@@ -48,6 +48,7 @@ class NoCut:
     """Texts of this tokenizer are never cut; ``reason`` names the component that is not proven."""
 
     reason: str
+    cutter: ClassVar[None] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,11 @@ class CutRule:
     margin: int
     _cut: re.Pattern[str]
     _added: re.Pattern[str]
+
+    @property
+    def cutter(self) -> CutRule:
+        """This rule. :class:`NoCut` has None here: ``rule.cutter`` is what cuts texts, if anything does."""
+        return self
 
     def first(self, text: str, start: int = 0) -> int | None:
         """The smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``."""

@@ -169,6 +169,11 @@ def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:
     )
 
 
+def named_eos_ids(beside: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
+    """End tokens of generation_config.json, else of config.json."""
+    return eos_ids_in(beside["generation_config.json"]) or eos_ids_in(beside["config.json"])
+
+
 def eos_ids_of(
     backend: Tokenizer, beside: Mapping[str, Mapping[str, Any]], vocab: Mapping[str, int]
 ) -> tuple[int, ...]:
@@ -177,7 +182,7 @@ def eos_ids_of(
     token = special_texts(beside).get("eos_token")
     if token is not None and token in vocab:
         found.append(vocab[token])
-    found += eos_ids_in(beside["generation_config.json"]) or eos_ids_in(beside["config.json"])
+    found += named_eos_ids(beside)
     return tuple(dict.fromkeys(found)) or usual_eos_ids(backend)
 
 

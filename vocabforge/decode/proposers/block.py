@@ -20,7 +20,7 @@ from ...core.errors import UsageError
 from ...models.drafters.parallel import ParallelDrafter, is_parallel
 from ...models.heads.exact import FullHead, answer
 from ...models.heads.registry import DraftHead, DraftState, exact_head
-from ...models.kv_cache import KVCache, Sight, line_sight
+from ...models.kv_cache import CacheView, Sight, line_sight
 from ...ops.decoder_layers import runs_layers
 from ...ops.few_rows import linear
 from ...ops.trees import bits_of
@@ -52,9 +52,7 @@ class BlockBackend:
         c, weight, block = self.drafter.config, self._weight, self.drafter.block_rows
         # Behind the committed positions: a padded path while committing, or a block while drafting.
         capacity = positions + block + 2 * (scratch + 2)
-        self.cache = KVCache(
-            c.num_layers, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device
-        )
+        self.cache = self.drafter.new_cache(rows, capacity)
         self.drafter.ensure_positions(capacity)
         self._slots = torch.arange(capacity, device=weight.device)
         own = torch.ones(block, block, dtype=torch.bool, device=weight.device)
@@ -75,14 +73,8 @@ class BlockBackend:
         start, count = self.lengths[row], len(following)
         steps = self._slots[start : start + count]
         view = self._slots[: view_length(start + count, self.cache.capacity)]
-        made = self.drafter.absorb(
-            following[None],
-            states[None],
-            steps[None],
-            cache=self.cache.row(row),
-            slots=steps,
-            mask=view[None] <= steps[:, None],
-        )
+        cached = CacheView(self.cache.row(row), steps, view[None] <= steps[:, None])
+        made = self.drafter.absorb(following[None], states[None], steps[None], cached)
         self._context[row] = self.drafter.fuse(states[-1:])[0]
         if made is not None and self._last is not None:
             self._last[row] = made[0, -1]
@@ -97,7 +89,7 @@ class BlockBackend:
         assert states is not None
         steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
         mask = line_sight(steps) if self._bits else self._view(steps.shape[1]) <= steps[:, :, None]
-        made = self.drafter.absorb(following, states, steps, cache=self.cache, slots=steps, mask=mask)
+        made = self.drafter.absorb(following, states, steps, CacheView(self.cache, steps, mask))
         last = (counts - 1).clamp(min=0)[:, None, None]
         idle = (counts == 0)[:, None]
         newest = self.drafter.fuse(states.gather(1, last.expand(-1, 1, states.shape[-1])))[:, 0]
@@ -143,21 +135,15 @@ class BlockBackend:
         end = start + kept
         steps, ahead = self._slots[start:end], self._slots[end : end + size]
         view = self._slots[:end]
-        made = drafter.absorb(
-            commit.following,
-            commit.states,
-            steps[None],
-            cache=self.cache,
-            slots=steps,
-            mask=end if kept == 1 else view <= steps[:, None],
-        )
+        cached = CacheView(self.cache, steps, end if kept == 1 else view <= steps[:, None])
+        made = drafter.absorb(commit.following, commit.states, steps[None], cached)
         if made is not None and self._last is not None:
             self._last.copy_(made[:, -1])
         self.rows.add_(kept)
         self.lengths = [end]
         root = commit.following[:, -1]
         mask = F.pad(self._own, (end, 0), value=True)
-        drafts = drafter.draft(root, self._last, ahead[None], cache=self.cache, slots=ahead, mask=mask)
+        drafts = drafter.draft(root, self._last, ahead[None], CacheView(self.cache, ahead, mask))
         rows, ids = self._head
         logits = linear(drafter.read_rows(drafts[0, :count]), rows)
         bias = drafter.bias_weight
@@ -180,7 +166,7 @@ class BlockBackend:
             mask = Sight(self.rows, self._own_bits, slots)
         else:
             mask = block_mask(self._own.expand(len(roots), -1, -1), self.rows, len(view))
-        drafts = self.drafter.draft(roots, self._last, slots, cache=self.cache, slots=slots, mask=mask)
+        drafts = self.drafter.draft(roots, self._last, slots, CacheView(self.cache, slots, mask))
         self.fed = roots[:, None]
         self.states = self.drafter.read_rows(drafts[:, : self.levels])  # (B, levels, H)
         return DraftStep(self.states[:, :1], roots[:, None], self._context[:, None], None)

@@ -21,7 +21,7 @@ from ...models.drafters.interface import CachedDrafter
 from ...models.drafters.parts import RotaryPositions
 from ...models.heads.exact import FullHead
 from ...models.heads.registry import DraftHead, exact_head
-from ...models.kv_cache import KVCache, Sight, line_sight
+from ...models.kv_cache import CacheView, Sight, line_sight
 from ...ops.draft_chain import runs_chains
 from ...ops.trees import WORD
 from ..accelerate.graphs import GraphCapture
@@ -63,15 +63,7 @@ class EagleBackend:
         # request has ended may lie a path beyond its positions, and is drafted for with the others.
         capacity = positions + 2 * (scratch + 2)
         c, weight = self.drafter.config, self._weight
-        self.cache = KVCache(
-            self.drafter.cache_layers,
-            rows,
-            c.num_kv_heads,
-            capacity,
-            c.head_dim,
-            weight.dtype,
-            weight.device,
-        )
+        self.cache = self.drafter.new_cache(rows, capacity)
         self.drafter.ensure_positions(capacity)
         # What is captured reads the rotary tables where they lie, and another decoder may need longer ones.
         self._tables = list(self.drafter.buffers())
@@ -101,14 +93,8 @@ class EagleBackend:
         steps = self._slots[start : start + count]
         view = self._slots[: view_length(start + count, self.cache.capacity)]
         fused = self.drafter.fuse(states)
-        g, _ = self.drafter.extend(
-            following[None],
-            fused[None],
-            steps[None],
-            cache=self.cache.row(row),
-            slots=steps,
-            mask=view[None] <= steps[:, None],
-        )
+        cached = CacheView(self.cache.row(row), steps, view[None] <= steps[:, None])
+        g, _ = self.drafter.extend(following[None], fused[None], steps[None], cached)
         self._g[row], self._fed[row], self._read = g[0, -1], fused[-1], None
         self.rows[row] += count
         self.lengths[row] += count
@@ -144,7 +130,7 @@ class EagleBackend:
             mask: Tensor | Sight | int = self.lengths[0] + 1
         else:
             mask = line_sight(steps, angles=self._turned(0, count)) if bits else view <= steps[:, :, None]
-        g, read = self.drafter.extend(following, fused, steps, cache=self.cache, slots=steps, mask=mask)
+        g, read = self.drafter.extend(following, fused, steps, CacheView(self.cache, steps, mask))
         self._steps = None
         if alone:
             self._g.copy_(g[:, -1])
@@ -252,9 +238,8 @@ class EagleBackend:
                 above = self._above(carry).gather(1, pick) | self._columns[carry.used : carry.used + width]
                 mask = block_mask(above, self.rows, len(view))
         g = self.fed(frontier, step)
-        state, read = self.drafter.extend(
-            frontier.tokens, g, position, cache=self.cache, slots=slots, mask=mask
-        )
+        cached = CacheView(self.cache, slots, mask)
+        state, read = self.drafter.extend(frontier.tokens, g, position, cached)
         return DraftStep(read, frontier.tokens, g, _Carry(state, above, carry.used + width, view))
 
     def _above(self, carry: _Carry) -> Tensor:

@@ -36,7 +36,7 @@ PROPOSERS = ExtensionTable(
         "mtp": "vocabforge.decode.proposers.eagle:build_mtp",
         "tli": "vocabforge.decode.cross_vocab.proposer:build_tli",
         "slem": "vocabforge.decode.cross_vocab.proposer:build_slem",
-        "slrs": "vocabforge.decode.cross_vocab.slrs:build",
+        "slrs": "vocabforge.decode.cross_vocab.slrs.proposer:build",
     },
 )
 

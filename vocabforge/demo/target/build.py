@@ -207,7 +207,6 @@ def _start_copying(model: Any) -> None:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The contents of all messages in a file."""
     for document in iter_documents([path], SourceOptions(strict=True)):
         yield from (str(message["content"]) for message in document.messages or ())
 
@@ -317,7 +316,6 @@ def _fit(
     identity: dict[str, Any],
     make_step: MakeStep,
 ) -> dict[str, Any]:
-    """Train the model and measure it; returns figures for the manifest."""
     data = prepared_rows(work.rows, tokenizer, config)
     rows, heldout = (TextRows(packed, config.loss_on) for packed in (data.train, data.heldout))
     config = config.model_copy(update={"optim": config.optim.over(len(rows))})

@@ -33,12 +33,6 @@ def folders(data: Path | None) -> list[Path]:
     return list(dict.fromkeys(folder for folder in wanted if folder is not None))
 
 
-def look_up(row: BenchmarkRow, data: Path | None) -> Path | None:
-    """The first of the benchmark's files in the first folder that has one."""
-    places = (folder / file for folder in folders(data) for file in row.files)
-    return next((place for place in places if os.path.isfile(place)), None)
-
-
 def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline: bool = False) -> Path:
     """The benchmark's file; fetched into the cache if it is nowhere.
 
@@ -48,9 +42,9 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
         DataError: it is nowhere and could not, or must not, be fetched.
         UsageError: ``data``, the folder to search first, is none.
     """
-    found = look_up(row, data)
-    if found is not None:
-        return found
+    for place in (folder / file for folder in folders(data) for file in row.files):
+        if os.path.isfile(place):
+            return place
     if switch := offline_switch(offline):
         raise _absent(name, row, data, f"nothing may be fetched ({switch})")
     failures = []

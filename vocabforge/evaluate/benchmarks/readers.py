@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +44,16 @@ def read_questions(path: Path) -> list[Question]:
         DataError: unreadable file, bad JSON, a missing or mistyped key, an id given twice (with file:line),
             or no question at all.
     """
+    return _questions(path, lambda row, source, _: question_of(row, source))
+
+
+def _questions(path: Path, read: Callable[[Row, str, int], Question]) -> list[Question]:
+    """A question for each row; ``read`` is given the row, its place, and its number from 0."""
     questions: list[Question] = []
     seen: dict[int, str] = {}
-    for source, row in iter_rows(path):
-        question = question_of(row, source)
-        add_id(seen, question.question_id, source)
-        questions.append(question)
+    for number, (source, row) in enumerate(iter_rows(path)):
+        questions.append(read(row, source, number))
+        add_id(seen, questions[-1].question_id, source)
     return questions or no_question(path)
 
 
@@ -94,31 +99,28 @@ def read_human_eval(path: Path) -> list[Question]:
     Raises:
         DataError: unreadable file, bad row, a number given twice (with file:line), or no question at all.
     """
-    questions: list[Question] = []
-    seen: dict[int, str] = {}
-    for source, row in iter_rows(path):
+
+    def read(row: Row, source: str, _: int) -> Question:
         task_id, prompt, test = (text_of(row, key, source) for key in ("task_id", "prompt", "test"))
         found = _TASK_ID.fullmatch(task_id)
         if found is None:
             raise DataError(
                 "the task_id holds no number", got=task_id, expected="a name like HumanEval/0", source=source
             )
-        add_id(seen, int(found[1]), source)
         entry_point = text_of(row, "entry_point", source)
         require(entry_point.isidentifier(), "entry_point", entry_point, "the name of a function", source)
         solution = row.get("canonical_solution")
-        questions.append(
-            Question(
-                int(found[1]),
-                "human-eval",
-                (prompt,),
-                (solution,) if isinstance(solution, str) else None,
-                task_id,
-                HUMAN_EVAL_SYSTEM,
-                {"prompt": prompt, "entry_point": entry_point, "test": test},
-            )
+        return Question(
+            int(found[1]),
+            "human-eval",
+            (prompt,),
+            (solution,) if isinstance(solution, str) else None,
+            task_id,
+            HUMAN_EVAL_SYSTEM,
+            {"prompt": prompt, "entry_point": entry_point, "test": test},
         )
-    return questions or no_question(path)
+
+    return _questions(path, read)
 
 
 def read_gsm8k(path: Path) -> list[Question]:
@@ -129,8 +131,7 @@ def read_gsm8k(path: Path) -> list[Question]:
     """
     from ..quality.gsm8k import marked_number  # that package imports this one
 
-    questions: list[Question] = []
-    for number, (source, row) in enumerate(iter_rows(path)):
+    def read(row: Row, source: str, number: int) -> Question:
         question, answer = text_of(row, "question", source), text_of(row, "answer", source)
         if marked_number(answer) is None:  # the scorer would only say so after all questions were asked
             raise DataError(
@@ -139,10 +140,11 @@ def read_gsm8k(path: Path) -> list[Question]:
                 expected="a line '#### 18'",
                 source=source,
             )
-        questions.append(
-            Question(number, "gsm8k", (question,), (answer,), system=GSM8K_SYSTEM, check={"answer": answer})
+        return Question(
+            number, "gsm8k", (question,), (answer,), system=GSM8K_SYSTEM, check={"answer": answer}
         )
-    return questions or no_question(path)
+
+    return _questions(path, read)
 
 
 def read_chats(path: Path) -> list[Question]:

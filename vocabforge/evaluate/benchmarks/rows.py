@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from ...core.errors import DataError
 from ...core.files import parse_json
 from ...corpus.sources.bytes import ByteSpan
-from ...corpus.sources.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
+from ...corpus.sources.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, split_suffix
+from ...corpus.sources.parquet import damaged_parquet, opened_parquet
 
 Row = Mapping[str, Any]
 
@@ -88,19 +89,12 @@ def _object(value: Any, source: str) -> Row:
 
 def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet file, a few held at a time."""
-    parquet = import_extra("pyarrow.parquet", "reading Parquet", path)
-    arrow = import_extra("pyarrow", "reading Parquet", path)
-    try:
-        with parquet.ParquetFile(path) as file:
+    with opened_parquet(path) as file:
+        try:
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
                 yield from batch.to_pylist()
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # Arrow does not check texts
-        raise DataError(
-            "the Parquet file is damaged or not Parquet",
-            got=" ".join(str(error).split())[:300],
-            source=path,
-            remedy="fetch or make it again",
-        ) from error
+        except UnicodeDecodeError as error:  # Arrow does not check texts
+            raise damaged_parquet(path, error) from error
 
 
 def value_of(row: Row, key: str, source: str) -> Any:

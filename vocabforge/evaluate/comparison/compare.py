@@ -30,8 +30,7 @@ from ..results.intervals import (
 )
 from ..results.schema import Figure, MethodResults, Strict
 from ..results.summary import FORMULAS, OVERALL, QuestionTable, task_groups
-from .checks import is_greedy, machine_facts, refuse_incomparable, run_notes, same_streams
-from .runs import EvaluationRun
+from .runs import EvaluationRun, is_greedy, machine_facts, refuse_incomparable, run_notes, same_streams
 
 # Of all figures more is better.
 FIGURES = ("accepted_length", "speedup", "tokens_per_s")
@@ -188,7 +187,9 @@ def _reference(sides: Sequence[_Side], first: EvaluationRun, wanted: str | None)
     if wanted is not None:
         return next(one for one in sides if one.name == wanted)
     own = [one for one in sides if one.run is first]
-    return max(own[1:] or own, key=lambda one: _value(one.columns["speedup"], "speedup") or 0.0)
+    return max(
+        own[1:] or own, key=lambda one: figure_value(one.columns["speedup"], **FORMULAS["speedup"]) or 0.0
+    )
 
 
 def _method_row(one: _Side, base: _Side, groups: Mapping[str, NDArray[np.bool_]]) -> MethodRow:
@@ -205,21 +206,11 @@ def _method_row(one: _Side, base: _Side, groups: Mapping[str, NDArray[np.bool_]]
         baseline=one.baseline,
         description=one.method.description,
         figures={
-            group: {name: _figure(one, name, members) for name in FIGURES}
+            group: {name: estimate(one.columns[name][members], **FORMULAS[name]) for name in FIGURES}
             for group, members in groups.items()
         },
         ratios=ratios,
     )
-
-
-def _figure(one: _Side, name: str, members: NDArray[np.bool_]) -> Figure:
-    statistic, pooled = FORMULAS[name]
-    return estimate(one.columns[name][members], statistic, pooled=pooled)
-
-
-def _value(columns: Array, name: str) -> float | None:
-    statistic, pooled = FORMULAS[name]
-    return figure_value(columns, statistic, pooled=pooled)
 
 
 def _ratio(one: _Side, base: _Side, name: str, members: NDArray[np.bool_]) -> Figure:
@@ -235,13 +226,12 @@ def ratio_of(first: Array, second: Array, name: str, *, paired: bool) -> Figure:
 
     ``paired``: draw the questions once for both; otherwise once for each.
     """
-    statistic, pooled = FORMULAS[name]
-    mine, theirs = (_value(columns, name) for columns in (first, second))
+    mine, theirs = (figure_value(columns, **FORMULAS[name]) for columns in (first, second))
     if mine is None or not theirs:
         return Figure()
     if len(first) < 2:
         return Figure(value=mine / theirs)
-    one, two = (figure_samples(columns, statistic, pooled=pooled) for columns in (first, second))
+    one, two = (figure_samples(columns, **FORMULAS[name]) for columns in (first, second))
     # The draws are the same on every call and independent of each other: any other one is a new one.
     low, high = percentile_interval(ratio(np.stack([one, two if paired else np.roll(two, 1)], axis=-1)))
     return Figure(value=mine / theirs, low=low, high=high)

@@ -66,7 +66,7 @@ def compare_outputs(
     )
 
 
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+def first_difference(one: Sequence[int] | str, other: Sequence[int] | str) -> int | None:
     """Where two outputs part first, from 0: the end of the shorter one if it begins the other; None: they are equal."""
     shared = min(len(one), len(other))
     place = next((at for at in range(shared) if one[at] != other[at]), shared)
@@ -95,9 +95,8 @@ def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | No
 
 def _first_character(want: Sequence[str], have: Sequence[str]) -> tuple[int, int, None, None] | None:
     for turn, (one, other) in enumerate(zip(want, have, strict=True)):
-        if one != other:
-            shared = min(len(one), len(other))
-            return turn, next((at for at in range(shared) if one[at] != other[at]), shared), None, None
+        if (at := first_difference(one, other)) is not None:
+            return turn, at, None, None
     return None
 
 

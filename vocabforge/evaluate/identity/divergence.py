@@ -58,7 +58,7 @@ def judge(
     details = {row["question_id"]: row["choices"][0] for row in baseline.details}
     rows = [_described(row, details[row.question_id], tokenizer) for row in divergences]
     if not rows or not settings.sampling.greedy:
-        return [_changed(row, {"reason": "sampled outputs are not judged"}) for row in rows]
+        return [row.model_copy(update={"reason": "sampled outputs are not judged"}) for row in rows]
     known, judged = {} if known is None else known, []
     with ProgressBar("Judging differing outputs", len(rows), "divergences") as bar:
         for row in rows:
@@ -70,18 +70,11 @@ def judge(
                     known[key] = _verdict(row, place, tokenizer.eos_ids, settings, target)
                 found = known.get(key, {"reason": f"only {most} divergences of a method are judged"})
             except (VocabForgeError, RuntimeError) as error:  # such as a device without memory left
-                found = {"reason": f"the target could not be asked: {_first_line(error)}"}
-            judged.append(_changed(row, found))
+                first, *_ = (str(error) or type(error).__name__).splitlines()
+                found = {"reason": f"the target could not be asked: {first}"}
+            judged.append(row.model_copy(update=found))
             bar.update(1)
     return judged
-
-
-def _changed(row: DivergenceRow, fields: Mapping[str, Any]) -> DivergenceRow:
-    return DivergenceRow(**{**row.model_dump(), **fields})
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _described(row: DivergenceRow, details: Mapping[str, Any], tokenizer: TextTokenizer) -> DivergenceRow:
@@ -97,7 +90,7 @@ def _described(row: DivergenceRow, details: Mapping[str, Any], tokenizer: TextTo
         alone = tokenizer.decode([token], skip_special=False)
         return whole.removeprefix(start) if whole.startswith(start) else alone
 
-    return _changed(row, {"expected_text": text(row.expected), "got_text": text(row.got)})
+    return row.model_copy(update={"expected_text": text(row.expected), "got_text": text(row.got)})
 
 
 def _place(

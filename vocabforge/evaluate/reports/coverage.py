@@ -7,8 +7,8 @@ from typing import Any
 
 from ...core.console import DataCell, DataTable, FactList, percent
 from .coverage_data import HELD_OUT
-from .page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
-from .plots import METHOD_COLOURS, Trace, trace_lines
+from .page import Block, CodeBlock, PageChart, PageSection, ReportPage, line_chart, render_report_page
+from .plots import METHOD_COLOURS, Trace
 
 CoverageResults = Mapping[str, Any]
 _CEILINGS = ("static", "oracle", "greedy")
@@ -25,7 +25,7 @@ def render_coverage(results: CoverageResults) -> str:
         else f"{table['tokens']:,} tokens counted in {table['documents']:,} documents ({table['mode']} mode)"
     )
     about += f", vocabulary of {results['vocab_size']:,} ids, {counted['ids']:,} of them with a count."
-    sizes: list[Block] = [_chart(results), *_knee_lines(results), coverage_table(results)]
+    sizes: list[Block] = [*_chart(results), *_knee_lines(results), coverage_table(results)]
     vocabularies: list[Block] = [vocabulary_table(results)] if results["vocabularies"] else []
     how: list[Block] = [FactList(results["facts"]), CodeBlock(results["command"], "Command")]
     return render_report_page(
@@ -142,6 +142,13 @@ def ceiling_table(results: CoverageResults) -> DataTable:
     return DataTable(title, ["size<", *ceilings["domains"]], rows)
 
 
+def coverage_tables(results: CoverageResults) -> list[DataTable]:
+    """Coverage by size and text, draft vocabularies, and ceilings with a target."""
+    tables = [coverage_table(results)]
+    tables += [vocabulary_table(results)] if results["vocabularies"] else []
+    return [*tables, ceiling_table(results)] if results["ceilings"] else tables
+
+
 def _ceiling_blocks(results: CoverageResults) -> list[Block]:
     ceilings = results["ceilings"]
     if not ceilings:
@@ -200,7 +207,7 @@ def _inside(value: float | None) -> str:
     return f"{100 * value:.2f}" if value < 0.99995 or value == 1.0 else ">99.99"
 
 
-def _chart(results: CoverageResults) -> PageChart:
+def _chart(results: CoverageResults) -> list[PageChart]:
     """Share of each text inside, over sizes."""
     sizes, traces = results["curve_sizes"], []
     first = max(16, sizes[-1] >> 10)
@@ -212,14 +219,13 @@ def _chart(results: CoverageResults) -> PageChart:
     labels = ("size of the draft vocabulary", "tokens inside, %")
     marked = _marked(results)
     points = [(size, 100 * share, _SIGNS[sign]) for size, share, sign, _ in marked if size >= sizes[kept[0]]]
-    svg = trace_lines("coverage", labels, traces, log_x=True, bottom=0.0, top=101.0, points=points)
-    legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]
     note = "Ranking made from all counted tokens; forced ids first"
     if marked:
         note += f". On the curve of {_knee_text(results)['name']}: " + "; ".join(
             f"{sign} {words}, {_inside(share)}%" for _, share, sign, words in marked
         )
-    return PageChart("Coverage by size", note, svg, legend)
+    how = {"log_x": True, "bottom": 0.0, "top": 101.0, "points": points}
+    return line_chart("coverage", "Coverage by size", note, labels, traces, **how)
 
 
 def _knee_text(results: CoverageResults) -> Mapping[str, Any]:

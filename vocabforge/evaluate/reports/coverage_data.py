@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,7 @@ def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> di
         "coverage": coverage_at(ranked, counts, ladder),
         "own_coverage": coverage_at(rank_all(counts), counts, ladder),
         "curve": coverage_at(ranked, counts, curve_sizes(len(counts))),
-        "carrying": [asdict(row) for row in carrying(counts)],
+        "carrying": carrying(counts),
         "knee": {"size": size, "coverage": coverage_at(ranked, counts, [size])[0]},
         "unseen_estimate": None if text.mixed else unseen_mass(counts),
         "without_count": unseen_share(seen, counts),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ...core.console import DataCell, DataTable, FactList
 from ...decode.counts import phrase_of
 from ..results.schema import Results
-from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, render_report_page
-from .plots import Bar, Trace, bar_rows, stacked_rows, trace_lines
+from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, line_chart, render_report_page
+from .plots import Bar, Trace, bar_rows, stacked_rows
 from .tables import (
     PART_NAMES,
     category_table,
@@ -232,47 +232,30 @@ def _load(results: Results) -> list[Block]:
     """Speed against the questions under way at once."""
     if not results.load:
         return []
-    table = load_table(results)
-    blocks: list[Block] = []
+    chart: list[PageChart] = []
     if len(results.settings.concurrency) > 1:
-        names = [method.name for method in results.methods]
-        traces = []
-        for index, name in enumerate(names):
-            own = [one for one in results.load if one.method == name]
-            if results.baseline and not index:
-                continue
-            values = [one.speedup if results.baseline else one.tokens_per_s for one in own]
-            traces.append(Trace(index, [one.concurrency for one in own], values))
-        label = "speed-up" if results.baseline else "tokens per second"
-        labels = ("questions under way at once", label)
-        svg = trace_lines(
-            "load", labels, traces, log_x=True, bottom=0, level=1.0 if results.baseline else None
-        )
+        plain, traces = results.baseline, []
+        for index, method in list(enumerate(results.methods))[int(plain) :]:
+            own = [one for one in results.load if one.method == method.name]
+            values = [one.speedup if plain else one.tokens_per_s for one in own]
+            traces.append(Trace(index, [one.concurrency for one in own], values, method.name))
+        labels = ("questions under way at once", "speed-up" if plain else "tokens per second")
         note = "Tokens of all requests per second in which one was under way"
-        note += (
-            ", over the plain server's; one measurement each, without intervals" if results.baseline else ""
-        )
-        legend = [(trace.index, names[trace.index]) for trace in traces]
-        blocks.append(PageChart("Speed under load", note, svg, legend))
-    return [*blocks, DataTable(table.title, table.columns, table.rows)]
+        note += ", over the plain server's; one measurement each, without intervals" if plain else ""
+        how = {"log_x": True, "bottom": 0, "level": 1.0 if plain else None}
+        chart = line_chart("load", "Speed under load", note, labels, traces, **how)
+    return [*chart, load_table(results)]
 
 
 def _acceptance(results: Results) -> list[PageChart]:
     """Acceptance by position of the draft token."""
     traces = []
-    for index, method in enumerate(results.methods):
-        if results.baseline and not index:
-            continue
+    for index, method in list(enumerate(results.methods))[int(results.baseline) :]:
         depths = method.summary.depths
         shares = [None if row.reached is None else 100 * row.reached for row in depths]
-        if any(share is not None for share in shares):
-            traces.append(Trace(index, [row.depth for row in depths], shares))
-    if not traces:
-        return []
-    labels = ("position of the draft token", "accepted, %")
-    svg = trace_lines("dep", labels, traces, bottom=0, top=102)
-    legend = [(trace.index, results.methods[trace.index].name) for trace in traces]
+        traces.append(Trace(index, [row.depth for row in depths], shares, method.name))
     note = "Share of all verifications that accept this position"
     if results.servers:
         note += ", by the servers' own counters: accepted lengths of single cycles are not known"
-    return [PageChart("Acceptance by position", note, svg, legend)]
+    labels = ("position of the draft token", "accepted, %")
+    return line_chart("dep", "Acceptance by position", note, labels, traces, bottom=0, top=102)

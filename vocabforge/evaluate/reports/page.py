@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.console import DataTable, FactList
-from .plots import LIGHT, MARKERS, METHOD_COLOURS
+from .plots import LIGHT, MARKERS, METHOD_COLOURS, Trace, trace_lines
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -42,18 +42,12 @@ class PageCard:
 
 @dataclass(frozen=True)
 class PageChart:
-    """A chart of ``plots.py`` with its words; ``legend`` has colour numbers and names.
-
-    Attributes:
-        key, file: name of the chart's own file, if it gets one, and its SVG.
-    """
+    """A chart of ``plots.py`` with its words; ``legend`` has colour numbers and names."""
 
     title: str
     note: str
     svg: str
     legend: Sequence[tuple[int, str]] = ()
-    key: str = ""
-    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,6 +132,21 @@ class ReportPage:
     alarms: Sequence[str] = ()
     warnings: Sequence[str] = ()
     cards: Sequence[PageCard] = ()
+
+
+def line_chart(
+    name: str, title: str, note: str, labels: tuple[str, str], traces: Sequence[Trace], **settings: Any
+) -> list[PageChart]:
+    """A chart of the curves that have a value, with those that have a label in its legend; nothing if none has one.
+
+    Args:
+        name, labels, settings: see :func:`~vocabforge.evaluate.reports.plots.trace_lines`.
+    """
+    known = [trace for trace in traces if any(value is not None for value in trace.y)]
+    if not known:
+        return []
+    legend = [(one.index, one.label + (" (dashed)" if one.dashed else "")) for one in known if one.label]
+    return [PageChart(title, note, trace_lines(name, labels, known, **settings), legend)]
 
 
 def render_report_page(page: ReportPage) -> str:

@@ -48,16 +48,6 @@ def method_colour(index: int) -> str:
     return f"#0000a{index % METHOD_COLOURS}"
 
 
-def method_marker(index: int) -> str:
-    """Marker of a method: another one each time that the colours begin again."""
-    return MARKERS[index // METHOD_COLOURS % len(MARKERS)]
-
-
-def method_dash(index: int) -> Any:
-    """Line style of a method: another one each time that the colours begin again."""
-    return _DASHES[index // METHOD_COLOURS % len(_DASHES)]
-
-
 def shortened(text: str, length: int = _LONGEST_NAME) -> str:
     """The text, cut in its middle when it is too long for a chart: its two ends tell variants apart."""
     if len(text) <= length:
@@ -163,13 +153,14 @@ def trace_lines(
 
 def _draw_trace(axes: Axes, trace: Trace) -> None:
     x, y = trace.known()
+    again = trace.index // METHOD_COLOURS  # when the colours begin again, marker and line style change
     axes.plot(
         x,
         y,
         color=method_colour(trace.index),
         linewidth=1.8,
-        linestyle=(0, (4, 2)) if trace.dashed else method_dash(trace.index),
-        marker=method_marker(trace.index) if trace.marked and len(x) <= 60 else None,
+        linestyle=(0, (4, 2)) if trace.dashed else _DASHES[again % len(_DASHES)],
+        marker=MARKERS[again % len(MARKERS)] if trace.marked and len(x) <= 60 else None,
         markersize=7,
         markeredgecolor=PAPER,
         label=trace.label,

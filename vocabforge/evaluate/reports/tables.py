@@ -42,12 +42,6 @@ def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
     return rows
 
 
-def headline_method(results: Results) -> MethodResults:
-    """The method with the largest overall speed-up among those that are not the baseline."""
-    others = results.compared or results.methods
-    return max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
-
-
 def number(value: float | None, digits: int = 2) -> str:
     """A value for people, from 1,000 on without decimals; None is a dash."""
     if value is None:
@@ -78,8 +72,9 @@ def figure_cell(figure: Figure, digits: int = 2, unit: str = "", *, spread: bool
 
 
 def headline(results: Results) -> str:
-    """The whole evaluation in one sentence."""
-    best = headline_method(results)
+    """The whole evaluation in one sentence, by the method with the largest speed-up."""
+    others = results.compared or results.methods
+    best = max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
     overall = best.summary.overall
     if len(results.methods) == 1 or not results.baseline:
         length = overall.accepted_length
@@ -102,9 +97,8 @@ def headline(results: Results) -> str:
         return f"{said}; NOT lossless: the verifier {best.verifier} writes other texts than the target would."
     if outputs is None:
         return f"{said}; outputs are sampled and were not compared."
-    others = judgements(outputs)
-    others = f" ({others})" if others else ""
-    return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{others}."
+    differing = f" ({judged})" if (judged := judgements(outputs)) else ""
+    return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{differing}."
 
 
 def _with(figure: Figure, digits: int = 2) -> str:
@@ -255,23 +249,19 @@ def quality_table(results: Results) -> DataTable | None:
     for place, method in enumerate(results.methods):
         if (quality := method.summary.quality) is None:
             continue
+        rate = {name: value and 100 * value for name, value in quality.rate.model_dump().items()}
         rows.append(
             [
                 DataCell(method.name, look=place),
                 quality.passed,
                 quality.attempted,
-                figure_cell(_percent(quality.rate), 1, "%"),
+                figure_cell(Figure(**rate), 1, "%"),
                 percent(quality.strict, 1),
                 quality.same_as_baseline,
             ]
         )
     columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]
     return DataTable("right answers", columns, rows).without_empty_columns() if rows else None
-
-
-def _percent(figure: Figure) -> Figure:
-    known = figure.model_dump().items()
-    return Figure(**{name: None if value is None else 100 * value for name, value in known})
 
 
 def count_lines(results: Results) -> list[str]:
@@ -283,10 +273,3 @@ def count_lines(results: Results) -> list[str]:
 def divergence_lines(results: Results) -> list[str]:
     """One sentence per method whose greedy output is not that of plain decoding."""
     return [line for method in results.methods[1:] if (line := divergence_line(method))]
-
-
-def fault_methods(results: Results) -> list[str]:
-    """Names of the methods with an output that rounding does not explain."""
-    return [
-        method.name for method in results.methods if method.summary.outputs and method.summary.outputs.faults
-    ]

@@ -11,8 +11,18 @@ from ...core.console import DataTable, FactList, percent
 from ...core.errors import DataError
 from ...core.files import atomic_write, atomic_write_json, form_errors
 from ...train.heads.report import report_table
-from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
-from .plots import Trace, trace_lines
+from .page import (
+    Block,
+    CodeBlock,
+    Folded,
+    PageCard,
+    PageChart,
+    PageSection,
+    ReportPage,
+    line_chart,
+    render_report_page,
+)
+from .plots import Trace
 from .training_data import LOG, read_run
 
 REPORT_HTML, REPORT_JSON = "report.html", "report.json"
@@ -107,28 +117,6 @@ def column(series: Series, name: str, place: int | None = None) -> list[Any]:
     return [value[place] if value is not None and place < len(value) else None for value in values]
 
 
-def _chart(
-    results: RunResults,
-    key: str,
-    title: str,
-    note: str,
-    label: str,
-    traces: Sequence[Trace],
-    *,
-    bottom: float | None = None,
-) -> list[PageChart]:
-    """Curves over training steps; nothing if no curve has a value. Curves with a label get a legend."""
-    known = [trace for trace in traces if any(value is not None for value in trace.y)]
-    if not known:
-        return []
-    marks = results["resumed_at"]
-    svg = trace_lines(key, ("step", label), known, marks=marks, bottom=bottom)
-    legend = [
-        (trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in known if trace.label
-    ]
-    return [PageChart(title, note, svg, legend)]
-
-
 def _length_charts(results: RunResults) -> list[PageChart]:
     """Decoded accepted lengths beside those that the held-out rows predict."""
     wanted = [
@@ -142,7 +130,8 @@ def _length_charts(results: RunResults) -> list[PageChart]:
         for kind, key, colour, dashed, text in wanted
     ]
     note = "Tokens that one verification commits, the target's own included; 1 is plain decoding"
-    return _chart(results, "len", "Accepted length", note, "tokens", traces, bottom=1.0)
+    how = {"marks": results["resumed_at"], "bottom": 1.0}
+    return line_chart("len", "Accepted length", note, ("step", "tokens"), traces, **how)
 
 
 def _step_table(results: RunResults) -> list[DataTable]:
@@ -172,14 +161,12 @@ def _step_table(results: RunResults) -> list[DataTable]:
 
 
 def _training_charts(results: RunResults) -> list[PageChart]:
-    """Losses, gradient norm and speed."""
     train, heldout = results["train"], results["heldout"]
     steps = train["step"]
     loss = Trace(0, steps, column(train, "loss"), "training", marked=False)
     held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
-    charts = _chart(
-        results, "loss", "Loss", "Soft cross-entropy at the first draft step", "nats", [loss, held]
-    )
+    note, marks = "Soft cross-entropy at the first draft step", results["resumed_at"]
+    charts = line_chart("loss", "Loss", note, ("step", "nats"), [loss, held], marks=marks)
     minimised = "Weighted sum over draft steps: what is minimised"
     share = results["config"].get("ttt", {}).get("warmup_fraction") or 0.0
     if share and results["steps"]:
@@ -190,5 +177,5 @@ def _training_charts(results: RunResults) -> list[PageChart]:
         ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 0.0),
     ):
         curve = [Trace(1, steps, column(train, name), marked=False)]
-        charts += _chart(results, key, title, note, label, curve, bottom=bottom)
+        charts += line_chart(key, title, note, ("step", label), curve, marks=marks, bottom=bottom)
     return charts

@@ -28,7 +28,7 @@ from .schema import (
     Settings,
     VocabularyFacts,
 )
-from .summary import retokenised_counts, summarise_runs, without_speedup
+from .summary import retokenised_counts, summarise_runs
 
 if TYPE_CHECKING:
     from ..run.evaluation import Evaluation
@@ -119,9 +119,13 @@ def _methods(
     recounted = [retokenised_counts(one.answers, count) for one in baseline]
     entries = []
     for method in evaluation.methods:
-        summary = summarise_runs(rows[method.name], baseline, recounted, evaluation.settings.runs)
-        if not evaluation.baseline:
-            summary = without_speedup(summary)
+        summary = summarise_runs(
+            rows[method.name],
+            baseline,
+            recounted,
+            evaluation.settings.runs,
+            compared=evaluation.baseline,
+        )
         found = {
             "outputs": _outputs(evaluation, baseline, rows[method.name]),
             "quality": quality.get(method.name),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,15 @@ SEED = 20_240_801
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
+
+
+class Formula(TypedDict):
+    """How a figure follows from its columns; see :func:`estimate`."""
+
+    statistic: Statistic
+    pooled: bool
+
+
 Verdict = Literal["better", "worse", "no difference shown", "not compared"]
 
 
@@ -60,7 +69,7 @@ def figure_samples(columns: Array, statistic: Statistic, *, pooled: bool) -> Arr
     """(RESAMPLES,) the figure of each bootstrap sample, NaN where undefined; see :func:`estimate`."""
     columns = _pooled(columns, pooled)
     questions, runs, width = columns.shape
-    sums = resampled_sums(columns.reshape(questions, runs * width))
+    sums = _draws(questions) @ columns.reshape(questions, runs * width)
     return _figures(sums.reshape(-1, runs, width), statistic)
 
 
@@ -97,18 +106,13 @@ def _figures(sums: Array, statistic: Statistic) -> Array:
     return ratio(columns_of_mean(statistic(sums)).sum(axis=1))
 
 
-def resampled_sums(values: Array) -> Array:
-    """Sums over questions drawn with replacement, the same draws on every call: (Q, C) -> (RESAMPLES, C)."""
-    return _draws(len(values), RESAMPLES) @ values
-
-
 @lru_cache(maxsize=8)
-def _draws(questions: int, count: int) -> Array:
-    """(count, Q): how often each question is drawn in each resample."""
-    drawn = np.random.default_rng([SEED, questions, 0]).integers(questions, size=(count, questions))
-    drawn += questions * np.arange(count)[:, None]
-    counts = np.bincount(drawn.reshape(-1), minlength=count * questions)
-    return counts.reshape(count, questions).astype(np.float64)
+def _draws(questions: int) -> Array:
+    """(RESAMPLES, Q): how often each question is drawn, with replacement, in each resample."""
+    drawn = np.random.default_rng([SEED, questions, 0]).integers(questions, size=(RESAMPLES, questions))
+    drawn += questions * np.arange(RESAMPLES)[:, None]
+    counts = np.bincount(drawn.reshape(-1), minlength=RESAMPLES * questions)
+    return counts.reshape(RESAMPLES, questions).astype(np.float64)
 
 
 def percentile_interval(samples: Array) -> tuple[float | None, float | None]:

@@ -287,14 +287,19 @@ class LoadFigures(Strict):
     details: list[str]
 
 
-class EvaluatedServer(Strict):
-    """What a server told of itself; ``kind`` is what its list of models names as their owner."""
+class ServerFacts(Strict):
+    """What a server tells of itself; ``kind`` is the ``owned_by`` of its models (vllm, sglang, llamacpp, ...)."""
 
-    method: str
     kind: str
     version: str | None
     model: str
     max_model_len: int | None
+
+
+class EvaluatedServer(ServerFacts):
+    """A server that was asked as one of the methods."""
+
+    method: str
 
 
 class Results(Strict):

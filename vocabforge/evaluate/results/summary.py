@@ -22,7 +22,7 @@ from ...decode.counts import figures_of, summed
 from ..benchmarks import MT_BENCH
 from ..run.settings import Run
 from .answers import MethodRows, Row
-from .intervals import Array, Statistic, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
+from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
 from .schema import DepthFigures, Figure, GroupFigures, RunFigures, Summary
 
 if TYPE_CHECKING:
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 Choice = Mapping[str, Any]
 
-# Figure -> its statistic of the columns' sums, and whether the sums go over all runs at once.
-FORMULAS: dict[str, tuple[Statistic, bool]] = {
-    "accepted_length": (ratio, True),
-    "tokens_per_s": (ratio, False),
-    "speedup": (ratio_of_ratios, False),
-    "speedup_retokenised": (ratio_of_ratios, False),
-    "seconds_per_step": (ratio, False),
-    "forwards_per_token": (ratio, True),
+FORMULAS: dict[str, Formula] = {
+    "accepted_length": {"statistic": ratio, "pooled": True},
+    "tokens_per_s": {"statistic": ratio, "pooled": False},
+    "speedup": {"statistic": ratio_of_ratios, "pooled": False},
+    "speedup_retokenised": {"statistic": ratio_of_ratios, "pooled": False},
+    "seconds_per_step": {"statistic": ratio, "pooled": False},
+    "forwards_per_token": {"statistic": ratio, "pooled": True},
 }
 OVERALL = "overall"
 MT_BENCH_TASK = "mt_bench"
@@ -67,6 +66,8 @@ def summarise_runs(
     baseline: Sequence[MethodRows],
     retokenised: Sequence[Mapping[int, float]],
     settings_runs: Sequence[Run],
+    *,
+    compared: bool = True,
 ) -> Summary:
     """All figures of one method over all runs; ``outputs`` and ``quality`` are left None.
 
@@ -74,6 +75,7 @@ def summarise_runs(
         runs, baseline: rows of each run over the same questions; they may be the same object.
         retokenised: ``retokenised_counts`` of the baseline in each run.
         settings_runs: number, seed and repeat of each run.
+        compared: whether ``baseline`` is plain decoding; else there is no speed-up.
 
     Raises:
         DataError: two files do not hold the same questions, so that their figures cannot be compared.
@@ -88,11 +90,12 @@ def summarise_runs(
     recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
     base = columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall))
     columns["speedup_retokenised"] = np.concatenate([columns["tokens_per_s"], base], axis=-1)
+    if not compared:
+        columns |= {name: np.zeros_like(columns[name]) for name in ("speedup", "speedup_retokenised")}
 
     def group(chosen: NDArray[np.bool_]) -> GroupFigures:
         figures: dict[str, Figure] = {
-            name: estimate(values[chosen], FORMULAS[name][0], pooled=FORMULAS[name][1])
-            for name, values in columns.items()
+            name: estimate(values[chosen], **FORMULAS[name]) for name, values in columns.items()
         }
         return GroupFigures(
             questions=int(chosen.sum()),
@@ -102,7 +105,7 @@ def summarise_runs(
         )
 
     each = {
-        name: run_values(values, FORMULAS[name][0])
+        name: run_values(values, FORMULAS[name]["statistic"])
         for name, values in columns.items()
         if name in RunFigures.model_fields
     }
@@ -150,24 +153,6 @@ def with_totals(summary: Summary, total: Speculation) -> Summary:
             "overall": summary.overall.model_copy(update={"accepted_length": Figure(value=length)}),
             "accept_length_histogram": _histogram([choice]),
             "depths": acceptance_by_depth([{"choices": [choice]}]),
-        }
-    )
-
-
-def without_speedup(summary: Summary) -> Summary:
-    """The figures of a method that was compared with nothing."""
-    none = {"speedup": Figure(), "speedup_retokenised": Figure()}
-
-    def bare(groups: Mapping[str, GroupFigures]) -> dict[str, GroupFigures]:
-        return {name: group.model_copy(update=none) for name, group in groups.items()}
-
-    runs = [run.model_copy(update={"speedup": None, "speedup_retokenised": None}) for run in summary.runs]
-    return summary.model_copy(
-        update={
-            "overall": summary.overall.model_copy(update=none),
-            "tasks": bare(summary.tasks),
-            "categories": bare(summary.categories),
-            "runs": runs,
         }
     )
 
@@ -263,9 +248,7 @@ class QuestionTable:
         cls, ids: Sequence[int], runs: Sequence[MethodRows], baseline: Sequence[MethodRows]
     ) -> QuestionTable:
         """The questions ``ids``, in this order, from the rows of the same runs of a method and its baseline."""
-
         details = [run.details for run in runs]
-        served = any("verifications" in row["choices"][0] for run in details for row in run)
 
         def answers(of: Sequence[MethodRows], number: Callable[[Choice], float]) -> Array:
             return _table(ids, [run.answers for run in of], number)
@@ -274,12 +257,8 @@ class QuestionTable:
         return cls(
             new_tokens=answers(runs, _new_tokens),
             wall=answers(runs, _wall),
-            lengths=_table(ids, details, _lengths)
-            if served
-            else answers(runs, lambda choice: sum(choice["accept_lengths"])),
-            steps=_table(ids, details, _steps)
-            if served
-            else answers(runs, lambda choice: len(choice["accept_lengths"])),
+            lengths=_table(ids, details, _lengths),
+            steps=_table(ids, details, _steps),
             decoding_steps=answers(runs, lambda choice: _sum(choice["decoding_steps"])),
             forwards=_table(ids, details, lambda choice: _sum(choice["target_forwards"])),
             base_speed=quotient(answers(baseline, _new_tokens), base_wall),
@@ -323,8 +302,10 @@ def _steps(choice: Choice) -> float:
 
 
 def _lengths(choice: Choice) -> float:
-    """Tokens that they committed, in a server's choice of details."""
-    return _sum(choice["verifications"]) + _sum(choice["accepted"])
+    """Tokens that they committed."""
+    if (told := choice.get("verifications")) is None:
+        return float(sum(map(sum, choice["accept_lengths"])))
+    return _sum(told) + _sum(choice["accepted"])
 
 
 def _new_tokens(choice: Choice) -> float:

@@ -10,14 +10,12 @@ command resumes an interrupted run.
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,11 +149,16 @@ class _Loop:
         """Rows that are still to be made."""
         return [
             (question, method, run)
-            for question in questions
-            if question.question_id not in self.kept.failures
             for run in self.runs
             for method in self.methods
-            if self._key(question, method, run) not in self.kept
+            for question in self._todo(questions, method, run)
+        ]
+
+    def _todo(self, questions: Sequence[Question], method: Method, run: Run) -> list[Question]:
+        return [
+            one
+            for one in questions
+            if one.question_id not in self.kept.failures and self._key(one, method, run) not in self.kept
         ]
 
     @staticmethod
@@ -201,20 +204,13 @@ class _Loop:
                 break
             turned = (index + run.number) % len(self.methods)
             for method in [*self.methods[turned:], *self.methods[:turned]]:
-                key = self._key(question, method, run)
-                if key in self.kept:
+                if self._key(question, method, run) in self.kept:
                     continue
-                try:
-                    turns = self.asking.ask(question, method, run)
-                except TurnFailed as failed:
-                    failure = _failure_row(question, method, run, failed)
-                else:
-                    self.kept.add(key, self._rows(question, turns, method))
-                    bar.update(len(question.turns), kind=_kind(method, run))
-                    continue
-                self._leave_out(question, failure, bar)
-                self._check_device(failure)
-                break
+                outcome = self._ask(question, method, run)
+                self._record(question, outcome, method, run, bar)
+                if isinstance(outcome, FailureRow):
+                    self._check_device(outcome)
+                    break
 
     def answer_by_method(self, bar: ProgressBar) -> None:
         """All questions with one method before the next one, side by side where a run says so.
@@ -222,7 +218,7 @@ class _Loop:
         A server is started for its own questions, and a load on it is one group of questions.
         """
         for method in self.methods:
-            todo = [(run, self._todo(method, run)) for run in self.runs]
+            todo = [(run, self._todo(self.questions, method, run)) for run in self.runs]
             if not any(questions for _, questions in todo):
                 continue
             generator: Any = method.generator
@@ -234,13 +230,6 @@ class _Loop:
                     if questions:
                         self._answer_window(method, run, questions, bar)
 
-    def _todo(self, method: Method, run: Run) -> list[Question]:
-        return [
-            one
-            for one in self.questions
-            if one.question_id not in self.kept.failures and self._key(one, method, run) not in self.kept
-        ]
-
     def _answer_window(
         self, method: Method, run: Run, questions: Sequence[Question], bar: ProgressBar
     ) -> None:
@@ -250,12 +239,7 @@ class _Loop:
             with generator.window(run.concurrency) as window:
                 work = partial(self._ask, method=method, run=run)
                 for question, outcome in _side_by_side(questions, work, run.concurrency):
-                    if isinstance(outcome, FailureRow):
-                        self._leave_out(question, outcome, bar)
-                    else:
-                        key = self._key(question, method, run)
-                        self.kept.add(key, self._rows(question, outcome, method))
-                        bar.update(len(question.turns), kind=_kind(method, run))
+                    self._record(question, outcome, method, run, bar)
         finally:
             if window is not None and window.answered:
                 found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
@@ -265,20 +249,35 @@ class _Loop:
         try:
             return self.asking.ask(question, method, run)
         except TurnFailed as failed:
-            return _failure_row(question, method, run, failed)
+            return FailureRow(
+                question_id=question.question_id,
+                category=question.category,
+                method=method.name,
+                run=run.number,
+                turn=failed.turn,
+                kind=failed.kind,
+                reason=failed.reason,
+            )
 
-    def _leave_out(self, question: Question, failure: FailureRow, bar: ProgressBar) -> None:
-        for kind, turns in turns_of(self.left([question])).items():
-            bar.skip(turns, kind)
-        self.kept.fail(failure.model_dump())
-        bar.update(note=f"{len(self.kept.failures)} left out")
-
-    def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
-        model_id = self.model_ids[method.name]
-        answer = answer_row(
-            question, turns, model_id=model_id, answer_id=uuid.uuid4().hex, tstamp=time.time()
-        )
-        return Kept(answer, detail_row(question, turns))
+    def _record(
+        self,
+        question: Question,
+        outcome: list[AnsweredTurn] | FailureRow,
+        method: Method,
+        run: Run,
+        bar: ProgressBar,
+    ) -> None:
+        """Add the answers to the journal, or why there are none."""
+        if isinstance(outcome, FailureRow):
+            for kind, turns in turns_of(self.left([question])).items():
+                bar.skip(turns, kind)
+            self.kept.fail(outcome.model_dump())
+            bar.update(note=f"{len(self.kept.failures)} left out")
+            return
+        model_id, answer_id = self.model_ids[method.name], uuid.uuid4().hex
+        answer = answer_row(question, outcome, model_id=model_id, answer_id=answer_id, tstamp=time.time())
+        self.kept.add(self._key(question, method, run), Kept(answer, detail_row(question, outcome)))
+        bar.update(len(question.turns), kind=_kind(method, run))
 
     def _check_device(self, failure: FailureRow) -> None:
         """A device that a failure left unusable would make every later question fail as well."""
@@ -317,18 +316,6 @@ def _kind(method: Method, run: Run) -> tuple[str, int]:
     return method.name, run.concurrency
 
 
-def _failure_row(question: Question, method: Method, run: Run, failed: TurnFailed) -> FailureRow:
-    return FailureRow(
-        question_id=question.question_id,
-        category=question.category,
-        method=method.name,
-        run=run.number,
-        turn=failed.turn,
-        kind=failed.kind,
-        reason=failed.reason,
-    )
-
-
 def _side_by_side(
     questions: Sequence[Question], work: Callable[[Question], Any], count: int
 ) -> Iterator[tuple[Question, Any]]:
@@ -337,29 +324,6 @@ def _side_by_side(
         for question in questions:
             yield question, work(question)
         return
-    waiting: queue.SimpleQueue[Question] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[Question, Any, BaseException | None]] = queue.SimpleQueue()
-    stopped = threading.Event()
-    for question in questions:
-        waiting.put(question)
-
-    def run() -> None:
-        with contextlib.suppress(queue.Empty):
-            while not stopped.is_set():
-                question = waiting.get_nowait()
-                try:
-                    done.put((question, work(question), None))
-                except BaseException as error:  # noqa: BLE001 (raised again below)
-                    done.put((question, None, error))
-
-    for _ in range(min(count, len(questions))):
-        # Daemons: an interrupted command does not wait for answers that take minutes.
-        threading.Thread(target=run, daemon=True).start()
-    try:
-        for _ in questions:
-            question, result, error = done.get()
-            if error is not None:
-                raise error
-            yield question, result
-    finally:
-        stopped.set()
+    # Its threads are daemons: an interrupted command does not wait for answers that take minutes.
+    with ThreadPool(min(count, len(questions))) as pool:
+        yield from pool.imap_unordered(lambda question: (question, work(question)), questions)

@@ -16,6 +16,7 @@ from ...core.errors import DataError
 from ...corpus.regenerate.rows import json_line, token_count
 from ...corpus.regenerate.server import Refused, Server, TooSlow, TryAgain, Unusable
 from ...decode.request import Generation, SamplingParams
+from ..results.schema import ServerFacts
 from ..run.request import MustStop
 from .counters import Reading, Speculation, read_details, read_metrics, total_of
 
@@ -41,16 +42,6 @@ class ServedGeneration(Generation):
     prompt_tokens: int | None = None
     new_tokens: int = 0
     speculation: Speculation | None = None
-
-
-@dataclass(frozen=True)
-class ServerFacts:
-    """What a server tells of itself; ``kind`` is the ``owned_by`` of its models (vllm, sglang, llamacpp, ...)."""
-
-    kind: str
-    version: str | None
-    model: str
-    max_model_len: int | None
 
 
 @dataclass
@@ -90,7 +81,7 @@ class LoadWindow:
             "seconds": self.seconds(),
             "speculation": None if self.speculation is None else asdict(self.speculation),
             "foreign_tokens": self.foreign,
-            "server": asdict(facts),
+            "server": facts.model_dump(),
         }
 
 
@@ -132,10 +123,10 @@ class ServerGenerator:
             self._server, self._window = Server(url, key=self._key, timeout=self._timeout), LoadWindow(1)
             try:
                 self.facts = self._describe()
-                if before is not None and before != asdict(self.facts):
+                if before is not None and before != self.facts.model_dump():
                     raise MustStop(
                         f"the server of {self.name} is not the one that gave the answers so far",
-                        got=asdict(self.facts),
+                        got=self.facts.model_dump(),
                         expected=dict(before),
                         source=url,
                         remedy="serve the same model with the same version, or start over with --fresh",
@@ -215,7 +206,9 @@ class ServerGenerator:
             self._refuse_restart(after, before)
             made.speculation, self._last = after.since(before), after
             self._window.foreign += foreign
-        _count(made)
+        if (found := made.speculation) is not None:
+            made.drafted = found.drafted
+            made.accepted_by_depth, made.drafted_by_depth = list(found.accepted_by_depth), list(found.offered)
         with self._lock:
             self._window.spans.append(span)
             self._window.answered.append(made)
@@ -253,10 +246,10 @@ class ServerGenerator:
                 break
         longest = entry.get("max_model_len")
         return ServerFacts(
-            _text(entry.get("owned_by") or "unknown"),
-            version,
-            model,
-            longest if isinstance(longest, int) else None,
+            kind=_text(entry.get("owned_by") or "unknown"),
+            version=version,
+            model=model,
+            max_model_len=longest if isinstance(longest, int) else None,
         )
 
     def _get(self, path: str) -> str:
@@ -331,7 +324,7 @@ class ServerGenerator:
         url = f"{self._server.url}/{'chat/completions' if self._chat else 'completions'}"
         first = last = None
         start = time.perf_counter()
-        with _formed():
+        try:
             for event in self._server.events(url, body):
                 now = time.perf_counter()
                 if (other := event.get("model")) is not None and other != self.facts.model:
@@ -355,6 +348,9 @@ class ServerGenerator:
                     made.text += (choice.get("delta") or {}).get("content") or choice.get("text") or ""
                     if choice.get("finish_reason") == "length":
                         made.finish = "length"
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            # A confused server's: another attempt may bring a better one.
+            raise TryAgain(f"its answer is not read: {type(error).__name__}: {error}"[:300]) from error
         end = last or time.perf_counter()
         count = token_count(usage.get("completion_tokens"))
         if count is None:
@@ -376,15 +372,6 @@ def _text(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-@contextlib.contextmanager
-def _formed() -> Iterator[None]:
-    """An answer of another form is a confused server's: another attempt may bring a better one."""
-    try:
-        yield
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise TryAgain(f"its answer is not read: {type(error).__name__}: {error}"[:300]) from error
-
-
 def _whole_numbers(ids: Any) -> list[int]:
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         raise ValueError("token ids that are no list of whole numbers")
@@ -396,9 +383,3 @@ def _text_of(choice: Mapping[str, Any]) -> str:
     delta = choice.get("delta") or {}
     parts = (delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"), choice.get("text"))
     return "".join(part for part in parts if isinstance(part, str))
-
-
-def _count(made: ServedGeneration) -> None:
-    if (found := made.speculation) is not None:
-        made.drafted = found.drafted
-        made.accepted_by_depth, made.drafted_by_depth = list(found.accepted_by_depth), list(found.offered)

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ...core.errors import DataError, MismatchError
-from ...core.files import atomic_write_json
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.target.text_config import text_config
-from .eagle3 import WEIGHTS, parameters, token_maps
+from .eagle3 import parameters, token_maps
 from .eagle3_folder import assemble_folder, read_folder, without_targets_head
-from .fields import CONFIG, flag, not_computed, read_config, read_sizes
+from .fields import CONFIG, flag, not_computed, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible
 from .speculators import layer_config
@@ -63,15 +61,13 @@ class ServedBlock:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter, body = export.drafter, _body(export)
         with layout_folder(path, ServedBlock.KIND, export) as folder:
             tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
             if (row := tensors.pop("mask_embedding", None)) is not None:
                 number = body[_INNER]["mask_token_id"]
                 torch.save({"embedding": row, "mask_token_id": number}, folder / MASK_ROW)
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / CONFIG, body)
+            write_files(folder, tensors, body)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:

@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ...core.errors import DataError, MismatchError, UsageError
-from ...core.files import atomic_write_json
 from ...models.checkpoint import checkpoint_files, fill, read_headers
 from ...models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ...models.drafters.interface import Drafter
@@ -29,9 +27,9 @@ from ...models.target.text_config import text_config
 from ...vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ...vocab.subset.subset import VocabSubset
 from ..revocab import prune_head
-from .eagle3 import WEIGHTS, parameters
+from .eagle3 import parameters
 from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed, rounded_alike
-from .fields import CONFIG, decoder_fields, read_config, read_sizes
+from .fields import CONFIG, decoder_fields, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 
 SGLANG, VLLM = "sglang", "vllm"
@@ -60,7 +58,6 @@ class Eagle:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         server = _server(Eagle.NAME, export)
         drafter = _eagle1_only(export.drafter, Eagle.NAME)
         if drafter.has_own_head and not _is_targets(drafter, export.shared):
@@ -96,7 +93,6 @@ class FrSpec:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         server = _server(FrSpec.NAME, export)
         drafter = _eagle1_only(export.drafter, FrSpec.NAME)
         if drafter.config.draft_vocab_size in (None, drafter.config.vocab_size):
@@ -164,8 +160,7 @@ def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: 
             remedy="train again with drafter.fc_bias=false; or export --server sglang, which computes it",
         )
     tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    atomic_write_json(folder / CONFIG, eagle_config(drafter.config, export.target, export.dtype, server))
+    write_files(folder, tensors, eagle_config(drafter.config, export.target, export.dtype, server))
 
 
 def _server(layout: str, export: Export) -> str:

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ...core.artifact import MANIFEST
 from ...core.console import say
 from ...core.errors import DataError, MismatchError
-from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
@@ -33,7 +31,7 @@ from .eagle3_folder import (
     read_folder,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes
+from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 
@@ -58,13 +56,11 @@ class SglangEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "the EAGLE-3 serving layout")
         config = serving_config(drafter.config, export.target, export.dtype)
         with layout_folder(path, SglangEagle3.KIND, export) as folder:
             tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / CONFIG, config)
+            write_files(folder, tensors, config)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
@@ -191,9 +187,6 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
         "qk_norm": architecture in _WITH_QK_NORM,
     }
     return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
-
-
-WEIGHTS = "model.safetensors"
 
 
 def eagle3_only(drafter: Drafter, layout: str) -> Drafter:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from ...core.errors import DataError
-from ...core.files import read_json
+from ...core.files import atomic_write_json, read_json
 from ...models.rope import RopeSettings, default_attention_factor, parse_rope
 from ...models.target.load import dtype_name
 
-CONFIG = "config.json"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _ELSEWHERE = "run it in the server that it was made for, or train one with vocabforge train-drafter"
 _MOST_POSITIONS = 1 << 24  # longer than any context
 # What a drafter's layer is here; a folder that says something else computes something else.
@@ -82,6 +84,12 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
             "long_factor": list(rope.long_factors or ()),
         }
     return fields
+
+
+def write_files(folder: Path, tensors: Mapping[str, Tensor], body: Mapping[str, Any]) -> None:
+    """A folder's weights and ``config.json``."""
+    save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "pt"})
+    atomic_write_json(folder / CONFIG, body)
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

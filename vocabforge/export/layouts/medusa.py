@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from ...core.errors import ConfigError, DataError, MismatchError
-from ...core.files import atomic_write_json
 from ...models.checkpoint import checkpoint_files, fill, read_headers
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors, assemble
 from ...models.drafters.medusa import MedusaConfig, MedusaDrafter
 from ...models.target.load import dtype_name
-from .eagle3 import WEIGHTS, parameters
+from .eagle3 import parameters
 from .eagle3_folder import LM_HEAD, refuse_packed, rounded_alike
-from .fields import CONFIG, read_config
+from .fields import CONFIG, read_config, write_files
 from .interface import Export, layout_folder
 
 ARCHITECTURE = "MedusaModel"
@@ -46,7 +44,6 @@ class Medusa:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter, config = export.drafter, export.drafter.config
         if drafter.kind != MedusaDrafter.kind:
             raise MismatchError(
@@ -67,8 +64,7 @@ class Medusa:
             head = drafter.head_weight.detach().to("cpu", export.dtype, copy=True).contiguous()
             tensors[LM_HEAD] = head
         with layout_folder(path, Medusa.KIND, export) as folder:
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / CONFIG, medusa_config(config, export.dtype))
+            write_files(folder, tensors, medusa_config(config, export.dtype))
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:

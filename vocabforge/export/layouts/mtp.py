@@ -80,7 +80,6 @@ class Mtp:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter, target = _of_family(export.drafter), export.target_path
         assert target is not None
         module = open_module(target)

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from ...core.files import atomic_write_json
 from ...models.drafters.eagle3 import Eagle3Config
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.target.load import dtype_name
 from ...models.target.text_config import text_config
-from .eagle3 import WEIGHTS, eagle3_only, parameters, token_maps
+from .eagle3 import eagle3_only, parameters, token_maps
 from .eagle3_folder import (
     EMBEDDING,
     LM_HEAD,
@@ -32,7 +30,7 @@ from .eagle3_folder import (
     target_ids,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, not_computed, read_config, read_sizes
+from .fields import CONFIG, decoder_fields, flag, not_computed, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, LayerReading, as_inputs, check_expressible, speculators_layers
 
@@ -58,13 +56,11 @@ class SpeculatorsEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "the layout of speculators")
         config = speculators_config(drafter.config, export)
         with layout_folder(path, SpeculatorsEagle3.KIND, export) as folder:
             tensors = speculators_tensors(drafter, export)
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / CONFIG, config)
+            write_files(folder, tensors, config)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:

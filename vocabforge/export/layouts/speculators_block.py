@@ -13,17 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import save_file
-
 from ...core.errors import ConfigError, DataError, MismatchError
-from ...core.files import atomic_write_json, form_errors
+from ...core.files import form_errors
 from ...models.drafters.eagle3 import FORMS
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.drafters.registry import drafter_class
-from .eagle3 import WEIGHTS, parameters, token_maps
+from .eagle3 import parameters, token_maps
 from .eagle3_folder import assemble_folder, our_name, read_folder, without_targets_head
-from .fields import CONFIG, flag, not_computed, read_config
+from .fields import CONFIG, flag, not_computed, read_config, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs
 from .speculators import layer_kind, layer_sizes, speculators_body, speculators_tensors
@@ -61,7 +59,6 @@ class SpeculatorsBlock:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter, config = export.drafter, export.drafter.config
         _check(drafter)
         kind = KINDS[drafter.kind]
@@ -79,8 +76,7 @@ class SpeculatorsBlock:
                 tensors = speculators_tensors(drafter, export)
             else:
                 tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / CONFIG, body)
+            write_files(folder, tensors, body)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
@@ -93,7 +89,6 @@ class SpeculatorsBlock:
 
 
 def _check(drafter: Drafter) -> None:
-    """Refuse what the layout cannot express."""
     config, problem, remedy = drafter.config, None, "export --format native"
     if drafter.kind not in KINDS:
         problem = f"a drafter of kind {drafter.kind}"

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from ...core.files import atomic_write_json
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.heads.served import KEY, PREFIX, read_served
 from ...models.target.text_config import text_config
-from .eagle3 import WEIGHTS, WITH_HEAD, SglangEagle3, config_body, eagle3_only, parameters, token_maps
-from .fields import CONFIG, read_config
+from .eagle3 import WITH_HEAD, SglangEagle3, config_body, eagle3_only, parameters, token_maps
+from .fields import WEIGHTS, read_config, write_files
 from .interface import Export, layout_folder
 from .layer_ids import check_expressible
 
@@ -32,7 +31,6 @@ class VllmEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "the vLLM layout")
         assert export.head is not None  # `export` asks for one
         config, layers = drafter.config, int(text_config(export.target).num_hidden_layers)
@@ -44,8 +42,7 @@ class VllmEagle3:
         tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
         with layout_folder(path, VllmEagle3.KIND, export) as folder:
             tensors |= export.head.tensors(export.dtype)
-            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / CONFIG, body)
+            write_files(folder, tensors, body)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ops.few_rows import linear
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView
 from ..lean.layers import rms_norm
 from ..rope import apply_rope
 from ..ttt.blocks import block_attention, block_positions, tokens_behind
@@ -169,42 +169,24 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
         mask: Tensor = self.mask_embedding if number is None else self.embedding[number]
         return torch.cat([first, mask.to(first.dtype).expand(*known.shape, self.block_rows - 1, -1)], -2)
 
-    def absorb(
-        self,
-        following: Tensor,
-        states: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> None:
+    def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> None:
         """Keep the keys and values of committed positions; tokens and mask are not read."""
         matrix, norm = self._key_rows()
         kept = linear(self.fuse(states), matrix).unflatten(-1, (len(norm), 2, -1, self.config.head_dim))
         keys, values = kept.unbind(3)  # (B, L, layers, kv, D)
         near = self.cos[position][:, :, None, None], self.sin[position][:, :, None, None]
         keys = apply_rope(rms_norm(keys, norm, self.norm.small), *near)
-        cache.write_all(keys, values, slots)
+        cached.cache.write_all(keys, values, cached.slots)
 
-    def draft(
-        self,
-        roots: Tensor,
-        last: Tensor | None,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> Tensor:
+    def draft(self, roots: Tensor, last: Tensor | None, position: Tensor, cached: CacheView) -> Tensor:
         x, layers = self._block(roots), self._layers
-        if layers[0].fits(x, mask):
+        if layers[0].fits(x, cached.mask):
             near = self.cos[position], self.sin[position]
-            return run_layers(layers, x, None, None, near, cache, slots, mask)[0][:, self.first_row :]
+            return run_layers(layers, x, None, None, near, cached)[0][:, self.first_row :]
         angles = self.rotary(position)
         for index, layer in enumerate(layers):
             q, k, v = layer.qkv(x, *angles)
-            x = layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask, index))
+            x = layer.finish(x, parts.cached_attention(q, k, v, cached, index))
         return x[:, self.first_row :]
 
     def _key_rows(self) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ops.few_rows import linear
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import PlainLayer, run_layers
@@ -83,23 +83,13 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
         state.v.append(v)
         return layer.finish(x, ttt_attention(q, state))
 
-    def extend(
-        self,
-        ids: Tensor,
-        g: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`.interface.CachedDrafter`."""
+    def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         layer, x = self._layer, self._join(ids, g)
-        if layer.fits(x, mask):
-            angles = self.angles(position, mask)
-            return run_layers([layer], x, None, None, angles, cache, slots, mask)
+        if layer.fits(x, cached.mask):
+            angles = self.angles(position, cached.mask)
+            return run_layers([layer], x, None, None, angles, cached)
         q, k, v = layer.qkv(x, *self.rotary(position))
-        g = layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
+        g = layer.finish(x, parts.cached_attention(q, k, v, cached))
         return g, g
 
     @property

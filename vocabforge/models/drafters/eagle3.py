@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ...ops.draft_chain import draft_chain
 from ...ops.few_rows import linear
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView, KVCache
 from ..target.hf import default_aux_layers
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
@@ -100,11 +100,6 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
         self.register_tables()
 
-    @property
-    def cache_layers(self) -> int:
-        """One a decoder layer."""
-        return self.config.num_layers
-
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
         """Start at the target's scale, from features (N, n_aux * H) and hidden states (N, H) of real tokens.
@@ -149,44 +144,26 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
             g = layer.finish(g, ttt_attention(q, own))
         return self.norm(g) if self.config.norm_output else g
 
-    def extend(
-        self,
-        ids: Tensor,
-        g: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`.interface.CachedDrafter`."""
-        fed = self.embedding, ids
-        return self._through(fed, g, position, cache=cache, slots=slots, mask=mask)
+    def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
+        return self._through((self.embedding, ids), g, position, cached)
 
     def _through(
-        self,
-        embedded: Embedded,
-        g: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
+        self, embedded: Embedded, g: Tensor, position: Tensor, cached: CacheView
     ) -> tuple[Tensor, Tensor]:
         """As :meth:`extend`, of embedded tokens."""
         first = self.midlayer
-        if first.fits(g, mask):
-            angles = self.angles(position, mask)
+        if first.fits(g, cached.mask):
+            angles = self.angles(position, cached.mask)
             layers = [first, *self._deeper]
-            g, normed = run_layers(layers, g, embedded, self.norm.weight, angles, cache, slots, mask)
+            g, normed = run_layers(layers, g, embedded, self.norm.weight, angles, cached)
             return (normed if self.config.norm_output else g), normed
         angles = self.rotary(position)
         embedded = self.embed(embedded[1]) if isinstance(embedded, tuple) else embedded
         q, k, v, residual = first.qkv(embedded, g, *angles)
-        g = first.finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
+        g = first.finish(residual, parts.cached_attention(q, k, v, cached))
         for index, layer in enumerate(self._deeper, 1):
             q, k, v = layer.qkv(g, *angles)
-            g = layer.finish(g, parts.cached_attention(q, k, v, cache, slots, mask, index))
+            g = layer.finish(g, parts.cached_attention(q, k, v, cached, index))
         normed = self.norm(g)
         return (normed if self.config.norm_output else g), normed
 
@@ -223,5 +200,4 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
 
     @property
     def _deeper(self) -> list[PreNormLayer]:
-        """The plain layers."""
         return cast("list[PreNormLayer]", list(self.layers.values()))

@@ -14,7 +14,7 @@ from ...ops.add_rms_norm import add_rms_norm, join_norms
 from ...ops.backend import HALVES
 from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS
-from ..kv_cache import KVCache, Sight, sight_attention
+from ..kv_cache import CacheView, Sight, sight_attention
 from ..lean.layers import layer_on_ops, rms_norm, sum_and_norm
 from ..rope import apply_rope
 from .parts import LayerSizes
@@ -145,9 +145,7 @@ def run_layers(
     embedded: Embedded | None,
     norm: Tensor | None,
     angles: tuple[Tensor, Tensor],
-    cache: KVCache,
-    slots: Tensor,
-    mask: Tensor | Sight | int,
+    cached: CacheView,
 ) -> tuple[Tensor, Tensor]:
     """The residual x (B, N, H) through layers in few calls: what comes of it, and an RMSNorm of that, each (B, N, H).
 
@@ -156,10 +154,11 @@ def run_layers(
         embedded: what EAGLE-3's layer reads beside x.
         norm: (H,), or None: nothing is normed.
         angles: cosines and signed sines (B, N, D).
-        cache, slots, mask: as :func:`.parts.cached_attention` has them; S' is for N tokens of which the last sees all.
+        cached: an S' in place of a mask is for N tokens of which the last sees all.
     """
+    cache, slots, mask = cached
     if isinstance(mask, Sight):
-        return _on_ops(layers, x, embedded, norm, angles, cache, slots, mask)
+        return _on_ops(layers, x, embedded, norm, angles, cached, mask)
     if isinstance(embedded, tuple):
         embedded = F.embedding(embedded[1], embedded[0])
     seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
@@ -191,13 +190,12 @@ def _on_ops(
     embedded: Embedded | None,
     norm: Tensor | None,
     angles: tuple[Tensor, Tensor],
-    cache: KVCache,
-    slots: Tensor,
+    cached: CacheView,
     sight: Sight,
 ) -> tuple[Tensor, Tensor]:
     """As :func:`run_layers`: what a block adds to the residual stream is added by the norm that follows it."""
     shape, x = x.shape, x.flatten(0, 1)
-    slots = slots.expand(shape[:2])
+    cache, slots = cached.cache, cached.slots.expand(shape[:2])
     change: Tensor | None = None
     for index, layer in enumerate(layers):
         merged = layer.merged()

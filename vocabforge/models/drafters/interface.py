@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ...core.errors import MismatchError
 from ...ops.few_rows import linear
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView, KVCache
 from ..target.logits import IDENTITY, LogitTransform
 from ..ttt.attention import TTTState
 
@@ -126,6 +126,17 @@ class Drafter(nn.Module):
     def ensure_positions(self, count: int) -> None:
         """Make room for at least this many positions; nothing where they are not used."""
 
+    @property
+    def cache_layers(self) -> int:
+        """Layers of the key cache that it decodes against."""
+        return int(getattr(self.config, "num_layers", 1))
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty key cache for ``rows`` requests, of the dtype and device of the weights."""
+        weight, c = next(self.parameters()), self.config
+        sizes = self.cache_layers, rows, c.num_kv_heads, capacity, c.head_dim
+        return KVCache(*sizes, weight.dtype, weight.device)
+
     def embed(self, ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""
         return F.embedding(ids, self.embedding)
@@ -161,30 +172,14 @@ class Drafter(nn.Module):
 class CachedDrafter(Drafter):
     """A drafter whose next state depends on its path: it decodes a step at a time against a key cache."""
 
-    @property
-    def cache_layers(self) -> int:
-        """Layers of that cache."""
-        return 1
-
-    def extend(
-        self,
-        ids: Tensor,
-        g: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> tuple[Tensor, Tensor]:
+    def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         """One cached step of decoding: the next g (B, N, H), and :meth:`read` of it.
 
         Args:
             ids: (B, N) tokens fed.
             g: (B, N, H) hidden states fed.
             position: (B, N) rotary positions.
-            cache: of ``cache_layers`` layers; this step's keys go to ``slots`` (N,).
-            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all; or S' for
-                one token that sees them all.
+            cached: the cache of ``cache_layers`` layers, as this step uses it.
         """
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.errors import ConfigError
 from ...ops.few_rows import linear
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView
 from ..target.text_config import text_config
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
@@ -151,20 +151,9 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
 
         return self._next(ids, g, position, attend)
 
-    def extend(
-        self,
-        ids: Tensor,
-        g: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`.interface.CachedDrafter`."""
-
+    def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return parts.cached_attention(q, k, v, cache, slots, mask)
+            return parts.cached_attention(q, k, v, cached)
 
         g = self._next(ids, g, position, attend)
         return g, self.read(g)

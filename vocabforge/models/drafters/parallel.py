@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeGuard
 
 from torch import Tensor
 
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView
 from .interface import Drafter
 
 
@@ -52,43 +52,21 @@ class ParallelDrafter(Drafter):
         """
         raise NotImplementedError
 
-    def absorb(
-        self,
-        following: Tensor,
-        states: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> Tensor | None:
+    def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> Tensor | None:
         """Keep committed positions (decoding); what :meth:`draft` needs of each, (B, L, .), if anything.
 
         Args:
             following: (B, L) the token after each; ``states`` (B, L, .) the target's; ``position`` (B, L).
-            cache: of ``config.num_layers`` layers; the keys go to ``slots`` (L,) or (B, L).
-            mask: bool (L, S') or (B, L, S') over the first S' slots, those up to the position itself; S' for one
-                position that sees them all; or a ``Sight``.
+            cached: the cache of ``config.num_layers`` layers; a position sees those up to itself.
         """
         raise NotImplementedError
 
-    def draft(
-        self,
-        roots: Tensor,
-        last: Tensor | None,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> Tensor:
+    def draft(self, roots: Tensor, last: Tensor | None, position: Tensor, cached: CacheView) -> Tensor:
         """All drafts behind the last committed tokens (B,): g (B, K, .) (decoding).
 
         Args:
             last: what :meth:`absorb` gave for the last position.
-            position: (B, b) of the block's rows, whose keys go to ``slots`` (B, b).
-            mask: bool (b, S') or (B, b, S') over the first S' slots, True = visible; S' for one row that sees them
-                all; or a ``Sight``.
+            position: (B, b) of the block's rows, whose keys go to ``cached.slots`` (B, b).
         """
         raise NotImplementedError
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError
-from ..kv_cache import KVCache, Sight, sight_attention
+from ..kv_cache import CacheView, Sight, sight_attention
 from ..rope import RopeSettings, layer_ropes, parse_rope, rope_tables
 from ..target.text_config import text_config
 from .interface import Drafter
@@ -279,24 +279,15 @@ class LayerSizes(DictSizes):
         return None
 
 
-def cached_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cache: KVCache,
-    slots: Tensor,
-    mask: Tensor | Sight | int,
-    index: int = 0,
-) -> Tensor:
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, cached: CacheView, index: int = 0) -> Tensor:
     """Attention (B, h, N, D) of one decoding step against a layer of the cache, which takes the step's keys.
 
     Args:
-        q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
-        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all;
-            or S' for one token that sees them all.
+        q: (B, h, N, D); k, v: (B, kv, N, D), written to ``cached.slots``.
         index: the layer.
     """
-    keys, values = cache.write(index, k, v, slots)
+    mask = cached.mask
+    keys, values = cached.cache.write(index, k, v, cached.slots)
     if isinstance(mask, Sight):
         return sight_attention(q.transpose(1, 2), keys, values, mask).transpose(1, 2)
     view = mask if isinstance(mask, int) else mask.shape[-1]

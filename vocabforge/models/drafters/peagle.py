@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import CacheView
 from ..ttt.attention import TTTState, ttt_attention
 from ..ttt.blocks import block_attention, block_positions, tokens_behind
 from ..ttt.merged import Documents
@@ -132,30 +132,12 @@ class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
     def read_rows(self, drafts: Tensor) -> Tensor:
         return self.read(drafts)
 
-    def absorb(
-        self,
-        following: Tensor,
-        states: Tensor,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> Tensor:
+    def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> Tensor:
         """Draft 0 of each position, (B, L, H)."""
-        return self.extend(following, self.fuse(states), position, cache=cache, slots=slots, mask=mask)[0]
+        return self.extend(following, self.fuse(states), position, cached)[0]
 
-    def draft(
-        self,
-        roots: Tensor,
-        last: Tensor | None,
-        position: Tensor,
-        *,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor | Sight | int,
-    ) -> Tensor:
+    def draft(self, roots: Tensor, last: Tensor | None, position: Tensor, cached: CacheView) -> Tensor:
         assert last is not None
         embedded, state = self._masks(position)
-        y = self._through(embedded, state, position, cache=cache, slots=slots, mask=mask)[0]
+        y = self._through(embedded, state, position, cached)[0]
         return torch.cat([last[:, None], y], 1)

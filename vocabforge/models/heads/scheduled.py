@@ -35,11 +35,7 @@ class ScheduledHead(nn.Module):
     _ids: Tensor
 
     def __init__(
-        self,
-        base: HeadBase,
-        ranked: Sequence[int],
-        schedule: Sequence[int] = (),
-        ops: bool | None = None,
+        self, base: HeadBase, ranked: Sequence[int], schedule: Sequence[int] = (), ops: bool | None = None
     ) -> None:
         super().__init__()
         self.transform = base.transform

@@ -156,11 +156,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):
         return mine
 
     def update_conv_state(
-        self,
-        conv_states: Tensor,
-        state_idx: int = 0,
-        conv_kernel_size: int | None = None,
-        **kwargs: Any,
+        self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
     ) -> Tensor:
         """The states before the pass and its own in one row; the last ones stay."""
         before = self.conv_states[state_idx]

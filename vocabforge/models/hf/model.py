@@ -195,7 +195,6 @@ class TransformersModel:
         return bias[None, None] if mask.dim() == 2 else bias.unsqueeze(1)
 
     def _hook(self, layers: Sequence[int]) -> None:
-        """Record the outputs of these layers from now on."""
         for index in set(layers) - self._hooked:
 
             def keep(_module: nn.Module, _inputs: Any, output: Any, index: int = index) -> None:

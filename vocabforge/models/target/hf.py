@@ -232,6 +232,7 @@ def check_row_length(config: Mapping[str, Any], length: int, *, source: object) 
             got=length,
             expected=f"at most {limit}",
             source=source,
+            remedy=f"data.sequence_length={limit}",
         )
 
 

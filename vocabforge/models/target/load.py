@@ -256,7 +256,6 @@ def _check_launch(placement: Placement) -> None:
 
 
 def _placing(placement: Placement) -> dict[str, Any]:
-    """The arguments of ``from_pretrained``."""
     if placement.device_map is not None:
         named = placement.device_map
         if isinstance(named, str) and named.startswith("{"):
@@ -355,12 +354,15 @@ def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[str(named)]
 
 
-def decoding_dtype(path: Path, dtype: str, device: torch.device) -> str:
+def decoding_dtype(path: Path, dtype: str | None, device: torch.device) -> str:
     """What ``dtype`` comes to for decoding; ``auto``: the checkpoint's own where the device computes in it, else fp32.
+    None is ``auto`` on a GPU, as servers run, and fp32 on a CPU.
 
     Raises:
         UsageError: an unknown name.
     """
+    if dtype is None:
+        dtype = "auto" if device.type == "cuda" else "float32"
     if dtype != "auto":
         return dtype
     own = dtype_name(dtype_of(path, dtype, torch.device("cuda")))

@@ -14,9 +14,9 @@ from ...corpus.regenerate.rows import content_digest
 from ...tune.types import setting_of
 from ..config import StudyConfig, StudyLayout
 from ..methods import StudyHeads, content_of_method, methods
-from ..stage_answers import KIND as ANSWERS
-from ..stage_answers import AnsweringTarget, Which, load_answers
-from ..stages import seed_digest
+from ..stages.answers import KIND as ANSWERS
+from ..stages.answers import AnsweringTarget, Which, load_answers
+from ..stages.run import seed_digest
 from ..steps import is_finished
 from .replay import Drafting, replay
 from .types import Replayed

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...decode.proposers.context import ContextTokens
 from ...decode.target_side import TargetSide
 from ...models.drafters.interface import CachedDrafter
-from ...models.kv_cache import KVCache
+from ...models.kv_cache import CacheView
 from ...models.lean.model import LeanModel
 from .types import Continuation
 
@@ -63,12 +63,9 @@ class Unroller:
 
     def __init__(self, drafter: CachedDrafter, levels: int, longest: int, most: int) -> None:
         self.drafter, self.levels = drafter, levels
-        weight, c = next(iter(drafter.parameters())), drafter.config
         capacity = longest + (levels - 1) * most
-        self._cache = KVCache(
-            drafter.cache_layers, 1, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device
-        )
-        self._slots = torch.arange(capacity, device=weight.device)
+        self._cache = drafter.new_cache(1, capacity)
+        self._slots = torch.arange(capacity, device=self._cache.device)
         drafter.ensure_positions(longest + levels)
 
     def __call__(self, text: Tensor, prompt: int, states: Tensor) -> list[StepRows]:
@@ -102,10 +99,7 @@ class Unroller:
 
     def _extend(self, fed: Tensor, g: Tensor, position: Tensor, slots: Tensor, mask: Tensor) -> Tensor:
         """(N, H) next states of N rows."""
-        states, _ = self.drafter.extend(
-            fed[None], g, position[None], cache=self._cache, slots=slots, mask=mask
-        )
-        return states[0]
+        return self.drafter.extend(fed[None], g, position[None], CacheView(self._cache, slots, mask))[0][0]
 
     def _rows(self, text: Tensor, prompt: int, step: int, previous: Tensor, g: Tensor) -> StepRows:
         n = len(g)

@@ -14,7 +14,7 @@ from ..config import ReplayConfig
 from ..replay.replay import cycle_offsets
 from ..replay.types import Replayed
 from ..replay.walk import walk
-from ..stage_answers import StudyAnswer
+from ..stages.answers import StudyAnswer
 from .results import CHAIN, EVERYTHING, RARE, Cell, QuestionGroup
 
 HEADLINE = "spec-bench"  # the benchmark that published figures are of

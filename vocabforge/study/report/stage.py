@@ -21,8 +21,8 @@ from ..methods import FULL, StudyMethod, methods
 from ..replay.replay import cycle_offsets
 from ..replay.stage import load_replayed
 from ..replay.types import Replayed
-from ..stage_answers import KIND as ANSWERS
-from ..stage_answers import StudyAnswer, Which, load_answers
+from ..stages.answers import KIND as ANSWERS
+from ..stages.answers import StudyAnswer, Which, load_answers
 from .figures import cells, groups_of, mean_scored, question_sums, shapes
 from .results import (
     EVERYTHING,
@@ -149,7 +149,6 @@ def _ranks(
 def _facts(
     config: StudyConfig, layout: StudyLayout, answers: Mapping[Which, Sequence[StudyAnswer]]
 ) -> dict[str, str]:
-    """Machine and inputs in words."""
     facts, own = {}, config.roofline
     for which, found in answers.items():
         tokens, cut = sum(len(one.continuation.tokens) for one in found), sum(one.shortened for one in found)

@@ -217,6 +217,5 @@ def _questions(results: StudyResults) -> str:
 
 
 def _seeds(results: StudyResults) -> str:
-    """How figures are joined over seeds."""
     count = len(results.seeds)
     return "one seed" if count == 1 else f"mean over {count} seeds ± their sample deviation"

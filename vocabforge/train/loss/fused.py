@@ -79,11 +79,7 @@ def _log_sum(logits: Tensor, softmax: Tensor) -> Tensor:
 
 
 def row_terms(
-    s: Tensor,
-    p: Tensor,
-    mass: Tensor,
-    offset: Tensor | None = None,
-    transform: LogitTransform = IDENTITY,
+    s: Tensor, p: Tensor, mass: Tensor, offset: Tensor | None = None, transform: LogitTransform = IDENTITY
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draft rows against their teachers.
 
@@ -416,8 +412,7 @@ class _Work:
             held += full + self.temporaries * some
         states = self.x.teacher.shape[-1] + 2 * self.x.draft.shape[-1]
         return LossCosts(
-            teacher=size * (held + states) + casts[1] * full,
-            row=(size + casts[0]) * some + 2 * size * states,
+            teacher=size * (held + states) + casts[1] * full, row=(size + casts[0]) * some + 2 * size * states
         )
 
     def _blocks(self, rows: int, columns: int) -> list[slice]:

@@ -40,9 +40,7 @@ class FullyShard(Strategy):
         low = config.memory.weights == "bf16"
         # Inputs keep their type, as under the other strategies: counts of rows and offsets are no activations.
         policy = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16 if low else None,
-            reduce_dtype=torch.float32,
-            cast_forward_inputs=False,
+            param_dtype=torch.bfloat16 if low else None, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
         mesh = init_device_mesh(device.type, (group.size,))
         frozen = {p for p in step.parameters() if not p.requires_grad}
@@ -87,7 +85,6 @@ class FullyShard(Strategy):
 
 
 def _divide(value: Tensor, like: Any) -> Tensor:
-    """A full tensor divided as a sharded parameter is."""
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -122,11 +122,7 @@ def wanted_strategy(name: str, group: Group) -> str:
 
 
 def make_strategy(
-    name: str,
-    step: nn.Module,
-    config: TrainConfig | RouterTrainConfig,
-    group: Group,
-    device: torch.device,
+    name: str, step: nn.Module, config: TrainConfig | RouterTrainConfig, group: Group, device: torch.device
 ) -> Strategy:
     """Wrap a module to train.
 

@@ -66,29 +66,21 @@ class LatencyInputs:
     graphs: bool | None = None
 
 
-@dataclass(frozen=True)
-class LatencyBudget:
-    """How long is measured.
+def measure_latency(
+    inputs: LatencyInputs, seconds: float = 60.0, *, rounds: int = 30, cycles: int = 6
+) -> LatencyTable:
+    """Measure until the time is spent.
 
-    Attributes:
-        budget_s: seconds; what a first round cannot reach within them is left out and reported, except one
-            measurement of every kind of tree and head.
+    Args:
+        seconds: what a first round cannot reach within them is left out and reported, except one measurement of every
+            kind of tree and head.
         rounds: most of them.
         cycles: timed in each run of a round.
-    """
-
-    budget_s: float = 60.0
-    rounds: int = 30
-    cycles: int = 6
-
-
-def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None) -> LatencyTable:
-    """Measure until the budget is spent.
 
     Raises:
         UsageError: no prompt with a token, or a drafter whose drafting has no parts.
     """
-    options, began, model = options or LatencyBudget(), time.monotonic(), inputs.model
+    began, model = time.monotonic(), inputs.model
     lengths, limit = [len(prompt) for prompt in inputs.prompts], model.config.max_positions
     if not any(lengths):
         raise UsageError(
@@ -102,18 +94,18 @@ def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None)
     bench = CycleRunner(model, inputs.drafter, inputs.heads, inputs.prompts, capture)
     plan = plan_of(bench.settings, inputs.trees, inputs.batches, lengths, inputs.new, limit)
     parts: dict[PartKey, Times] = defaultdict(lambda: defaultdict(list))
-    cycles: dict[CycleRun, list[float]] = defaultdict(list)
+    whole_cycles: dict[CycleRun, list[float]] = defaultdict(list)
 
     def timed(run: CycleRun, number: int) -> None:
         found = captured_parts(bench, run) if graphs else []
-        for where, seconds in found or bench.timed(run, options.cycles):
-            parts[where][number].append(seconds)
+        for where, spent in found or bench.timed(run, cycles):
+            parts[where][number].append(spent)
 
     def whole(run: CycleRun, number: int) -> None:
-        seconds = bench.whole(run, options.cycles * (_CAPTURED if graphs else 1))
-        cycles[run] += seconds
+        spent = bench.whole(run, cycles * (_CAPTURED if graphs else 1))
+        whole_cycles[run] += spent
         if run.tree is None:
-            parts[place_of("plain", "", batch=run.batch, prefix=run.prefix)][number] += seconds
+            parts[place_of("plain", "", batch=run.batch, prefix=run.prefix)][number] += spent
 
     def prefill(tokens: int, head: int, number: int) -> None:
         where = place_of("prefill", "plain" if head < 0 else "drafting", tokens=tokens)
@@ -133,7 +125,7 @@ def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None)
         *tasks(plan.checks, whole, "whole cycle: "),
     ]
     bench.prefill(plan.prefills[0], 0)  # what is only done once is done
-    rounds, notes = run_rounds(needed, further, seconds=options.budget_s, most=options.rounds)
+    done, notes = run_rounds(needed, further, seconds=seconds, most=rounds)
     table = LatencyTable(
         vocabforge=__version__,
         environment=describe_environment(device=str(model.device), dtype=dtype_name(model.dtype)),
@@ -143,10 +135,10 @@ def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None)
         drafter=shapes_of_drafter(inputs.drafter, inputs.digest),
         parts=_measured_parts(parts),
         notes=tuple(notes),
-        rounds=rounds,
+        rounds=done,
         seconds=time.monotonic() - began,
     )
-    return _with_rest(table, bench, plan, cycles)
+    return _with_rest(table, bench, plan, whole_cycles)
 
 
 def _quiet_capture(device: torch.device) -> GraphCapture:

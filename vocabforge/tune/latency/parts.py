@@ -208,7 +208,6 @@ class CycleRunner:
     def _parts(
         self, run: CycleRun, tree: TreeSetting, cycle: CycleLaps, verify: float, whole: float
     ) -> list[tuple[PartKey, float]]:
-        """Where one cycle's laps belong."""
         setting = self.setting(run)
         head, at = setting.head, setting.sizes
         ahead = [0.0, *cycle.ahead, *[0.0] * tree.levels]  # none before the root's

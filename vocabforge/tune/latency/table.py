@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ...core.config import Positive, StrictModel
 from ...core.console import value_text
@@ -18,39 +18,33 @@ from ...core.files import atomic_write
 from ...core.records import read_versioned
 from ...decode.control.estimates import isotonic
 from ..types import CycleSetting, Seconds, total
-from .records import AXES, MeasuredPart, Rest, Shapes, Time
+from .records import AXES, MeasuredPart, Point, Rest, Shapes, Time
 
 LATENCY = "latency.json"
 SCHEMA_VERSION = 1
 
 
-class TimeSample(NamedTuple):
-    """A measured time at some sizes by axis; ``weight`` is how many measurements it stands for."""
+def interpolate(points: Sequence[Point], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
+    """The time at some sizes, from measured ones that need not fill a grid.
 
-    at: Mapping[str, int]
-    seconds: Seconds
-    weight: int
-
-
-def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
-    """The time at some sizes, from samples that need not fill a grid.
-
-    Axis by axis: the samples of each measured size of the first axis answer for the others, then the line between
+    Axis by axis: the times of each measured size of the first axis answer for the others, then the line between
     the two sizes next to the wanted one is read. Answers along an axis are made not to fall (isotonic regression).
     Above the largest size the last line continues; below the smallest its time holds, which is too much rather than
     too little.
     """
     if not axes:  # repeated measurements of the same sizes
-        weight = sum(sample.weight for sample in samples)
-        columns = (sum(one.seconds[place] * one.weight for one in samples) / weight for place in range(3))
-        return Seconds(*columns)
+        count = sum(one.count for one in points)
+        columns = zip(
+            *((one.seconds * one.count, one.low * one.count, one.high * one.count) for one in points)
+        )
+        return Seconds(*(sum(column) / count for column in columns))
     axis, rest = axes[0], axes[1:]
-    groups: dict[int, list[TimeSample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.at[axis], []).append(sample)
+    groups: dict[int, list[Point]] = {}
+    for one in points:
+        groups.setdefault(one.at[axis], []).append(one)
     sizes = sorted(groups)
     found = [interpolate(groups[size], rest, at) for size in sizes]
-    weights = [sum(sample.weight for sample in groups[size]) for size in sizes]
+    weights = [sum(one.count for one in groups[size]) for size in sizes]
     rising = (isotonic([one[place] for one in found], weights) for place in range(3))
     return Seconds(*(_line_at(sizes, column, at[axis]) for column in rising))
 
@@ -160,30 +154,24 @@ class LatencyTable(StrictModel):
     def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Seconds:
         key = (name, family, *(sizes[axis] for axis in AXES[name]))
         if key not in self._answers:
-            self._answers[key] = interpolate(self._samples(name, family), AXES[name], sizes)
+            self._answers[key] = interpolate(self._points(name, family), AXES[name], sizes)
         return self._answers[key]
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, str], list[TimeSample]]:
-        return {
-            (part.name, part.family): [
-                TimeSample(point.at, Seconds(point.seconds, point.low, point.high), point.count)
-                for point in part.points
-            ]
-            for part in self.parts
-        }
+    def _by_name(self) -> dict[tuple[str, str], Sequence[Point]]:
+        return {(part.name, part.family): part.points for part in self.parts}
 
-    def _samples(self, name: str, family: str) -> list[TimeSample]:
-        samples = self._by_name.get((name, family))
-        if samples is None:
+    def _points(self, name: str, family: str) -> Sequence[Point]:
+        points = self._by_name.get((name, family))
+        if points is None:
             measured = sorted(other for part, other in self._by_name if part == name)
             raise MismatchError(
-                "the latency table lacks a part of this way of decoding",
+                "the latency table lacks a part of this method",
                 got=", ".join(filter(None, measured)) or f"nothing of {name}",
                 expected=f"{name} {family}".rstrip(),
                 remedy="measure again with this kind of tree and draft head",
             )
-        return samples
+        return points
 
 
 def head_family(family: Iterable[object], *, first: bool) -> str:
@@ -211,7 +199,6 @@ def read_latency(path: Path) -> LatencyTable:
 
 
 def _check_parts(table: LatencyTable, file: Path) -> None:
-    """Every point must name the axes of its part."""
     for part in table.parts:
         axes = AXES.get(part.name)
         for point in part.points:

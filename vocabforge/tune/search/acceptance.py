@@ -88,7 +88,7 @@ class AcceptanceStore:
                 "measured acceptance cannot be read",
                 got=error.got if isinstance(error, DataError) else error,
                 source=path,
-                remedy="delete the file; its way is decoded again",
+                remedy="delete the file; its method is decoded again",
             ) from error
 
     def write(self, key: str, about: Mapping[str, Any], rows: Mapping[str, PromptRow]) -> None:

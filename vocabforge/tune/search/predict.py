@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a way of decoding is expected to do.
+    """What a method is expected to do.
 
     Attributes:
         tokens_per_s: with its 95% interval.
@@ -77,10 +77,7 @@ def predict_plain(rows: Sequence[PromptRow], latency: LatencyTable, *, batch: in
 
 
 def _predict(
-    rows: Sequence[PromptRow],
-    cycle: Callable[[int], Seconds],
-    prefill: Callable[[int], Seconds],
-    batch: int,
+    rows: Sequence[PromptRow], cycle: Callable[[int], Seconds], prefill: Callable[[int], Seconds], batch: int
 ) -> Prediction:
     cycles = {prefix: cycle(prefix) for prefix in {*map(prefix_of, rows), mean_prefix(rows)}}
     starts = {tokens: prefill(tokens) for tokens in {row.prompt_tokens for row in rows}}

@@ -123,13 +123,13 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
         done = sum(row.state == "measured" for row in rows)
         unreached = sum(row.state == "not reached" for row in rows)
         found.append(
-            f"The time for measuring acceptance was up: {done} of {len(rows)} ways are known on all prompts, "
+            f"The time for measuring acceptance was up: {done} of {len(rows)} methods are known on all prompts, "
             f"{unreached} on none. The same command with more --seconds continues."
         )
     if different := [row.name for row in rows if row.identical < row.prompts]:
         found.append(
-            f"{len(different)} ways gave another output than plain decoding, first {different[0]}: run eval with the "
-            "recipe, which tells a tie within rounding from a fault."
+            f"{len(different)} methods gave another output than plain decoding, first {different[0]}: run eval with "
+            "the recipe, which tells a tie within rounding from a fault."
         )
     if loaded.halves.left_out:
         found.append(f"{loaded.halves.left_out} questions were left out: too long for the target.")
@@ -137,7 +137,7 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
 
 
 def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: int) -> Recommendation:
-    """The way with the most predicted tokens a second: of the candidates known on most prompts, or plain decoding."""
+    """The method with the most predicted tokens a second: a candidate known on most prompts, or plain decoding."""
     order, base = finalists(entries, batch), plain[batch]
     others = best_of_heads(order)
     if order and order[0].value(batch) > base.value:
@@ -149,11 +149,11 @@ def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: 
             f"It commits {won.accepted.value or 0:.2f} tokens a cycle of {won.cycle.value * 1e3:.3g} ms; plain "
             f"decoding one in {base.cycle.value * 1e3:.3g} ms."
         ]
-        ways = [(PLAIN, base), *((entry.name, entry.by_batch[batch]) for entry in others)]
+        methods = [(PLAIN, base), *((entry.name, entry.by_batch[batch]) for entry in others)]
     else:
         name, won = PLAIN, base
-        ways = [(entry.name, entry.by_batch[batch]) for entry in order]
-        if not order or any(not _apart(other, won) for _, other in ways):
+        methods = [(entry.name, entry.by_batch[batch]) for entry in order]
+        if not order or any(not _apart(other, won) for _, other in methods):
             why = ["No draft head and tree is predicted to be faster than plain decoding."]
         else:
             why = [
@@ -166,7 +166,7 @@ def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: 
                 f"{first.cycle.value * 1e3:.3g} ms, in which plain decoding makes "
                 f"{first.cycle.value / base.cycle.value:.2f}."
             )
-    if close := [way for way, other in ways if not _apart(other, won)]:
+    if close := [method for method, other in methods if not _apart(other, won)]:
         more = f" and {len(close) - 4} more" if close[4:] else ""
         why.append(f"Within the intervals it cannot be told from {', '.join(close[:4])}{more}.")
     return Recommendation(

@@ -44,7 +44,7 @@ class Entry:
 
 def search(
     found: Sequence[TuneCandidate],
-    ways: Joined,
+    methods: Joined,
     prompts: int,
     *,
     least: int = LEAST,
@@ -54,7 +54,7 @@ def search(
     """Everything about every candidate, in the order given.
 
     Args:
-        ways: what measures and predicts candidates.
+        methods: what measures and predicts candidates.
         prompts: in all.
         least: candidates that a round leaves at least.
         left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in
@@ -72,8 +72,8 @@ def search(
             if known and left(number) <= 0:
                 break
             entry = entries[candidate.name]
-            entry.rows = ways.measure(candidate, size)
-            entry.by_batch = ways.predict(candidate, entry.rows)
+            entry.rows = methods.measure(candidate, size)
+            entry.by_batch = methods.predict(candidate, entry.rows)
             entry.state = "measured" if size == prompts else "stopped"
             known.append(entry)
         if size == prompts or left(number + 1) <= 0:

@@ -1,4 +1,4 @@
-"""The ways of drafting that are searched: draft heads times draft trees."""
+"""The methods that are searched: draft heads times draft trees."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from ...core.errors import UsageError
 from ...core.registry import resolve
@@ -74,20 +74,6 @@ SAMPLE_TEXT = 100_000  # characters of one text at most
 SAMPLE_PART = 2_000
 
 
-class CountEngine(Protocol):
-    """Counts tokens of batches. Not thread-safe; one process may hold several."""
-
-    name: str
-
-    def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
-        """Counts of a batch: (V,); ``begins`` is False for a text that continues the one before it."""
-        ...
-
-    def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
-        """Ids of each text, by the same path as :meth:`count`."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class EngineChoice:
     """The engine to count with.
@@ -97,7 +83,7 @@ class EngineChoice:
         rule: where texts may be cut on their way to it.
     """
 
-    engine: CountEngine
+    engine: PlainEngine
     reasons: list[str]
     rule: CutRule | NoCut
 
@@ -126,16 +112,14 @@ def choose_engine(
         try:
             # Asked for by name, an engine need not be quick on this sample, only right.
             seen = texts if only is None else []
-            engine: CountEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule, seen)
+            engine: PlainEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule, seen)
             _check(engine, rule, texts, reference)
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
             continue
-        return EngineChoice(
-            engine,
-            [*reasons, f"engine {name} counts; its ids are the library's on a sample of {_said(texts)}"],
-            rule,
-        )
+        seen_in = f"a sample of {sum(map(len, texts)):,} characters of {len(texts):,} texts"
+        reasons.append(f"engine {name} counts; its ids are the library's on {seen_in}")
+        return EngineChoice(engine, reasons, rule)
     if only in (None, "plain"):
         # Nothing equals the library but itself, text for text: no cut, no other path.
         uncut = NoCut("cuts failed on the sample")
@@ -148,10 +132,6 @@ def choose_engine(
     )
 
 
-def _said(texts: Sequence[str]) -> str:
-    return f"{sum(map(len, texts)):,} characters of {len(texts):,} texts"
-
-
 def _bounded(sample: Sequence[str]) -> list[str]:
     texts, left = [], SAMPLE
     for text in sample:
@@ -162,7 +142,7 @@ def _bounded(sample: Sequence[str]) -> list[str]:
     return texts
 
 
-def _check(engine: CountEngine, rule: CutRule | NoCut, texts: list[str], reference: list[list[int]]) -> None:
+def _check(engine: PlainEngine, rule: CutRule | NoCut, texts: list[str], reference: list[list[int]]) -> None:
     """Compare an engine with the tokenizers library: ids of whole texts, of texts in parts, and counts.
 
     Raises:
@@ -198,7 +178,10 @@ def _same(right: list[int], got: list[int], text: str, how: str) -> None:
 
 
 class PlainEngine:
-    """``encode_batch_fast`` and a bincount; long texts go in parts at proven cuts, so that memory is bounded."""
+    """``encode_batch_fast`` and a bincount; long texts go in parts at proven cuts, so that memory is bounded.
+
+    The other engines override what they do faster. Not thread-safe; one process may hold several.
+    """
 
     name = "plain"
 
@@ -207,14 +190,14 @@ class PlainEngine:
         self._rule = rule
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
-        """Counts of a batch: (V,). ``begins`` is False for texts that stand behind a cut."""
+        """Counts of a batch: (V,); ``begins`` is False for a text that continues the one before it."""
         counts = np.zeros(self._tokenizer.vocab_size, np.int64)
         for parts, flags in groups(texts, begins, self._rule):
             counts += count_rows(self.rows(parts, flags), len(counts))
         return counts
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
-        """Ids of each text."""
+        """Ids of each text, by the same path as :meth:`count`."""
         if not isinstance(self._rule, CutRule):
             return self._ids(self._tokenizer.backend, texts)
         rows: list[list[int]] = [[] for _ in texts]
@@ -245,21 +228,20 @@ _MODEL_OPTIONS = (
 )
 
 
-class FastEngine:
+class FastEngine(PlainEngine):
     """``encode_batch_flat`` and a bincount; long texts go in parts, so that all cores have work."""
 
     name = "fast"
 
     def __init__(self, tokenizer: TextTokenizer, rule: CutRule | NoCut, native: Any) -> None:
+        super().__init__(tokenizer, rule)
         self._native = native
-        self._rule = rule
-        self._vocab_size = tokenizer.vocab_size
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
         """Counts of a batch: (V,). ``begins`` makes no difference to the tokenizers of this engine."""
-        counts = np.zeros(self._vocab_size, np.int64)
+        counts = np.zeros(self._tokenizer.vocab_size, np.int64)
         for parts, _ in groups(texts, begins, self._rule, FAST_GROUP):
-            counts += np.bincount(self._flat(parts)[0], minlength=self._vocab_size)
+            counts += np.bincount(self._flat(parts)[0], minlength=len(counts))
         return counts
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
@@ -311,7 +293,8 @@ def unproven(tokenizer: TextTokenizer) -> str | None:
     for name in _MODEL_OPTIONS:
         if model.get(name):
             return f"a BPE model with {name}"
-    if any(tokenizer.backend.model.token_to_id(letter) is None for letter in _letters()):
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    if any(tokenizer.backend.model.token_to_id(letter) is None for letter in letters):
         return "a BPE model that lacks bytes"
     return None
 
@@ -330,9 +313,3 @@ def _unknown_splits(steps: Sequence[Mapping[str, Any]]) -> str | None:
         if plain and patterns in KNOWN_PATTERNS:
             return None
     return f"the pre-tokenizer {' + '.join(kinds)} as it is set"
-
-
-def _letters() -> list[str]:
-    from tokenizers import pre_tokenizers
-
-    return list(pre_tokenizers.ByteLevel.alphabet())

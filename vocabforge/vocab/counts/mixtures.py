@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...core.artifact import open_artifact
 from ...core.errors import DataError, UsageError, did_you_mean
 from ...corpus.tokenizer.tokenizer import check_fingerprint
 from ..subset.select import SpecialTokens
-from .table import REST, CountMode, FrequencyTable, Tally
+from .table import KIND, REST, CountMode, FrequencyTable, Tally, load_counts
 
 MIXTURE_TOTAL = 2**53
 """Total of a mixture's counts: what a float64 still holds exactly."""
@@ -29,6 +31,11 @@ class TablePart:
     table: FrequencyTable
     weight: float = 1.0
     content_hash: str | None = None
+
+    @classmethod
+    def load(cls, name: str, path: Path, weight: float = 1.0) -> TablePart:
+        """A table from its artefact. Raises as :func:`load_counts`."""
+        return cls(name, load_counts(path), weight, open_artifact(path, KIND, verify=False).content_hash)
 
 
 def merge_tables(
@@ -246,14 +253,6 @@ def domain_table(table: FrequencyTable, name: str) -> FrequencyTable:
     """One domain as a table of its own, with the sources of the whole."""
     part = table.domains[name]
     origin = {"made_by": "domain", "domain": name}
-    return FrequencyTable(
-        part.counts,
-        part.documents,
-        part.bytes,
-        table.mode,
-        table.fingerprint,
-        table.sources,
-        table.special,
-        {},
-        origin,
+    return replace(
+        table, counts=part.counts, documents=part.documents, bytes=part.bytes, domains={}, origin=origin
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.console import say
@@ -12,7 +11,7 @@ from ...corpus.sources.bytes import Problems
 from ...corpus.sources.shards import Shard, plan_shards, read_shard
 from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .engines import CountEngine, EngineChoice, PlainEngine, choose_engine
+from .engines import EngineChoice, PlainEngine, choose_engine
 from .tally import CountOptions
 
 _UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
@@ -26,26 +25,16 @@ Unit = tuple[Shard, ...]
 """Consecutive shards of one domain that are counted together: what is lost at most when a run is killed."""
 
 
-@dataclass(frozen=True)
-class CountPlan:
-    """What is to be counted, and by what: shards, units of shards, the engine, and the
-    rule by which long texts are cut while they are read.
-    """
-
-    shards: Sequence[Shard]
-    units: Sequence[Unit]
-    engine: CountEngine
-    cut: CutRule | None
-    reasons: Sequence[str]
-
-
 def make_plan(
     tokenizer: TextTokenizer,
     inputs: Sequence[str | Path],
     options: CountOptions,
     domains: Mapping[str, Sequence[str]],
-) -> CountPlan:
+) -> tuple[list[Shard], list[Unit], EngineChoice]:
     """Look at the input and choose the engine, checked on texts of this input.
+
+    Returns:
+        what is to be counted, in shards and in units of shards, and by what.
 
     Raises:
         DataError: an input is missing, unsupported or unreadable.
@@ -55,7 +44,7 @@ def make_plan(
 
     def divide(rule: CutRule | NoCut) -> list[Shard]:
         found = plan_shards(
-            inputs, options.sources, domains=domains, cut=_cutter(rule), shard_bytes=options.shard_bytes
+            inputs, options.sources, domains=domains, cut=rule.cutter, shard_bytes=options.shard_bytes
         )
         _check_files(found)
         for name in set(domains) - {shard.domain for shard in found}:
@@ -66,12 +55,7 @@ def make_plan(
     choice = _choose(tokenizer, shards, options, rule)
     if choice.rule is not rule:  # the sample disproved the rule: nothing is cut then
         shards = divide(choice.rule)
-    units = make_units(shards, min(options.shard_bytes, _UNIT_BYTES))
-    return CountPlan(shards, units, choice.engine, _cutter(choice.rule), choice.reasons)
-
-
-def _cutter(rule: CutRule | NoCut) -> CutRule | None:
-    return None if isinstance(rule, NoCut) else rule
+    return shards, make_units(shards, min(options.shard_bytes, _UNIT_BYTES)), choice
 
 
 def stored(shards: Sequence[Shard]) -> int:
@@ -120,7 +104,7 @@ def _choose(
     for shard in shards[::step][:_SAMPLE_SHARDS]:
         taken = 0
         documents = read_shard(
-            shard, options.sources, cut=_cutter(rule), problems=Problems(shown=0), on_bytes=lambda _: None
+            shard, options.sources, cut=rule.cutter, problems=Problems(shown=0), on_bytes=lambda _: None
         )
         for document in documents:
             text = document.plain_text()[: _SAMPLE_CHARACTERS - taken]

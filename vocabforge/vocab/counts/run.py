@@ -72,22 +72,24 @@ def count_corpus(
     if options.mode == "assistant" and tokenizer.chat_template is None:
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
-    plan = make_plan(tokenizer, inputs, options, domains or {})
+    shards, units, choice = make_plan(tokenizer, inputs, options, domains or {})
     partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-    resumed = _resumed(partials, plan.units)
+    partials.prepare()
+    if resumed := sum(partials.path(unit).is_file() for unit in units):
+        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
     start = time.monotonic()
-    counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
-    results = _count(counter, plan.units, partials)
+    counter = ShardCounter(tokenizer, choice.engine, choice.rule.cutter, options)
+    results = _count(counter, units, partials)
     tallies, digests, problems = _add_up(tokenizer.vocab_size, results, ["", *(domains or {})])
     run = CountRun(
-        table=_table(tokenizer, options, tallies, _source_digests(plan.shards, digests)),
-        engine=plan.engine.name,
-        reasons=plan.reasons,
+        table=_table(tokenizer, options, tallies, _source_digests(shards, digests)),
+        engine=choice.engine.name,
+        reasons=choice.reasons,
         problems=problems,
         start_s=start - began,
         seconds=time.monotonic() - start,
-        stored_bytes=stored(plan.shards),
-        units=len(plan.units),
+        stored_bytes=stored(shards),
+        units=len(units),
         resumed=resumed,
     )
     skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
@@ -96,20 +98,17 @@ def count_corpus(
     _say_special(tokenizer, run.table)
     if not run.table.tokens:
         partials.remove()  # of nothing there is nothing to go on from
-    _check_counted(run.table, skipped, inputs)
+        raise DataError(
+            f"there is nothing to count: the input has no {'token' if run.table.documents else 'document'}",
+            got=skipped or "only empty files or blank lines",
+            expected="text, or rows with a text or a conversation",
+            source=", ".join(map(str, inputs)) or None,
+            remedy="convert or leave out what was skipped" if skipped else "give files with text",
+        )
     if keep is not None:
         keep(run)
         partials.remove()
     return run
-
-
-def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
-    """How many parts an earlier run has left; the folder is made."""
-    partials.prepare()
-    resumed = sum(partials.path(unit).is_file() for unit in units)
-    if resumed:
-        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
-    return resumed
 
 
 def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResults) -> dict[Unit, UnitResult]:
@@ -160,6 +159,7 @@ def _table(
 ) -> FrequencyTable:
     """The table of all domains' tallies; what belongs to none is the domain ``other`` where there are some."""
     rest, *named = tallies.values()
+    facts = options.deciding(tokenizer)
     whole = sum(named, rest)
     domains = {name: tally for name, tally in tallies.items() if name}
     if domains and (rest.documents or rest.tokens):
@@ -173,13 +173,8 @@ def _table(
         sources=sources,
         special=SpecialTokens.of(tokenizer),
         domains=domains,
-        origin=_origin(tokenizer, options),
+        origin={key: one for key, one in facts.items() if one is not None and key != "fingerprint"},
     )
-
-
-def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object]:
-    facts = options.deciding(tokenizer)
-    return {key: value for key, value in facts.items() if value is not None and key != "fingerprint"}
 
 
 def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
@@ -205,15 +200,3 @@ def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
                 f"Note: the special token {tokenizer.backend.id_to_token(token)} stands {count:,} times in the text "
                 "and is counted as such; --separator makes documents of the text instead"
             )
-
-
-def _check_counted(table: FrequencyTable, skipped: str, inputs: Sequence[str | Path]) -> None:
-    if table.tokens:
-        return
-    raise DataError(
-        f"there is nothing to count: the input has no {'token' if table.documents else 'document'}",
-        got=skipped or "only empty files or blank lines",
-        expected="text, or rows with a text or a conversation",
-        source=", ".join(map(str, inputs)) or None,
-        remedy="convert or leave out what was skipped" if skipped else "give files with text",
-    )

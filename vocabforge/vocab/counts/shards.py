@@ -186,8 +186,7 @@ def _start_worker(source: Path, engine: str, cuts: bool, options: CountOptions, 
     tokenizer = load_tokenizer(source)
     rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
     chosen = choose_engine(tokenizer, (), only=engine, rule=rule).engine
-    cut = None if isinstance(rule, NoCut) else rule
-    _state["counter"] = ShardCounter(tokenizer, chosen, cut, options)
+    _state["counter"] = ShardCounter(tokenizer, chosen, rule.cutter, options)
     _state["partials"] = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
 
 

@@ -80,6 +80,11 @@ class FrequencyTable:
         """Number of ids with a count."""
         return int(np.count_nonzero(self.counts))
 
+    def totals(self) -> dict[str, Any]:
+        """What commands report of a table as JSON."""
+        names = ("mode", "documents", "bytes", "tokens", "vocab_size", "fingerprint")
+        return {name: getattr(self, name) for name in names} | {"ids_with_count": self.seen}
+
 
 def save_counts(
     table: FrequencyTable, path: Path, *, parents: Mapping[str, str] | None = None, overwrite: bool = False

@@ -1,22 +1,29 @@
-"""Counting the tokens of documents: batches in, one tally out, whatever engine encodes."""
+"""Counting the tokens of documents: batches in, one tally out, whatever engine encodes.
+
+Of a conversation the tokens count that begin inside a span that the assistant wrote. Only the stretches between proven
+cuts around the ends of a span are encoded with places; what lies between two of them is inside or outside as a whole.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...core.errors import DataError, UsageError
-from ...core.prefetch import prefetched
+from ...corpus.chat.conversation import Message
+from ...corpus.chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
 from ...corpus.prepared.dataset import batched
 from ...corpus.sources.sources import Document, Problems, SourceOptions
 from ...corpus.tokenizer.cuts import CutRule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .answers import read_answers
-from .engines import CountEngine, count_rows
+from .engines import PlainEngine, count_rows
 from .table import CountMode, Tally
 
 _BATCH_DOCUMENTS = 8192
@@ -72,7 +79,7 @@ class TokenCounter:
     """
 
     def __init__(
-        self, tokenizer: TextTokenizer, engine: CountEngine, mode: CountMode, cut: CutRule | None
+        self, tokenizer: TextTokenizer, engine: PlainEngine, mode: CountMode, cut: CutRule | None
     ) -> None:
         self._tokenizer, self._engine, self._mode, self._cut = tokenizer, engine, mode, cut
         self._counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
@@ -135,3 +142,83 @@ class TokenCounter:
 
 def _utf8(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+Item = TypeVar("Item")
+
+
+def prefetched(items: Iterable[Item]) -> Iterator[Item]:
+    """The items in their order, made by a thread that is one item ahead.
+
+    It pays where the consumer releases the interpreter's lock. What making an item raises is raised here in its turn.
+    When the iteration is left, the item that the thread is at is finished, and no other.
+    """
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1, "prefetch") as pool:
+        coming = pool.submit(next, source, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, source, end)
+            yield item  # type: ignore[misc]
+
+
+Answers = tuple[list[int], list[str]]
+"""Ids of tokens that the assistant wrote, and texts behind a cut whose tokens it wrote all."""
+
+
+def read_answers(
+    tokenizer: TextTokenizer, rule: CutRule | None, talks: Sequence[Sequence[Message]]
+) -> Iterator[Answers | DataError]:
+    """What the assistant wrote in each conversation, or why ``render_with_mask`` refuses it."""
+    found = [_rendered(tokenizer, talk) for talk in talks]
+    chats = [chat for chat in found if isinstance(chat, RenderedChat)]
+    apart: Iterator[Answers | None] = iter([None] * len(chats)) if rule is None else _apart(rule, chats)
+    for talk, chat in zip(talks, found):
+        if isinstance(chat, DataError):
+            yield chat
+        else:
+            yield next(apart) or _whole(tokenizer, chat, talk)
+
+
+def _rendered(tokenizer: TextTokenizer, talk: Sequence[Message]) -> RenderedChat | DataError:
+    try:
+        (chat,) = render_chats(tokenizer, talk, ChatOptions())
+    except DataError as error:
+        return error
+    return chat
+
+
+def _whole(tokenizer: TextTokenizer, chat: RenderedChat, talk: Sequence[Message]) -> Answers | DataError:
+    ids, offsets = tokenizer.encode_with_offsets(chat.text)
+    try:
+        mask = mask_tokens(chat, offsets, talk)
+    except DataError as error:
+        return error
+    return [token for token, learnt in zip(ids, mask) if learnt], []
+
+
+def _apart(rule: CutRule, chats: Sequence[RenderedChat]) -> Iterator[Answers | None]:
+    """None where the mask may be all zero or all one, which only the whole text tells."""
+    stretches = [_stretches(rule, chat) for chat in chats]
+    texts = [chat.text[start:stop] for chat, some in zip(chats, stretches) for start, stop in some]
+    rows = iter(rule.encode_with_starts(texts, [start == 0 for some in stretches for start, _ in some]))
+    for chat, some in zip(chats, stretches):
+        ends = [at for span in chat.spans for at in span]  # an odd number of them up to a place: it is inside
+        tokens = [
+            (token, bisect_right(ends, start + at) % 2) for start, _ in some for token, at in next(rows)
+        ]
+        ids = [token for token, inside in tokens if inside]
+        between = [
+            chat.text[stop:start] for (_, stop), (start, _) in pairwise(some) if bisect_right(ends, stop) % 2
+        ]
+        yield (ids, between) if 0 < len(ids) < len(tokens) else None
+
+
+def _stretches(rule: CutRule, chat: RenderedChat) -> list[tuple[int, int]]:
+    """(start, stop) around all ends of the spans, joined where they touch."""
+    found: list[tuple[int, int]] = []
+    for at in (at for span in chat.spans for at in span):
+        start, stop = rule.around(chat.text, at)
+        if found and start <= found[-1][1]:
+            start = found.pop()[0]
+        found.append((start, stop))
+    return found

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from ...corpus.tokenizer.cut_parts import Part, flat
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .token_bytes import TokenForms, byte_level_characters, is_byte_level
 
@@ -19,6 +20,7 @@ _EMPTY: dict[str, Any] = {
     "version": "1.0",
     "truncation": None,
     "padding": None,
+    "post_processor": None,
     "added_tokens": [],
     "decoder": None,
     "model": {"type": "BPE", "vocab": {}, "merges": []},
@@ -107,12 +109,14 @@ def _text(form: bytes) -> str | None:
 
 def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
     backend = tokenizer.backend
-    parts: dict[str, Any] = {
-        "post_processor": None,
-        "normalizer": _edited(_state(backend.normalizer), "normalizers", _keep_mark),
-        "pre_tokenizer": _edited(_state(backend.pre_tokenizer), "pretokenizers", _without_space),
+    steps = {
+        "normalizers": [one for one in flat(tokenizer.structure["normalizer"], "normalizers") if _marks(one)],
+        "pretokenizers": [
+            _without_space(one) for one in flat(tokenizer.structure["pre_tokenizer"], "pretokenizers")
+        ],
     }
-    inside = Tokenizer.from_str(json.dumps({**_EMPTY, **parts}))
+    before, cut = ({"type": "Sequence", key: some} if some else None for key, some in steps.items())
+    inside = Tokenizer.from_str(json.dumps({**_EMPTY, "normalizer": before, "pre_tokenizer": cut}))
     inside.model = backend.model  # shared: reading a large one again takes seconds
     added = backend.get_added_tokens_decoder()
     for token_id, token in added.items():
@@ -122,24 +126,13 @@ def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
     return inside
 
 
-def _state(part: Any) -> Any:
-    return None if part is None else json.loads(part.__getstate__())
+def _marks(step: Part) -> bool:
+    """Whether a normaliser writes the mark of a space."""
+    replaces = step["type"] == "Replace" and step["pattern"] == {"String": " "}
+    return replaces or step["type"] == "ByteLevel"
 
 
-def _edited(node: Any, children: str, edit: Any) -> Any:
-    """A component with ``edit`` done to each member; members that become None are dropped."""
-    if node is None or node["type"] != "Sequence":
-        return node if node is None else edit(node)
-    parts = [_edited(child, children, edit) for child in node[children]]
-    return {**node, children: [part for part in parts if part is not None]}
-
-
-def _keep_mark(part: dict[str, Any]) -> dict[str, Any] | None:
-    marks = part["type"] == "Replace" and part["pattern"] == {"String": " "}
-    return part if marks or part["type"] == "ByteLevel" else None
-
-
-def _without_space(part: dict[str, Any]) -> dict[str, Any]:
+def _without_space(part: Part) -> Part:
     if part["type"] == "ByteLevel":
         return {**part, "add_prefix_space": False}
     return {**part, "prepend_scheme": "never"} if part["type"] == "Metaspace" else part

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from ...core.errors import DataError
+from ...corpus.tokenizer.cut_parts import flat
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 
 __all__ = ["TokenForms", "byte_level_characters", "is_byte_level", "readable", "token_bytes", "token_forms"]
@@ -125,13 +126,9 @@ def _family(content: Mapping[str, Any], tokenizer: TextTokenizer) -> tuple[str, 
 
 def is_byte_level(tokenizer: TextTokenizer) -> bool:
     """Whether any part of the tokenizer maps bytes to characters (else "a" is a character, not a byte)."""
-    backend = tokenizer.backend
-    owners = ((backend.pre_tokenizer, "pretokenizers"), (backend.normalizer, "normalizers"))
-    for owner, children in (*owners, (backend.decoder, "decoders")):
-        state = json.loads(owner.__getstate__()) if owner is not None else None
-        if any(part["type"] == "ByteLevel" for part in _parts(state, children)):
-            return True
-    return False
+    parts = (("pre_tokenizer", "pretokenizers"), ("normalizer", "normalizers"), ("decoder", "decoders"))
+    steps = (step for name, key in parts for step in flat(tokenizer.structure[name], key))
+    return any(step["type"] == "ByteLevel" for step in steps)
 
 
 @cache
@@ -167,19 +164,11 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _parts(node: Any, children: str) -> list[Mapping[str, Any]]:
-    if node is None:
-        return []
-    if node.get("type") != "Sequence":
-        return [node]
-    return [part for child in node[children] for part in _parts(child, children)]
-
-
 def _decoder_steps(content: Mapping[str, Any], tokenizer: TextTokenizer) -> list[_Step]:
     """The decoder as functions on one token that stands behind others; without a decoder, by the other parts."""
     steps: list[_Step] = []
     fused = False
-    for part in _parts(content.get("decoder"), "decoders"):
+    for part in flat(content.get("decoder"), "decoders"):
         kind = part["type"]
         pattern = part.get("pattern") or {}
         if kind == "Fuse":
@@ -206,11 +195,11 @@ def _decoder_steps(content: Mapping[str, Any], tokenizer: TextTokenizer) -> list
 
 def _steps_without_decoder(content: Mapping[str, Any], tokenizer: TextTokenizer) -> list[_Step]:
     model = content["model"]
-    cutters = _parts(content.get("pre_tokenizer"), "pretokenizers")
+    cutters = flat(content.get("pre_tokenizer"), "pretokenizers")
     for part in cutters:
         if part["type"] == "Metaspace":
             return [_replace(part["replacement"], " ")]
-    for part in _parts(content.get("normalizer"), "normalizers"):
+    for part in flat(content.get("normalizer"), "normalizers"):
         if part["type"] == "Replace" and part["pattern"] == {"String": " "}:
             return [_replace(part["content"], " ")]
     if model.get("end_of_word_suffix"):

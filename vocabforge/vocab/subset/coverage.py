@@ -6,8 +6,8 @@ Pure functions over counts (V,) and rankings (R,). Sums are whole numbers, so a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,6 @@ from .select import Ids, select
 
 SHARES = (0.9, 0.95, 0.99)
 """Shares of the tokens whose carrying part of the vocabulary is reported (FR-Spec: 25% carry 95%)."""
-
-
-@dataclass(frozen=True)
-class Carrying:
-    """The fewest ids that hold a share of the tokens, and their share of V; None where the ranking never does."""
-
-    share: float
-    size: int | None
-    of_vocabulary: float | None
 
 
 def rank_all(counts: Ids, forced: Iterable[int] = ()) -> Ids:
@@ -57,7 +48,12 @@ def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
         UsageError: ``share`` outside 0 < share <= 1.
         DataError: nothing was counted.
     """
-    _check_share(share)
+    if not 0 < share <= 1:
+        raise UsageError(
+            "the coverage is no share of the tokens",
+            got=f"{share:g}",
+            expected="above 0 and at most 1 (0.95 for 95%)",
+        )
     needed = -((-Fraction(repr(share)) * _total(counts)) // 1)  # whole tokens, rounded up
     running = covered(ranked, counts)
     place = int(np.searchsorted(running, int(needed)))
@@ -76,11 +72,18 @@ def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> 
     return max(1, len(must), size or len(counts))
 
 
-def carrying(counts: Ids, shares: Sequence[float] = SHARES) -> list[Carrying]:
-    """How much of the vocabulary carries shares of the tokens, by count alone (nothing forced)."""
+def carrying(counts: Ids) -> list[dict[str, Any]]:
+    """The fewest ids that carry each of :data:`SHARES` of the tokens, by count alone (nothing forced).
+
+    Returns:
+        ``share``, ``size`` and ``of_vocabulary`` (``size`` over V); the last two None where all ids hold less.
+    """
     ranked = rank_all(counts)
-    found = [(share, smallest_size(ranked, counts, share)) for share in shares]
-    return [Carrying(share, size, None if size is None else size / len(counts)) for share, size in found]
+    found = [(share, smallest_size(ranked, counts, share)) for share in SHARES]
+    return [
+        {"share": share, "size": size, "of_vocabulary": None if size is None else size / len(counts)}
+        for share, size in found
+    ]
 
 
 def knee(ranked: Ids, counts: Ids) -> int:
@@ -136,12 +139,3 @@ def _total(counts: Ids) -> int:
     if total == 0:
         raise DataError("nothing was counted, so there is no coverage", expected="a table with tokens")
     return total
-
-
-def _check_share(share: float) -> None:
-    if not 0 < share <= 1:
-        raise UsageError(
-            "the coverage is no share of the tokens",
-            got=f"{share:g}",
-            expected="above 0 and at most 1 (0.95 for 95%)",
-        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import DataError, MismatchError
-from ...corpus.tokenizer.files import eos_ids_in, read_side_files
+from ...corpus.tokenizer.files import named_eos_ids, read_side_files
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ..counts.table import FrequencyTable
 from .select import SpecialTokens
@@ -91,7 +91,7 @@ def _target_special(table: FrequencyTable, folder: Path) -> SpecialTokens:
             source=folder,
             remedy="give the folder of the model's checkpoint",
         )
-    eos = eos_ids_in(side["generation_config.json"]) or eos_ids_in(side["config.json"])
+    eos = named_eos_ids(side)
     if not (folder / "tokenizer.json").is_file():
         return SpecialTokens(eos=eos)
     tokenizer = load_tokenizer(folder)

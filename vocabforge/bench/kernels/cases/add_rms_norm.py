@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....ops.add_rms_norm import add_rms_norm, add_rms_norm_reference, join_norms, join_norms_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, integers, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -16,8 +16,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _joined(shape: ModelShape) -> OpCase:
     rows, width = shape.rows, shape.hidden
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         return {
             "table": normal((shape.vocab, width), random, dtype),
             "ids": integers(shape.vocab, (rows,), random),
@@ -34,15 +33,13 @@ def _joined(shape: ModelShape) -> OpCase:
         sizes={"R": rows, "d": width},
         make=make,
         floor_bytes=2.0 * width * (4 * rows + 2) + 8.0 * rows,
-        dtypes=(torch.bfloat16, torch.float16),
     )
 
 
 def _case(shape: ModelShape, residual: bool) -> OpCase:
     rows, width = shape.rows, shape.hidden
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         return {
             "x": normal((rows, width), random, dtype),
             "residual": normal((rows, width), random, dtype) if residual else None,
@@ -57,5 +54,4 @@ def _case(shape: ModelShape, residual: bool) -> OpCase:
         sizes={"R": rows, "d": width},
         make=make,
         floor_bytes=2.0 * width * (rows * (4 if residual else 2) + 1),
-        dtypes=(torch.bfloat16, torch.float16),
     )

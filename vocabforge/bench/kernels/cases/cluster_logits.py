@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....ops.cluster_logits import cluster_logits, cluster_logits_reference, tiles_bound
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -33,21 +33,20 @@ def _case(shape: ModelShape, kind: str) -> OpCase:
     most_tiles = tiles_bound(sizes.tolist(), union)
 
     def opened(random: torch.Generator) -> Tensor:
-        noise = torch.rand((rows, clusters), generator=random, device=random.device)
-        pool = torch.rand((1, clusters), generator=random, device=random.device)
+        noise = uniform((rows, clusters), random)
+        pool = uniform((1, clusters), random)
         if kind == "shared":
             noise = pool.expand(rows, clusters)
         else:  # each row chooses among the clusters of one pool, as siblings of a draft step do
             noise = noise.masked_fill(pool.argsort(1).argsort(1) >= union, 2.0)
         return torch.zeros_like(noise, dtype=torch.bool).scatter_(1, noise.argsort(1)[:, :each], True)
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         offsets = torch.cat((torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)))
         return {
             "hidden": normal((rows, hidden), random, dtype),
             "weight": normal((vocab, hidden), random, dtype, hidden**-0.5),
-            "offsets": offsets.to(torch.int32).to(device),
+            "offsets": offsets.to(torch.int32).to(random.device),
             "opened": opened(random),
         }
 
@@ -76,5 +75,4 @@ def _case(shape: ModelShape, kind: str) -> OpCase:
         floor_bytes=floor,
         floor_flops=2.0 * rows * shape.router_tokens * hidden,
         baselines={"matmul of as many contiguous rows": contiguous, "gather + matmul": gathered},
-        dtypes=(torch.bfloat16, torch.float16),
     )

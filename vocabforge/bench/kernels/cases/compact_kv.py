@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....ops.compact_kv import compact_kv, compact_kv_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, normal, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -13,16 +13,15 @@ def cases(shape: ModelShape) -> list[OpCase]:
     pairs, slots = shape.levels + 1, shape.prefix + shape.nodes
     size = (shape.layers, 1, shape.kv_heads, slots, shape.head_dim)
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
-        path = torch.rand((1, shape.nodes - 1), generator=random, device=device).argsort(1)[:, : pairs - 1]
-        root = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        path = uniform((1, shape.nodes - 1), random).argsort(1)[:, : pairs - 1]
+        root = torch.zeros((1, 1), dtype=torch.int64, device=random.device)
         source = shape.prefix + torch.cat([root, 1 + path.sort(1).values], 1)
         return {
             "keys": normal(size, random, dtype),
             "values": normal(size, random, dtype),
             "source": source,
-            "destination": shape.prefix + torch.arange(pairs, device=device)[None],
+            "destination": shape.prefix + torch.arange(pairs, device=random.device)[None],
         }
 
     def floor(inputs: Inputs) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....ops.distinct_rows import distinct_rows, distinct_rows_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, generator, shared_ids
+from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, shared_ids
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -17,8 +17,8 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
     rows, vocab = shape.rows, shape.vocab
     draw = shared_ids if kind == "shared" else distinct_ids
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        return {"ids": draw(vocab, (rows, k), generator(device, seed)).int()}
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        return {"ids": draw(vocab, (rows, k), random).int()}
 
     return case_of_op(
         distinct_rows,
@@ -27,6 +27,7 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         name=f"N={rows} k={k} {kind}",
         sizes={"N": rows, "k": k, "V": vocab},
         make=make,
+        dtypes=(torch.bfloat16,),
         floor_bytes=4.0 * (2 * rows * k + min(rows * k, vocab)),
         # The baseline has static shapes: torch.unique waits for the device to know its size, so no graph can hold it.
     )

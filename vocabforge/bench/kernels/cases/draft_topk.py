@@ -8,18 +8,7 @@ import torch
 from torch import Tensor
 
 from ....ops.draft_topk import draft_topk, draft_topk_reference
-from .types import (
-    TRITON,
-    Inputs,
-    LibraryWay,
-    ModelShape,
-    OpCase,
-    case_of_op,
-    distinct_ids,
-    generator,
-    integers,
-    normal,
-)
+from .types import TRITON, Inputs, LibraryWay, ModelShape, OpCase, case_of_op, distinct_ids, integers, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -31,11 +20,10 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, kind: str, columns: int, mapped: bool = False, own: bool = False) -> OpCase:
     rows, k = shape.rows, shape.topk
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         ids = distinct_ids(shape.vocab, (rows, columns), random).int() if own else None
         step = shape.vocab // columns
-        part = torch.arange(columns, device=device) * step + integers(step, (columns,), random)
+        part = torch.arange(columns, device=random.device) * step + integers(step, (columns,), random)
         return {
             "logits": normal((rows, columns), random, dtype, 3.0),
             "k": k,

@@ -14,7 +14,7 @@ from ....ops.fused_linear import fused_linear, fused_linear_reference, fused_qkv
 from ....ops.rope_store import rope_store
 from ....ops.silu_mul import silu_mul
 from .rope_store import rotation_inputs
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
 _REPLACED = "ops replaced"  # the residual's sum is part of the norm that follows it
 
@@ -35,10 +35,10 @@ def qkv_cases(shape: ModelShape) -> list[OpCase]:
     rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     fixed: dict[str, Any] = {"heads": shape.heads, "eps": shape.eps}
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        products = _product_inputs(n, d, rows, device, dtype, seed)
-        rotation = rotation_inputs(shape, device, dtype, seed)
-        return {**products, "bias": None, "norm": normal((d,), generator(device, seed), dtype), **rotation}
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        products = _product_inputs(n, d, rows, random, dtype)
+        rotation = rotation_inputs(shape, random, dtype)
+        return {**products, "bias": None, "norm": normal((d,), random, dtype), **rotation}
 
     def replaced(inputs: Inputs) -> Tensor:
         normed = add_rms_norm(inputs["x"], inputs["x"], inputs["norm"], shape.eps)[0]
@@ -58,7 +58,6 @@ def qkv_cases(shape: ModelShape) -> list[OpCase]:
             floor_flops=2.0 * n * rows * d,
             baselines={_REPLACED: replaced},
             mutates=("keys", "values"),
-            dtypes=(torch.bfloat16, torch.float16),
         )
     ]
 
@@ -66,10 +65,10 @@ def qkv_cases(shape: ModelShape) -> list[OpCase]:
 def _linear_case(shape: ModelShape, form: str, d: int, rows: int) -> OpCase:
     n, gated, eps = shape.rows, "SwiGLU" in form, shape.eps
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         beside = "norm" if gated else "residual"
-        made = normal((d,) if gated else (n, rows), generator(device, seed + 1), dtype)
-        return {**_product_inputs(n, d, rows, device, dtype, seed), beside: made}
+        made = normal((d,) if gated else (n, rows), random, dtype)
+        return {**_product_inputs(n, d, rows, random, dtype), beside: made}
 
     def replaced(inputs: Inputs) -> Tensor:
         x, weight = inputs["x"], inputs["weight"]
@@ -87,12 +86,10 @@ def _linear_case(shape: ModelShape, form: str, d: int, rows: int) -> OpCase:
         floor_bytes=2.0 * rows * d,
         floor_flops=2.0 * n * rows * d,
         baselines={_REPLACED: replaced},
-        dtypes=(torch.bfloat16, torch.float16),
     )
 
 
 def _product_inputs(
-    n: int, d: int, rows: int, device: torch.device, dtype: torch.dtype, seed: int
+    n: int, d: int, rows: int, random: torch.Generator, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    random = generator(device, seed)
     return {"x": normal((n, d), random, dtype), "weight": normal((rows, d), random, dtype, d**-0.5)}

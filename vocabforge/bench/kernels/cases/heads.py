@@ -19,7 +19,7 @@ from ....models.heads.router import Router, top_clusters
 from ....models.heads.scorer import LowRankScorer
 from ....ops.fp8 import quantise_rows, restore_rows
 from . import ranker_topk
-from .types import Inputs, ModelShape, OpCase, distinct_ids, generator, normal
+from .types import Inputs, ModelShape, OpCase, distinct_ids, integers, normal
 
 LOGIT = 3.0  # standard deviation of the random logits
 _TEXT = 256
@@ -245,6 +245,7 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
         floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
         floor_flops=2.0 * shape.rows * work,
         check=partial(ranker_topk.check, max(setting.shortlist, shape.topk)) if setting.fused else _check,
+        dtypes=(torch.bfloat16,),
         goal=_is_goal(shape, setting),
     )
 
@@ -261,14 +262,12 @@ def requests_of(rows: int) -> int:
     return max(1, rows // 10)
 
 
-def _make(
-    shape: ModelShape, setting: BenchHead, device: torch.device, dtype: torch.dtype, seed: int
-) -> Inputs:
-    random, rows = generator(device, seed), shape.rows
+def _make(shape: ModelShape, setting: BenchHead, random: torch.Generator, dtype: torch.dtype) -> Inputs:
+    rows, device = shape.rows, random.device
     weight = normal((shape.vocab, shape.hidden), random, dtype, LOGIT / shape.hidden**0.5)
     base = HeadBase(nn.Parameter(weight, False), torch.arange(shape.vocab, device=device), weight)
     hidden, previous = (_rows(shape, random, dtype, setting.alike) for _ in range(2))
-    tokens = torch.randint(shape.vocab, (1,), generator=random, device=device).expand(rows).clone()
+    tokens = integers(shape.vocab, (1,), random).expand(rows).clone()
     requests = requests_of(rows)
     context = distinct_ids(shape.vocab, (requests, text_tokens(shape)), random)
     head, module, used = build_setting(shape, setting, base, random)

@@ -16,7 +16,6 @@ from .types import (
     OpCase,
     case_of_op,
     distinct_ids,
-    generator,
     normal,
     shared_ids,
 )
@@ -40,8 +39,7 @@ def _ids(kind: str, vocab: int, rows: int, k: int, random: torch.Generator) -> T
 def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
     rows, vocab, d = shape.rows, shape.vocab, shape.hidden
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         return {
             "hidden": normal((rows, d), random, dtype),
             "weight": normal((vocab, d), random, dtype, d**-0.5),
@@ -72,7 +70,6 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         floor_bytes=floor,
         floor_flops=2.0 * rows * k * d,
         baselines={"gather + matmul": gather},
-        dtypes=(torch.bfloat16, torch.float16),
         goal=k == 2048,
         libraries={"Triton": LibraryWay(TRITON, triton)} if k == 2048 or shape.small else {},
     )

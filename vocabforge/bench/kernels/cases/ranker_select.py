@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ....ops.fp8 import quantise_rows
 from ....ops.ranker_select import ranker_select, ranker_select_reference
-from .types import Inputs, LibraryWay, ModelShape, OpCase, generator, normal
+from .types import Inputs, LibraryWay, ModelShape, OpCase, normal
 
 LEAST_RECALL = 0.9  # of the 16-bit candidates in the 8-bit ones; noise of rank 64 gives 0.97
 
@@ -34,8 +34,7 @@ def recall(found: Tensor, wanted: Tensor, size: int) -> float:
 def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
     rows, vocab = shape.rows, shape.vocab
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         projected = normal((rows, rank), random, dtype)
         weight = normal((vocab, rank), random, dtype, rank**-0.5)
         found, scale = quantise_rows(weight) if fp8 else (weight, None)
@@ -86,7 +85,6 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
         check=check,
         measures={"recall": share_found} if fp8 else {},
         libraries={"torch._scaled_mm": LibraryWay("torch", scaled_mm, check=near)} if fp8 else {},
-        dtypes=(torch.bfloat16, torch.float16),
     )
 
 

@@ -13,7 +13,7 @@ from ....ops.fp8 import quantise_rows
 from ....ops.indexed_logits import indexed_logits
 from ....ops.ranker_select import ranker_select
 from ....ops.ranker_topk import ranker_topk, score_bins
-from .types import Inputs, ModelShape, OpCase, generator, normal
+from .types import Inputs, ModelShape, OpCase, normal
 
 _SPREAD = 3.0  # standard deviation of scores and logits
 _TOLERANCE = 0.01  # of log-probabilities
@@ -31,8 +31,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
     n, d, size, topk = shape.rows, shape.hidden, shape.vocab, shape.topk
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         vocab = normal((size, rank), random, dtype, _SPREAD / rank**0.5)
         rows, scale = quantise_rows(vocab) if fp8 else (vocab, None)
         return {
@@ -61,7 +60,6 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
         floor_flops=2.0 * n * (d * (rank + k) + size * rank),
         baselines={"ranker_select, indexed_logits, draft_topk": in_parts},
         check=partial(check, k),
-        dtypes=(torch.bfloat16, torch.float16),
     )
 
 

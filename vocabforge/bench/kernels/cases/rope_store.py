@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....ops.rope_store import rope_store, rope_store_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, normal, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -15,9 +15,9 @@ def cases(shape: ModelShape) -> list[OpCase]:
     rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
     every = heads + 2 * kv_heads
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        qkv = normal((1, rows, every * dim), generator(device, seed + 1), dtype)
-        return {"qkv": qkv, **rotation_inputs(shape, device, dtype, seed)}
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        qkv = normal((1, rows, every * dim), random, dtype)
+        return {"qkv": qkv, **rotation_inputs(shape, random, dtype)}
 
     moved = 2.0 * dim * (rows * (2 * every + 2) + (heads + kv_heads if shape.qk_norm else 0)) + 8.0 * rows
     case = case_of_op(
@@ -29,18 +29,17 @@ def cases(shape: ModelShape) -> list[OpCase]:
         make=make,
         floor_bytes=moved,
         mutates=("keys", "values"),
-        dtypes=(torch.bfloat16, torch.float16),
     )
     return [case]
 
 
-def rotation_inputs(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
+def rotation_inputs(shape: ModelShape, random: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
     """Angles, caches, slots and norms of heads for the rows of a draft step."""
     rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
-    capacity, random = shape.prefix + shape.nodes + rows, generator(device, seed)
-    angles = torch.rand((1, rows, dim // 2), generator=random, device=device) * 6.0
+    capacity = shape.prefix + shape.nodes + rows
+    angles = uniform((1, rows, dim // 2), random) * 6.0
     cos, sin = angles.cos(), angles.sin()
-    order = torch.rand((1, capacity), generator=random, device=device).argsort(1)
+    order = uniform((1, capacity), random).argsort(1)
     return {
         "cos": torch.cat((cos, cos), -1).to(dtype),
         "sin": torch.cat((-sin, sin), -1).to(dtype),

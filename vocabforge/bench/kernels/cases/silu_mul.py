@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....ops.silu_mul import silu_mul, silu_mul_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -16,8 +16,8 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, rows: int) -> OpCase:
     inner = shape.intermediate
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        return {"gate_up": normal((rows, 2 * inner), generator(device, seed), dtype)}
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        return {"gate_up": normal((rows, 2 * inner), random, dtype)}
 
     return case_of_op(
         silu_mul,
@@ -26,5 +26,4 @@ def _case(shape: ModelShape, rows: int) -> OpCase:
         sizes={"R": rows, "i": inner},
         make=make,
         floor_bytes=2.0 * rows * 3 * inner,
-        dtypes=(torch.bfloat16, torch.float16),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....ops.target_choice import target_choice, target_choice_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -16,8 +16,8 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, rows: int) -> OpCase:
     vocab = shape.vocab
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        return {"logits": normal((rows, vocab), generator(device, seed), dtype)}
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        return {"logits": normal((rows, vocab), random, dtype)}
 
     def floor(inputs: Inputs) -> float:
         return float(rows * vocab * inputs["logits"].element_size() + 9 * rows)

@@ -12,7 +12,7 @@ from ....ops.target_sample import (
     target_weights_of,
     target_weights_reference,
 )
-from .types import Inputs, LibraryWay, ModelShape, OpCase, case_of_op, generator, integers, normal
+from .types import Inputs, LibraryWay, ModelShape, OpCase, case_of_op, integers, normal
 
 SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-k, top-p, min-p
     "temperature": (0.8, 0, 1.0, 0.0),
@@ -41,8 +41,7 @@ def _inputs(
 
 
 def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         streams = integers(2**31, (2, rows), random)
         return _inputs(shape, rows, kind, random, dtype) | {"seeds": streams[0], "draws": streams[1]}
 
@@ -110,8 +109,8 @@ def _in_support(
 def _laws(shape: ModelShape) -> OpCase:
     rows, vocab = shape.nodes, shape.vocab
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        return _inputs(shape, rows, "temperature", generator(device, seed), dtype)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        return _inputs(shape, rows, "temperature", random, dtype)
 
     def floor(inputs: Inputs) -> float:
         return float(rows * vocab * (inputs["logits"].element_size() + 4) + 32 * rows)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ....ops.tree_attention import tree_attention, tree_attention_reference, visible_slots
 from ....ops.trees import bits_of
-from .types import Inputs, LibraryWay, ModelShape, OpCase, generator, normal
+from .types import Inputs, LibraryWay, ModelShape, OpCase, normal, uniform
 
 PREFIXES = (1024, 4096, 32768)
 ROUND = 128  # capacities of caches are multiples of it
@@ -30,7 +30,7 @@ def _workspace(device: torch.device) -> Tensor:
 
 def _words(count: int, random: torch.Generator) -> Tensor:
     """(1, T, W) int64: each node sees itself and some of those before it."""
-    noise = torch.rand((count, count), generator=random, device=random.device)
+    noise = uniform((count, count), random)
     seen = (noise < 0.2).tril() | torch.eye(count, dtype=torch.bool, device=random.device)
     return bits_of(seen)[None]
 
@@ -40,9 +40,8 @@ def _case(shape: ModelShape, prefix: int) -> OpCase:
     capacity = -(-(prefix + count) // ROUND) * ROUND
     scale = size**-0.5
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
-        lengths = torch.full((1,), prefix, dtype=torch.int64, device=device)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        lengths = torch.full((1,), prefix, dtype=torch.int64, device=random.device)
         words = _words(count, random)
         return {
             "q": normal((1, count, heads, size), random, dtype),
@@ -95,6 +94,5 @@ def _case(shape: ModelShape, prefix: int) -> OpCase:
         floor_bytes=2.0 * size * (2 * kv_heads * slots + 2 * count * heads) + 8.0 * (count + 1),
         floor_flops=4.0 * count * heads * size * slots,
         baselines={"torch, mask": masked, "torch, prefix alone": unmasked},
-        dtypes=(torch.bfloat16, torch.float16),
         libraries={"FlashInfer": LibraryWay("flashinfer", flashinfer, untimed="plan()")},
     )

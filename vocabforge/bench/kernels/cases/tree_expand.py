@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ....ops.tree_expand import tree_expand, tree_expand_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, integers, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -16,10 +16,9 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, width: int) -> OpCase:
     k = shape.topk
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
-        scores = torch.rand((1, width), generator=random, device=device).log()
-        logprobs = torch.rand((1, width, k), generator=random, device=device).log()
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        scores = uniform((1, width), random).log()
+        logprobs = uniform((1, width, k), random).log()
         ids, above = (integers(shape.vocab, size, random) for size in ((1, width, k), (1, width, 1)))
         return {"scores": scores, "logprobs": logprobs, "ids": ids, "above": above}
 

@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from ....ops.tree_select import tree_select, tree_select_reference
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, integers, uniform
 
 
 def _history(shape: ModelShape, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Scores (1, n) and expanded nodes (1, n / k) as a dynamic tree records them."""
     k, device = shape.topk, random.device
-    scores = torch.rand((1, k), generator=random, device=device).log()
+    scores = uniform((1, k), random).log()
     parents = torch.full((1, 1), -1, device=device)
     frontier = torch.arange(k, device=device)[None]
     for _ in range(shape.depth):
         first = scores.shape[1]
-        logprobs = torch.rand((1, k, k), generator=random, device=device).log()
+        logprobs = uniform((1, k, k), random).log()
         added = (scores.gather(1, frontier)[:, :, None] + logprobs).flatten(1)
         scores = torch.cat([scores, added], 1)
         parents = torch.cat([parents, frontier], 1)
@@ -30,8 +30,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
     nodes, levels = shape.nodes, shape.levels
     size = shape.topk + shape.depth * shape.topk**2
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         scores, parents = _history(shape, random)
         return {
             "roots": integers(shape.vocab, (1,), random),
@@ -50,5 +49,6 @@ def cases(shape: ModelShape) -> list[OpCase]:
         # Of tokens and parents only those that are kept.
         floor_bytes=4.0 * size + 16.0 * nodes + 24.0 * nodes + nodes**2 + 8.0 * nodes * -(-nodes // 64),
         tolerance=0.0,
+        dtypes=(torch.bfloat16,),
     )
     return [case]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ....ops.tree_verify import tree_verify, tree_verify_reference
 from ....ops.trees import ancestors_of
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, integers
 
 
 def random_tree(shape: ModelShape, random: torch.Generator) -> dict[str, Tensor]:
@@ -31,12 +31,11 @@ def cases(shape: ModelShape) -> list[OpCase]:
     """One tree."""
     nodes, levels = shape.nodes, shape.levels
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         return {
             "tokens": integers(2, (1, nodes), random),  # so that paths are long
             "choices": integers(2, (1, nodes), random),
-            "lawful": torch.ones((1, nodes), dtype=torch.bool, device=device),
+            "lawful": torch.ones((1, nodes), dtype=torch.bool, device=random.device),
             **random_tree(shape, random),
         }
 
@@ -49,5 +48,6 @@ def cases(shape: ModelShape) -> list[OpCase]:
         make=make,
         floor_bytes=25.0 * nodes + 8.0 * (2 * levels + 4),
         tolerance=0.0,
+        dtypes=(torch.bfloat16,),
     )
     return [case]

@@ -6,17 +6,16 @@ import torch
 
 from ....ops.tree_verify_point import tree_verify_point, tree_verify_point_reference
 from .tree_verify import random_tree
-from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, integers, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
     """One tree."""
     nodes, levels, vocab = shape.nodes, shape.levels, shape.vocab
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         parents = random_tree(shape, random)["parents"]
-        noise = torch.rand((1, nodes, vocab), generator=random, device=device)
+        noise = uniform((1, nodes, vocab), random)
         tokens = integers(vocab, (1, nodes), random)
         # A third of a law's mass on each child's token, so that paths are long.
         laws = noise.pow(4).scatter(2, tokens[:, None, :].expand(-1, nodes, -1), 0.0)

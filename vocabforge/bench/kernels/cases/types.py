@@ -115,7 +115,7 @@ class OpCase:
         name: op and sizes for people, unique within the op, such as ``indexed_logits N=10 k=2048 shared``.
         op: row of ``OP_BENCHES``.
         sizes: the numbers behind ``name``, for the JSON.
-        make: (device, dtype, seed) -> inputs by name. Random data, never zeros.
+        make: (generator on the device, dtype) -> inputs by name. Random data, never zeros.
         run: (inputs, backend) -> the op's outputs, without waiting for the device; a written input is returned.
         reference: inputs -> what ``run`` must give, in plain PyTorch.
         floor_bytes: fewest bytes moved, each input read and each output written once; may depend on the inputs.
@@ -133,7 +133,7 @@ class OpCase:
     name: str
     op: str
     sizes: Mapping[str, int]
-    make: Callable[[torch.device, torch.dtype, int], Inputs]
+    make: Callable[[torch.Generator, torch.dtype], Inputs]
     run: Callable[[Inputs, str], Outputs]
     reference: Callable[[Inputs], Outputs]
     floor_bytes: float | Callable[[Inputs], float]
@@ -142,7 +142,7 @@ class OpCase:
     check: CaseCheck | None = None
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
-    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)
+    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
     measures: Mapping[str, Callable[[Inputs, tuple[Tensor, ...]], float]] = field(default_factory=dict)
     goal: bool = False
     libraries: Mapping[str, LibraryWay] = field(default_factory=dict)
@@ -157,6 +157,10 @@ class OpCase:
         """What is wrong with outputs: by ``check``, else the case's own, else :func:`close`."""
         check = check or self.check
         return check(inputs, got, expected) if check else close(got, expected, self.tolerance)
+
+    def inputs(self, device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        """Inputs on a device, the same for the same seed."""
+        return self.make(generator(device, seed), dtype)
 
     def bytes_of(self, inputs: Inputs) -> float:
         """The floor in bytes for these inputs."""
@@ -219,10 +223,15 @@ def integers(high: int, shape: tuple[int, ...], random: torch.Generator) -> Tens
     return torch.randint(high, shape, generator=random, device=random.device)
 
 
+def uniform(shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    """fp32 in [0, 1)."""
+    return torch.rand(shape, generator=random, device=random.device)
+
+
 def distinct_ids(high: int, shape: tuple[int, int], random: torch.Generator) -> Tensor:
     """(N, k) int64 below ``high``, no id twice in a row, unordered."""
     rows, k = shape
-    noise = torch.rand((rows, high), generator=random, device=random.device)
+    noise = uniform((rows, high), random)
     return noise.topk(k, dim=1).indices
 
 
@@ -230,7 +239,7 @@ def shared_ids(high: int, shape: tuple[int, int], random: torch.Generator) -> Te
     """(N, k) int64 where all rows hold the same ids, each in its own order, as siblings of a draft step about do."""
     rows, k = shape
     pool = torch.randperm(high, generator=random, device=random.device)[:k]
-    order = torch.rand((rows, k), generator=random, device=random.device).argsort(dim=1)
+    order = uniform((rows, k), random).argsort(dim=1)
     return pool[order]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....ops.union_logits import union_logits, union_logits_reference
-from .types import TRITON, Inputs, LibraryWay, ModelShape, OpCase, case_of_op, generator, normal
+from .types import TRITON, Inputs, LibraryWay, ModelShape, OpCase, case_of_op, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -21,13 +21,14 @@ def cases(shape: ModelShape) -> list[OpCase]:
 def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
     rows, vocab, d, used = shape.rows, shape.vocab, shape.hidden, int(columns * counted)
 
-    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        random = generator(device, seed)
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         return {
             "hidden": normal((rows, d), random, dtype),
             "weight": normal((vocab, d), random, dtype, d**-0.5),
-            "rows": torch.randperm(vocab, generator=random, device=device)[:columns].int(),
-            "count": torch.tensor([used], dtype=torch.int32, device=device) if used < columns else None,
+            "rows": torch.randperm(vocab, generator=random, device=random.device)[:columns].int(),
+            "count": torch.tensor([used], dtype=torch.int32, device=random.device)
+            if used < columns
+            else None,
         }
 
     def gather(inputs: Inputs) -> Tensor:
@@ -54,7 +55,6 @@ def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
         floor_bytes=2.0 * d * (used + rows) + 4.0 * (columns + rows * columns),
         floor_flops=2.0 * rows * used * d,
         baselines={"gather + matmul": gather, "matmul of as many contiguous rows": contiguous},
-        dtypes=(torch.bfloat16, torch.float16),
         libraries={"Triton": LibraryWay(TRITON, triton)}
         if columns in (shape.context_tokens, shape.static)
         else {},

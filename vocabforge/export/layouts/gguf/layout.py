@@ -71,7 +71,6 @@ class Gguf:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :class:`~vocabforge.export.layouts.interface.Layout`."""
         drafter = eagle3_only(export.drafter, "a GGUF file")
         check_form(drafter.config, export.target)
         assert export.target_path is not None

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from vocabforge.core.prefetch import prefetched
+from vocabforge.vocab.counts.tally import prefetched
 
 
 def threads() -> int:

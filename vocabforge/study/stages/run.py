@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.artifact import open_artifact
-from ..core.console import say
-from ..core.errors import ArtifactError, DataError, UsageError
-from ..core.files import atomic_write_json, check_run_folder, read_json
-from ..core.lock import only_writer
-from ..core.progress import ProgressBar
-from ..core.registry import load_attribute
-from ..corpus.regenerate.rows import content_digest
-from ..evaluate.run.environment import describe_environment
-from ..models.device import choose_device
-from ..train.machine import keep_freed_memory
-from .config import StudyConfig, StudyLayout
+from ...core.artifact import open_artifact
+from ...core.console import say
+from ...core.errors import ArtifactError, DataError, UsageError
+from ...core.files import atomic_write_json, check_run_folder, read_json
+from ...core.lock import only_writer
+from ...core.progress import ProgressBar
+from ...core.registry import load_attribute
+from ...corpus.regenerate.rows import content_digest
+from ...evaluate.run.environment import describe_environment
+from ...models.device import choose_device
+from ...train.machine import keep_freed_memory
+from ..config import StudyConfig, StudyLayout
 
 ALL = "all"
 _FORMAT = 2  # counts up when stages write other files
@@ -38,22 +38,22 @@ class Stage(NamedTuple):
 # name -> stage, in order; a new stage is a file and a row.
 STAGES: dict[str, Stage] = {
     "data": Stage(
-        "vocabforge.study.stage_data:run",
+        "vocabforge.study.stages.data:run",
         "conversations, held-out texts by source, questions",
         reads=("data",),
     ),
-    "target": Stage("vocabforge.study.stage_target:run", "the target model", ("data",), ("target",)),
+    "target": Stage("vocabforge.study.stages.target:run", "the target model", ("data",), ("target",)),
     "answers": Stage(
-        "vocabforge.study.stage_answers:run", "what the target itself writes", ("target",), ("answers",)
+        "vocabforge.study.stages.answers:run", "what the target itself writes", ("target",), ("answers",)
     ),
     "vocab": Stage(
-        "vocabforge.study.stage_vocab:run",
+        "vocabforge.study.stages.vocab:run",
         "draft vocabularies and clusters",
         ("answers",),
         ("methods", "drafters.reduced_size"),
     ),
     "drafters": Stage(
-        "vocabforge.study.stage_drafters:run",
+        "vocabforge.study.stages.drafters:run",
         "drafters, rankers, routers of every seed",
         ("vocab",),
         ("drafters", "seeds"),
@@ -67,7 +67,7 @@ STAGES: dict[str, Stage] = {
         by_seed=True,
     ),
     "check": Stage(
-        "vocabforge.study.stage_check:run", "the decoder itself on a sample", ("replay",), ("check",)
+        "vocabforge.study.stages.check:run", "the decoder itself on a sample", ("replay",), ("check",)
     ),
     "report": Stage("vocabforge.study.report.stage:run", "tables and a plot", ("check",)),
 }
@@ -103,9 +103,7 @@ def check_names(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in (*STAGES, ALL)]
     if unknown:
         raise UsageError(
-            "the study has no such stage",
-            got=", ".join(unknown),
-            expected=", ".join([*STAGES, ALL]),
+            "the study has no such stage", got=", ".join(unknown), expected=", ".join([*STAGES, ALL])
         )
 
 
@@ -153,7 +151,6 @@ def is_replayed(config: StudyConfig, layout: StudyLayout, seed: int) -> bool:
 
 
 def _before(name: str) -> Iterator[str]:
-    """Every stage that a stage rests on."""
     for before in STAGES[name].needs:
         yield before
         yield from _before(before)

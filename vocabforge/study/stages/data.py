@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.artifact import write_artifact
-from ..core.console import say
-from ..core.errors import DataError
-from ..core.files import atomic_write, sha256_file
-from ..corpus.sources.bytes import ByteSpan
-from ..corpus.sources.inputs import PACKED_SUFFIXES
-from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ..demo.target.build import TOKENIZER_FILES
-from ..evaluate.benchmarks import Benchmark, load_benchmark, spread
-from .config import RARE, StudyConfig, StudyDataConfig, StudyLayout
-from .sources import OVERLAP, SourceTexts, Talk, read_source, runs
-from .steps import is_finished
+from ...core.artifact import write_artifact
+from ...core.console import say
+from ...core.errors import DataError
+from ...core.files import atomic_write, sha256_file
+from ...corpus.sources.bytes import ByteSpan
+from ...corpus.sources.inputs import PACKED_SUFFIXES
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ...demo.target.build import TOKENIZER_FILES
+from ...evaluate.benchmarks import Benchmark, load_benchmark, spread
+from ..config import RARE, StudyConfig, StudyDataConfig, StudyLayout
+from ..sources import OVERLAP, SourceTexts, Talk, read_source, runs
+from ..steps import is_finished
 
 KIND = "study-data"
 _VERSION = 4  # counts up when the same inputs are made into other texts

@@ -10,15 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.artifact import open_artifact
-from ..core.files import sha256_file
-from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
-from ..vocab.counts.run import CountRun, count_corpus, partial_folder
-from ..vocab.counts.table import load_counts, save_counts
-from ..vocab.counts.tally import CountOptions
-from . import steps as making
-from .config import StudyConfig, StudyLayout
-from .stage_answers import COUNTS
+from ...core.artifact import open_artifact
+from ...core.files import sha256_file
+from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ...vocab.counts.run import CountRun, count_corpus, partial_folder
+from ...vocab.counts.table import load_counts, save_counts
+from ...vocab.counts.tally import CountOptions
+from .. import steps as making
+from ..config import StudyConfig, StudyLayout
+from .answers import COUNTS
 
 FR, TRIM = "fr", "trim"
 
@@ -56,7 +56,6 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
 
 
 def _count(layout: StudyLayout, tokenizer: TextTokenizer, output: Path) -> Path:
-    """Count the training texts as ``count-freq`` does."""
     options = CountOptions(mode="corpus")
 
     def keep(run: CountRun) -> None:

@@ -7,11 +7,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..core.files import atomic_write
-from ..corpus.tokenizer.tokenizer import load_tokenizer
-from ..evaluate.benchmarks import spread
-from ..models.target.fingerprint import target_fingerprint
-from ..train.config import (
+from ...core.files import atomic_write
+from ...corpus.tokenizer.tokenizer import load_tokenizer
+from ...evaluate.benchmarks import spread
+from ...models.target.fingerprint import target_fingerprint
+from ...train.config import (
     DataConfig,
     DrafterConfig,
     LiveConfig,
@@ -21,15 +21,15 @@ from ..train.config import (
     TrainConfig,
     TTTConfig,
 )
-from ..train.data import TrainData, corpus_counts, prepare
-from ..train.heads.router import BestTokens
-from ..train.setup import CALIBRATION_ROWS
-from ..train.trainer import Trainer
-from . import steps as making
-from .candidates import CandidateSampler
-from .config import PartConfig, StudyConfig, StudyLayout
-from .copying import start_copying
-from .methods import FULL, RANKERS, REDUCED, RUNS, router_folder
+from ...train.data import TrainData, corpus_counts, prepare
+from ...train.heads.router import BestTokens
+from ...train.setup import CALIBRATION_ROWS
+from ...train.trainer import Trainer
+from .. import steps as making
+from ..candidates import CandidateSampler
+from ..config import PartConfig, StudyConfig, StudyLayout
+from ..copying import start_copying
+from ..methods import FULL, RANKERS, REDUCED, RUNS, router_folder
 
 FOLDER = "prepared"
 TRAIN, HELDOUT = "train.jsonl", "heldout.jsonl"

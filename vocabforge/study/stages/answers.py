@@ -13,26 +13,26 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core.artifact import open_artifact, write_artifact
-from ..core.console import say
-from ..core.files import sha256_file
-from ..core.progress import ProgressBar
-from ..corpus.chat.conversation import Message
-from ..corpus.regenerate.rows import content_digest, json_line
-from ..corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
-from ..decode.accelerate.graphs import capture_passes
-from ..decode.engine import Decoder
-from ..decode.request import Generation, Request, SamplingParams
-from ..evaluate.benchmarks import read_questions, spread
-from ..evaluate.benchmarks.rows import iter_rows
-from ..models.device import choose_device
-from ..models.lean.model import LeanModel, load_target
-from ..models.target.fingerprint import target_fingerprint
-from ..vocab.counts.table import FrequencyTable, save_counts
-from ..vocab.subset.select import SpecialTokens
-from .config import RARE, StudyConfig, StudyLayout
-from .replay.types import Continuation
-from .steps import is_finished
+from ...core.artifact import open_artifact, write_artifact
+from ...core.console import say
+from ...core.files import sha256_file
+from ...core.progress import ProgressBar
+from ...corpus.chat.conversation import Message
+from ...corpus.regenerate.rows import content_digest, json_line
+from ...corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
+from ...decode.accelerate.graphs import capture_passes
+from ...decode.engine import Decoder
+from ...decode.request import Generation, Request, SamplingParams
+from ...evaluate.benchmarks import read_questions, spread
+from ...evaluate.benchmarks.rows import iter_rows
+from ...models.device import choose_device
+from ...models.lean.model import LeanModel, load_target
+from ...models.target.fingerprint import target_fingerprint
+from ...vocab.counts.table import FrequencyTable, save_counts
+from ...vocab.subset.select import SpecialTokens
+from ..config import RARE, StudyConfig, StudyLayout
+from ..replay.types import Continuation
+from ..steps import is_finished
 
 KIND = "study-answers"
 COUNTS = "counts"

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...models.kv_cache import KVCache
-from ...models.lean.model import LeanModel
-from ..proposers.interface import Wrap
-from ..request import SamplingParams
-from ..sampling import Weights, draft_weights
-from ..target_side import view_length
-from .slrs_trie import DraftWords
+from ....models.kv_cache import KVCache
+from ....models.lean.model import LeanModel
+from ...proposers.interface import Wrap
+from ...request import SamplingParams
+from ...sampling import Weights, draft_weights
+from ...target_side import view_length
+from .trie import DraftWords
 
 SCRATCH = 512  # draft nodes whose keys are kept
 READ_AT_ONCE = 256  # tokens of the text in one pass

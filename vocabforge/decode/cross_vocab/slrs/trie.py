@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...vocab.overlap.bridge import Bridge
+from ....vocab.overlap.bridge import Bridge
 
 
 class Segments(NamedTuple):

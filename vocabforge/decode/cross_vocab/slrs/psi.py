@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .slrs_contexts import Path, StreamLaw
-from .slrs_trie import DraftWords, TargetTrie
+from .contexts import Path, StreamLaw
+from .trie import DraftWords, TargetTrie
 
 Spellings = dict[Path, Any]  # draft tokens that spell some bytes -> their probability
 
 
 class Contexts(Protocol):
-    """Laws behind paths of draft tokens; see :class:`~vocabforge.decode.cross_vocab.slrs_contexts.RowContexts`."""
+    """Laws behind paths of draft tokens; see :class:`~vocabforge.decode.cross_vocab.slrs.contexts.RowContexts`."""
 
     def known(self, path: Path) -> StreamLaw | None: ...
     def evaluate(self, paths: Iterable[Path]) -> None: ...

@@ -11,31 +11,31 @@ from typing import Any
 
 import torch
 
-from ..core.artifact import open_artifact
-from ..core.console import say
-from ..core.files import atomic_write
-from ..corpus.regenerate.rows import content_digest
-from ..decode.build.spec import MethodSpec
-from ..decode.engine import Decoder
-from ..decode.proposers.registry import FITTING, Proposer, ProposerParts, make_proposer
-from ..decode.request import Generation, SamplingParams
-from ..decode.sampling import SeededChance, TokenHistory, target_weights
-from ..decode.trees.shapes import TreeShape, chain
-from ..evaluate.benchmarks import spread
-from ..evaluate.identity.compare import first_difference
-from ..evaluate.identity.divergence import TOLERANCE
-from ..evaluate.identity.rounding import Evidence, OutputPosition, ask_target
-from ..models.lean.model import LeanModel
-from .config import StudyConfig, StudyLayout
-from .methods import StudyHeads, StudyMethod, content_of_method, methods
-from .replay.replay import cycle_offsets
-from .replay.stage import load_replayed
-from .replay.types import Ranks, Replayed
-from .replay.walk import accepted, cut_lengths
-from .report.results import Checked, Decoded
-from .stage_answers import KIND as ANSWERS
-from .stage_answers import AnsweringTarget, StudyAnswer, Which, load_answers
-from .steps import run_step
+from ...core.artifact import open_artifact
+from ...core.console import say
+from ...core.files import atomic_write
+from ...corpus.regenerate.rows import content_digest
+from ...decode.build.spec import MethodSpec
+from ...decode.engine import Decoder
+from ...decode.proposers.registry import FITTING, Proposer, ProposerParts, make_proposer
+from ...decode.request import Generation, SamplingParams
+from ...decode.sampling import SeededChance, TokenHistory, target_weights
+from ...decode.trees.shapes import TreeShape, chain
+from ...evaluate.benchmarks import spread
+from ...evaluate.identity.compare import first_difference
+from ...evaluate.identity.divergence import TOLERANCE
+from ...evaluate.identity.rounding import Evidence, OutputPosition, ask_target
+from ...models.lean.model import LeanModel
+from ..config import StudyConfig, StudyLayout
+from ..methods import StudyHeads, StudyMethod, content_of_method, methods
+from ..replay.replay import cycle_offsets
+from ..replay.stage import load_replayed
+from ..replay.types import Ranks, Replayed
+from ..replay.walk import accepted, cut_lengths
+from ..report.results import Checked, Decoded
+from ..steps import run_step
+from .answers import KIND as ANSWERS
+from .answers import AnsweringTarget, StudyAnswer, Which, load_answers
 
 _FORMAT = 3
 TREE = "dynamic tree, greedy"  # EAGLE-2's
@@ -138,7 +138,6 @@ class _Sample:
         return found
 
     def _decode(self, proposer: Proposer, which: Which) -> list[Generation]:
-        """The outputs, side by side."""
         asked, model, new = self.asked[which], self.target.model, self._config.check.tokens
         rows = _MOST_LOGITS // (proposer.plan.nodes * model.config.vocab_size)
         longest = max(len(one.continuation.prompt) for one in asked) + new

@@ -1,7 +1,7 @@
 """String-level rejection sampling (SLRS; Timor et al. 2025): drafts of another vocabulary with a law of their own.
 
 The draft model draws a text in its own tokens. Cut into the target's tokens, the longest match at each place, that is
-a chain whose law psi is known exactly (``slrs_psi.py``), so that a token is accepted with min(1, p / psi), as where
+a chain whose law psi is known exactly (``psi.py``), so that a token is accepted with min(1, p / psi), as where
 both models have one vocabulary. psi costs passes of the draft model: few where its tokens are bytes, which SLRS is
 meant for, and many where they are long. The paper drafts one target token; here the text goes on.
 """
@@ -15,22 +15,22 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from ...core.console import say
-from ...models.heads.registry import DraftHead
-from ...models.kv_cache import KVCache
-from ...models.lean.model import LeanModel
-from ...vocab.overlap.bridge import Bridge
-from ..proposers.interface import Commit, Draw, Plan, Wrap
-from ..proposers.ngram import chain_trees
-from ..proposers.registry import Lap, ProposerParts
-from ..request import SamplingParams
-from ..tree import DraftTree, LazyLaw, root_trees
-from ..trees.policies import refuse_given
-from .proposer import check_parts, target_levels, text_room
-from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
-from .slrs_psi import ChainLaws, Streams
-from .slrs_trie import DraftWords, TargetTrie, target_ids
-from .text import DraftText
+from ....core.console import say
+from ....models.heads.registry import DraftHead
+from ....models.kv_cache import KVCache
+from ....models.lean.model import LeanModel
+from ....vocab.overlap.bridge import Bridge
+from ...proposers.interface import Commit, Draw, Plan, Wrap
+from ...proposers.ngram import chain_trees
+from ...proposers.registry import Lap, ProposerParts
+from ...request import SamplingParams
+from ...tree import DraftTree, LazyLaw, root_trees
+from ...trees.policies import refuse_given
+from ..proposer import check_parts, target_levels, text_room
+from ..text import DraftText
+from .contexts import SCRATCH, ContextModel, Path, RowContexts
+from .psi import ChainLaws, Streams
+from .trie import DraftWords, TargetTrie, target_ids
 
 TARGET_TOKENS = 4  # of a drafted text by default, about
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default

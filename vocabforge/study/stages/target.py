@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.console import say
-from ..core.errors import UsageError
-from ..demo.target.build import finished_target, train_tiny_target
-from ..demo.target.config import TinyTargetConfig
-from ..demo.target.train import Step, TextBatch, TextRows, WorkFolder, batch_loss, counted_states
-from ..train.config import Precision
-from ..train.data import corpus_counts
-from ..train.loss.candidates import Candidates
-from .candidates import CandidateSampler
-from .config import StudyConfig, StudyLayout
-from .induction import build_induction
+from ...core.console import say
+from ...core.errors import UsageError
+from ...demo.target.build import finished_target, train_tiny_target
+from ...demo.target.config import TinyTargetConfig
+from ...demo.target.train import Step, TextBatch, TextRows, WorkFolder, batch_loss, counted_states
+from ...train.config import Precision
+from ...train.data import corpus_counts
+from ...train.loss.candidates import Candidates
+from ..candidates import CandidateSampler
+from ..config import StudyConfig, StudyLayout
+from ..induction import build_induction
 
 HELDOUT_ROWS = 192  # at V = 151,936 more would take as long as much of the training
 
