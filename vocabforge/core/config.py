@@ -40,19 +40,6 @@ ConfigT = TypeVar("ConfigT", bound=StrictModel)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def without_removed(values: Any, key: str, message: str) -> Any:
-    """For a validator ``before``: drop a key of earlier versions if it is off, else say what became of it.
-
-    Raises:
-        ValueError: the key is set.
-    """
-    if not isinstance(values, Mapping) or key not in values:
-        return values
-    if values[key]:
-        raise ValueError(message)
-    return {name: value for name, value in values.items() if name != key}
-
-
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Safe loader that refuses a key given twice in one mapping (YAML forbids it, PyYAML keeps the last)."""
 

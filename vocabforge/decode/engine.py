@@ -54,9 +54,8 @@ class Clock:
 
     def lap(self, part: str) -> float:
         """Count what passed since the last lap as ``part``; returns the seconds."""
-        if (
-            self._device.type == "cuda" and self._waits
-        ):  # else a part's time would count where its results are first read
+        # Else a part's time would count where its results are first read.
+        if self._device.type == "cuda" and self._waits:
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         passed, self._last = now - self._last, now

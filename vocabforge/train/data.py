@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,10 @@ class TrainData:
     heldout: PackedRows
     prepared: PreparedData
     keeps: object = None
+
+    def rows(self, split: Literal["train", "heldout"]) -> PackedRows:
+        """The packed rows of a split."""
+        return self.train if split == "train" else self.heldout
 
     @property
     def figures(self) -> Mapping[str, Any]:

@@ -13,29 +13,19 @@ import numpy as np
 
 from ...core.errors import MismatchError
 from ..sampling import Chance, Weights, target_weights
-from ..tree import DraftLaw, RowTree, Verifier, Walk, walk_down
+from ..tree import DraftLaw, RowTree, Verifier, walk_down
 from .lazy import choose_lazy
 from .point import choose_point_mass
-
-
-def walk_residual(row: RowTree) -> Walk:
-    """Verify one row; a node without a law has children that are point masses.
-
-    A law that is known token by token (``tree.LazyLaw``) is verified as ``verify/lazy.py`` does.
-    """
-    return walk_down(row, _choose)
 
 
 def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
     weights = target_weights(row.logits[node], row.sampling, row.history, path_tokens)
     law = row.laws.get(node)
-    if law is None:
+    if law is None or (isinstance(law, DraftLaw) and not row.children[node]):
         return choose_point_mass(row, node, weights)
-    if not isinstance(law, DraftLaw):
-        return choose_lazy(row, node, weights, law)
-    if not row.children[node]:
-        return choose_point_mass(row, node, weights)
-    return choose_drawn(row, node, weights, law)
+    if isinstance(law, DraftLaw):
+        return choose_drawn(row, node, weights, law)
+    return choose_lazy(row, node, weights, law)
 
 
 def choose_drawn(row: RowTree, node: int, weights: Weights, law: DraftLaw) -> tuple[int | None, int]:
@@ -94,4 +84,4 @@ def _place(law: DraftLaw, q: Weights, token: int) -> int:
     return place
 
 
-RESIDUAL = Verifier(walk_residual)
+RESIDUAL = Verifier(lambda row: walk_down(row, _choose))
