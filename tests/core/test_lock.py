@@ -1,4 +1,4 @@
-"""One writer a folder, or several that share it."""
+"""One writer a folder."""
 
 from __future__ import annotations
 
@@ -15,25 +15,9 @@ from vocabforge.core.lock import only_writer
 def test_a_second_writer_is_refused_and_nothing_stays(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     with only_writer(folder):
-        for shared in (False, True):
-            with (
-                pytest.raises(UsageError, match="another process is working"),
-                only_writer(folder, shared=shared),
-            ):
-                pass
+        with pytest.raises(UsageError, match="another process is working"), only_writer(folder):
+            pass
     assert list(tmp_path.iterdir()) == []
-    with only_writer(folder):
-        pass
-
-
-def test_those_who_share_keep_others_out(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    with only_writer(folder, shared=True):
-        with only_writer(folder, shared=True):
-            pass
-        with pytest.raises(UsageError), only_writer(folder):
-            pass
-    assert list(tmp_path.iterdir()) == [], "the last one removes the lock"
     with only_writer(folder):
         pass
 

@@ -1,4 +1,4 @@
-"""One writer a folder, or several that keep out of each other's way."""
+"""One writer a folder."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the
 
 
 @contextlib.contextmanager
-def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold ``folder`` for this process; it need not exist. A killed process lets go by itself.
 
     The lock is a hidden file beside the folder, removed at the end. Where the system, or the folder's file system,
     knows no file locks, nothing is held.
 
     Args:
-        shared: others may hold it, too, if they share it as well.
         wait: until it is free, in place of the error.
 
     Raises:
@@ -34,10 +33,9 @@ def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> It
         yield
         return
     path = folder.parent / f".{folder.name}.lock"
-    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    how = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    held = True
     while True:
         with disk_errors(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -45,7 +43,6 @@ def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> It
             fcntl.flock(handle, how)
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                held = False
                 break
             os.close(handle)
             raise UsageError(
@@ -60,8 +57,6 @@ def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> It
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # others share it: the last one removes it
-            if held:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         os.close(handle)

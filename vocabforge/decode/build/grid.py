@@ -131,7 +131,6 @@ def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
 
 
 def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
-    """Refuse options of heads that none of the heads has a use for."""
     there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
     for name in grid.common.given():
         kinds = meant_for(name)

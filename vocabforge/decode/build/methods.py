@@ -281,7 +281,6 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """Let an error name the method that it is about."""
     try:
         yield
     except VocabForgeError as error:

@@ -100,7 +100,6 @@ class BlockBackend(DraftBackend):
         return self._view(self.drafter.block_rows)
 
     def _view(self, ahead: int) -> Tensor:
-        """Slots that a pass of ``ahead`` new ones looks at."""
         if self._bits:
             return self._slots
         return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]

@@ -213,7 +213,6 @@ class ModelProposer:
             self._wrap = wrap
 
     def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
-        """All of a plan's drafting as one pass."""
         if self._wrap is None:
             return None
         if plan not in self._whole:
@@ -248,7 +247,6 @@ def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> N
 
 
 def _trimmed(commit: Commit) -> Commit:
-    """A row's commit without padding."""
     count = len(commit.tokens[0])
     if commit.following.shape[1] == count:
         return commit
