@@ -14,9 +14,12 @@ from vocabforge.core.lock import only_writer
 
 def test_a_second_writer_is_refused_and_nothing_stays(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    with only_writer(folder):
-        with pytest.raises(UsageError, match="another process is working"), only_writer(folder):
-            pass
+    with (
+        only_writer(folder),
+        pytest.raises(UsageError, match="another process is working"),
+        only_writer(folder),
+    ):
+        pass
     assert list(tmp_path.iterdir()) == []
     with only_writer(folder):
         pass
