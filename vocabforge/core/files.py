@@ -247,27 +247,19 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
             source=path,
             remedy="check the path, its permissions and the disk",
         ) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"the {what} is not UTF-8 text",
-            got=error,
-            source=path,
-            remedy="the file may be damaged; make or fetch it again",
-        ) from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"the {what} is not valid JSON",
-            got=f"{error.msg} at line {error.lineno}, column {error.colno}" if error.doc else "an empty file",
-            source=path,
-            remedy="the file may be truncated; make or fetch it again",
-        ) from error
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-        raise DataError(
-            f"the {what} cannot be parsed",
-            got=error,
-            source=path,
-            remedy="the file may be damaged; make or fetch it again",
-        ) from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also numbers of thousands of digits, thousands of brackets
+        problem, got = "cannot be parsed", str(error)
+        if isinstance(error, UnicodeDecodeError):
+            problem = "is not UTF-8 text"
+        elif isinstance(error, json.JSONDecodeError):
+            problem, got = "is not valid JSON", "an empty file"
+            if error.doc:
+                got = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        remedy = "the file may be truncated or damaged; make or fetch it again"
+        raise DataError(f"the {what} {problem}", got=got, source=path, remedy=remedy) from error
 
 
 @contextlib.contextmanager

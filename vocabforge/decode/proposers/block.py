@@ -36,8 +36,6 @@ from .registry import ProposerParts
 class BlockBackend(DraftBackend):
     """Draft states of a parallel drafter: one pass makes those of all ``levels``, ``states`` (B, levels, .)."""
 
-    states: Tensor
-
     def __init__(self, drafter: ParallelDrafter, levels: int) -> None:
         self.drafter, self.kind, self.label = drafter, drafter.kind, drafter.label
         self.reads = drafter.reads

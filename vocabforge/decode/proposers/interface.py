@@ -100,6 +100,9 @@ class DraftBackend:
 
     rows: Tensor  # (B,) int64 committed positions,
     lengths: list[int]  # and the same on the host
+    # Of drafters whose nodes of a level have one state: (B, levels, H), all there when a drafting has started.
+    levels: int
+    states: Tensor
 
     def share(self, cache: KVCache) -> None:
         """The target's cache, B rows, if it is shared; called before ``allocate``."""

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import MismatchError
 from ..sampling import Chance, Weights, target_weights
 from ..tree import DraftLaw, RowTree, Verifier, walk_down
-from .lazy import choose_lazy
+from .lazy import choose_lazy, not_drawn
 from .point import choose_point_mass
 
 
@@ -75,12 +74,7 @@ def _place(law: DraftLaw, q: Weights, token: int) -> int:
     """Where a drawn token stands in its law."""
     place = int(np.searchsorted(law.ids, token))
     if place == len(law.ids) or law.ids[place] != token or not q[place] > 0:
-        raise MismatchError(
-            "a drafted token was not drawn from the distribution that came with it",
-            got=f"token {token}",
-            expected="one of the distribution's tokens, each at most once",
-            remedy="report this: the proposer is wrong, and its output would not be lossless",
-        )
+        raise not_drawn(f"token {token}", "one of the distribution's tokens, each at most once")
     return place
 
 
