@@ -83,16 +83,15 @@ class DraftStep(NamedTuple):
 class DraftBackend:
     """Base of what computes draft states level by level, for B rows at once.
 
-    All but ``prefill`` is a function of tensors with static shapes, so that a drafting, and a commit of what was
-    drafted, can be compiled or captured. The defaults of ``begin`` and ``note`` are for backends whose ``allocate``
-    makes ``rows`` and ``lengths``.
+    ``start_in``, ``expand`` and ``advance`` are functions of tensors with static shapes, so that a drafting, and a
+    commit of what was drafted, can be compiled or captured. The defaults of ``begin`` and ``note`` are for backends
+    whose ``allocate`` makes ``rows`` and ``lengths``.
     """
 
     kind: str  # its proposer's name,
     label: str  # and as people write it
-    reads: Literal["aux", "hidden", "none"] = (
-        "none"  # states of the target that it takes: of layers, or the last
-    )
+    # States of the target that it takes: of layers, or the last.
+    reads: Literal["aux", "hidden", "none"] = "none"
     aux_layers: tuple[int, ...] = ()  # 0-based layers behind ``aux``
     most_levels: int | None = None  # deepest tree it can draft
     shares_cache = False  # it drafts in the target's own cache
