@@ -430,7 +430,7 @@ MUTANTS = {
         "vocabforge.ops.tree_verify", "agrees = agrees & alive", "agrees = agrees & True", dead_nodes
     ),
     "greedy penalties without the path": source(
-        DECODE + ".verify.greedy", "row.history, path_tokens)", "row.history, [])", greedy_trees
+        DECODE + ".verify.match", "row.history, path_tokens)", "row.history, [])", greedy_trees
     ),
     "matched, penalties without the path": source(
         DECODE + ".verify.match", "row.history, path_tokens)", "row.history, [])", any_trees

@@ -22,7 +22,7 @@ from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.models.device import choose_device
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import DataConfig
-from vocabforge.train.data import prepare, with_prepared, write_heldout_prompts
+from vocabforge.train.data import prepare, with_prepared
 from vocabforge.train.setup import start_from_target
 from vocabforge.train.ttt import shift_left, unroll
 
@@ -127,8 +127,7 @@ def test_with_and_without_a_cache_the_rows_are_the_same(
         assert np.array_equal(batch.input_ids.numpy(), np.asarray(rows.input_ids[[0, len(rows) - 1]]))
     changed = prepare(section(train=[str(file)], **{**SIZES, "append_eos": False}), tokenizer)
     assert changed.digest() != alone.digest()
-    write_heldout_prompts(tmp_path / "p.jsonl", kept)
-    questions = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    questions = [json.loads(line) for line in kept.prepared.prompts.read_text().splitlines()]
     assert [question["question_id"] for question in questions] == [81, 82, 83]
     assert all(len(question["turns"][0]) == 4 for question in questions)
 

@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.train.test_vocab_loss import FUSED, NAIVE, TRANSFORMS, SmallChunks, assert_same, case, run
 from vocabforge.bench.tensor_memory import TensorMemory
-from vocabforge.core.errors import MismatchError
 from vocabforge.models.target.logits import IDENTITY, LogitFacts, LogitTransform
 from vocabforge.train.loss.fused import LossInputs
 from vocabforge.train.loss.kinds import KL, LOSSES
@@ -236,18 +235,6 @@ def test_frozen_columns_cost_nothing() -> None:
     assert work[1][0] - work[0][0] == 2 * 64 * 3000 * 4
     assert work[2][0] - work[0][0] == 2 * 64 * 3000 * 60
     assert work[1][1] - work[0][1] < 3000 * 60 * 4 // 3
-
-
-def test_what_a_loss_reads_is_demanded() -> None:
-    x = labelled(0, 5, 3, 20, reduced=6)
-    for changes in (
-        {"loss": (("ce", 1.0),), "label": None},
-        {"loss": (("ce", 1.0),), "label": torch.zeros(4).long()},
-        {"loss": (("tv", 1.0),), "offset": torch.zeros(20)},
-        {"bias_head": torch.zeros(6, 2)},
-    ):
-        with pytest.raises(MismatchError, match="do not go together"):
-            vocab_loss(LossInputs(**x | changes), NAIVE)
 
 
 def test_chances_of_the_text() -> None:

@@ -13,7 +13,6 @@ from tests.train.test_vocab_loss import FUSED, NAIVE, SmallChunks, case
 from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents, pack
 from tests.worlds import tiny_drafter
 from vocabforge.capture.online import CapturedBatch
-from vocabforge.core.errors import MismatchError
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.train.config import HeadsConfig
@@ -84,12 +83,6 @@ def test_gradients_in_float64(reduced: int | None) -> None:
         return vocab_loss(LossInputs(draft=d, draft_head=h, **x), FUSED).total
 
     assert torch.autograd.gradcheck(total, (draft, head))
-
-
-def test_a_wrong_number_of_offsets_is_named() -> None:
-    x = sampled(0, 5, 3, 20)
-    with pytest.raises(MismatchError, match=r"(?s)do not go together.*19 offsets, 20 target tokens"):
-        vocab_loss(LossInputs(**{**x, "offset": x["offset"][1:]}), NAIVE)
 
 
 def test_the_expected_loss_and_gradient_are_near_the_exact_ones() -> None:

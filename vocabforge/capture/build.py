@@ -92,8 +92,7 @@ def build_capture(
         memory = int(settings.memory_gb * 2**30)
         if settings.server is not None:
             return server_capture(settings.server, target, path, fingerprint, rows, owner, memory)
-        if not isinstance(target, HFTarget):
-            raise TypeError("online capture runs the whole target")
+        assert isinstance(target, HFTarget)
         return OnlineCapture(target, memory, facts=reduced and memory > 0)
     cached = CachedCapture(settings.cache)
     cached.check(

@@ -147,12 +147,9 @@ class OnlineCapture:
         dist.all_gather_object(everyones, mine)
         found = None
         for rank, tensors in enumerate(everyones):
-            moved = [tensor.to(self.target.device) for tensor in tensors]
-            states = self.target.capture(*moved)
-            if rank == dist.get_rank():
-                found = states
-        if found is None:
-            raise RuntimeError("this process is not among the ranks of its group")
+            states = self.target.capture(*(tensor.to(self.target.device) for tensor in tensors))
+            found = states if rank == dist.get_rank() else found
+        assert found is not None
         return found
 
 

@@ -85,12 +85,9 @@ class Group:
         """Whether the flag is set on any rank; the same answer on every rank."""
         if self.size == 1:
             return flag
-        import torch
-        import torch.distributed as dist
+        import numpy as np
 
-        value = torch.tensor(int(flag))
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return bool(value)
+        return bool(self.sum(np.array([int(flag)])).any())
 
     def neighbours(self, size: int) -> Any:
         """The torch process group of the ``size`` consecutive ranks that this one is among. Collective.

@@ -370,17 +370,12 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
         try:
             row = parse_json(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                "a line of the log is not JSON",
-                got=error,
-                expected="a JSON object a line",
-                source=f"{path}:{number}",
-            ) from error
+            row = error
         if not isinstance(row, dict):
             raise DataError(
                 "a line of the log is no JSON object",
                 got=row,
-                expected="an object",
+                expected="a JSON object a line",
                 source=f"{path}:{number}",
             )
         rows.append(row)

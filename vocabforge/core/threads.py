@@ -12,10 +12,8 @@ from collections.abc import Callable, Hashable, Sequence
 BURST_UNITS, BURST_S = 2, 0.05  # units and seconds of one burst, at least; its first unit does not count
 DROPPED = 4.0  # a count that takes this many times the seconds is dropped within its burst
 DECIDED = 1.25  # a count that is better or worse by this factor needs no second burst
-MORE, FEWER = (
-    0.96,
-    1.02,
-)  # seconds, as a share of the present count's, at which more or fewer threads take over
+# Seconds, as a share of the present count's, at which more or fewer threads take over.
+MORE, FEWER = 0.96, 1.02
 SHARE = 0.02  # most of the time that trials may lose
 WAIT_S = (2.0, 30.0)  # between trials: doubled while they change nothing
 FALL = 1.3  # units that take this many times longer than after the last trial begin the next one

@@ -42,24 +42,19 @@ class Clock:
 
     def __init__(self, device: torch.device, waits: bool = True) -> None:
         self._device, self._waits = device, waits
-        self._last = time.perf_counter()
+        self.last = time.perf_counter()  # when the last lap ended
         self.results: Sequence[Generation] = ()
 
     def resume(self) -> None:
-        self._last = time.perf_counter()
-
-    def now(self) -> float:
-        """When the last lap ended, in seconds."""
-        return self._last
+        self.last = time.perf_counter()
 
     def lap(self, part: str) -> float:
         """Count what passed since the last lap as ``part``; returns the seconds."""
-        if (
-            self._device.type == "cuda" and self._waits
-        ):  # else a part's time would count where its results are first read
+        # Else a part's time would count where its results are first read.
+        if self._device.type == "cuda" and self._waits:
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
-        passed, self._last = now - self._last, now
+        passed, self.last = now - self.last, now
         for result in self.results:
             result.timings[part] = result.timings.get(part, 0.0) + passed
         return passed
@@ -263,7 +258,7 @@ class Decoder:
         """One draft, one verification; the committed tokens of each busy row, cut at stops and limits."""
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
-        plan, began, captured = self.control.plan(), clock.now(), self._captured_s()
+        plan, began, captured = self.control.plan(), clock.last, self._captured_s()
         judges = [one.judge if one is not None else None for one in work]
         verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}
@@ -275,7 +270,7 @@ class Decoder:
         clock.lap("other")
         accepted = [count for count in verdicts.accepted if count >= 0]
         recording = self._captured_s() - captured  # is of the first cycle alone
-        self.control.observe(CycleFigures(plan, accepted, clock.now() - began - recording))
+        self.control.observe(CycleFigures(plan, accepted, clock.last - began - recording))
         return fresh
 
     def _captured_s(self) -> float:
@@ -301,6 +296,5 @@ class Decoder:
         clock.resume()
 
     def _vacate(self, row: int) -> None:
-        """No request is in the row any more."""
         self._side.set_length(row, 0)
         self._cycles.end(row)

@@ -105,9 +105,7 @@ class Generation:
     token_ids: list[int] = field(default_factory=list)
     # Tokens committed by each verification, the target's own included, before anything beyond a stop is cut.
     accept_lengths: list[int] = field(default_factory=list)
-    drafted_levels: list[int] = field(
-        default_factory=list
-    )  # that each cycle was to draft; 0: it decoded plainly
+    drafted_levels: list[int] = field(default_factory=list)  # that each cycle was to draft; 0: none
     prefill_s: float = 0.0
     decode_s: float = 0.0
     target_forwards: int = 0  # prefill chunks included

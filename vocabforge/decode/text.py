@@ -20,9 +20,8 @@ from .stops import INCOMPLETE, StopStrings
 from .work import check_request
 
 Prompt = str | Sequence[Mapping[str, Any]]
-_CONTEXT = (
-    8  # last tokens of a text that its continuation is decoded with: decoders strip the first space of a text
-)
+# Last tokens of a text that its continuation is decoded with: decoders strip the first space of a text.
+_CONTEXT = 8
 
 
 @dataclass
@@ -124,9 +123,8 @@ class TextDecoder:
             return self.tokenizer.decode([*before, *result.token_ids])[base:]
 
         for _ in decoder.stream(request, result):
-            now = (text() if stops is None else stops.settled).rstrip(
-                INCOMPLETE
-            )  # more of a character may come
+            now = text() if stops is None else stops.settled
+            now = now.rstrip(INCOMPLETE)  # more of a character may come
             if now.startswith(written) and now != written:
                 yield now[len(written) :]
                 written = now

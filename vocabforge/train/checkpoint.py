@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,17 +86,15 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
     """
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
-        # The settings count also where weights are damaged.
-        with contextlib.suppress(DataError, KeyError, TypeError):
-            found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
-            check_identity(found, dict(identity), source=path, remedy=_REMEDY)
         try:
-            artifact = open_artifact(path, KIND)
             with form_errors("the checkpoint cannot be read", path):
-                check_identity(artifact.meta["identity"], dict(identity), source=path, remedy=_REMEDY)
+                # The settings count also where weights are damaged.
+                found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
+                check_identity(found, dict(identity), source=path, remedy=_REMEDY)
+                artifact = open_artifact(path, KIND)
                 step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
                 weights, optimizer = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER))
-        except ArtifactError as error:
+        except (ArtifactError, DataError) as error:
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             damaged.append(path.name)
             continue
@@ -164,14 +162,15 @@ def restore(
     parameters: Mapping[str, nn.Parameter],
     weights: Mapping[str, Tensor],
     state: Mapping[str, Tensor],
+    place: Callable[[Tensor, nn.Parameter], Tensor] = lambda value, like: value.to(like.device),
 ) -> None:
-    """Put full fp32 tensors, and state of :func:`full_state`, back into parameters that are whole here."""
+    """Put full fp32 tensors, and state of :func:`full_state`, back; ``place`` puts one where a parameter is."""
     fused = bool(optimizer.defaults.get("fused"))  # only then steps are counted on the device
     for name, parameter in parameters.items():
-        parameter.copy_(weights[name])
+        parameter.copy_(place(weights[name], parameter))
         if found := entries(state, name):
             optimizer.state[parameter] = {
-                key: value if key == "step" and not fused else value.to(parameter.device)
+                key: value if key == "step" and not fused else place(value, parameter)
                 for key, value in found.items()
             }
 

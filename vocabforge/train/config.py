@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,6 +96,15 @@ Precision = Annotated[
 ]
 
 
+def _known(name: str, table: Collection[str], what: str) -> str:
+    if name not in table:
+        hint = did_you_mean(name, table)
+        raise ValueError(
+            f"there is no {what} {name!r}, only {', '.join(table)}" + (f"; {hint}" if hint else "")
+        )
+    return name
+
+
 class DrafterConfig(StrictModel):
     """The drafter's architecture; what is left out is taken from the target.
 
@@ -160,11 +170,7 @@ class DrafterConfig(StrictModel):
     def _known_kind(cls, kind: str) -> str:
         from ..models.drafters.registry import DRAFTERS
 
-        if kind not in DRAFTERS:
-            hint = did_you_mean(kind, DRAFTERS)
-            known = ", ".join(DRAFTERS) + (f"; {hint}" if hint else "")
-            raise ValueError(f"there is no drafter of kind {kind!r}, only {known}")
-        return kind
+        return _known(kind, DRAFTERS, "drafter of kind")
 
     @model_validator(mode="after")
     def _goes_together(self) -> DrafterConfig:
@@ -297,10 +303,7 @@ class TTTConfig(StrictModel):
         from .loss.kinds import LOSSES
 
         for name in [loss] if isinstance(loss, str) else loss:
-            if name not in LOSSES:
-                hint = did_you_mean(name, LOSSES)
-                known = ", ".join(LOSSES) + (f"; {hint}" if hint else "")
-                raise ValueError(f"there is no loss {name!r}, only {known}")
+            _known(name, LOSSES, "loss")
         return loss
 
     @property

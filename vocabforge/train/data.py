@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from ..core.console import say
 from ..core.distributed import Group, rank
 from ..core.errors import ConfigError, VocabForgeError
-from ..core.files import atomic_write
 from ..corpus.chat.render import ChatOptions
 from ..corpus.prepared.artifact import PreparedData, check_belongs, load_prepared, prepare_in
 from ..corpus.prepared.dataset import SequenceOptions
@@ -44,6 +43,10 @@ class TrainData:
     heldout: PackedRows
     prepared: PreparedData
     keeps: object = None
+
+    def rows(self, split: Literal["train", "heldout"]) -> PackedRows:
+        """The packed rows of a split."""
+        return self.train if split == "train" else self.heldout
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -207,11 +210,6 @@ def corpus_counts(rows: PackedRows, vocab_size: int) -> npt.NDArray[np.int64]:
         ids = np.asarray(rows.input_ids[some])[np.asarray(rows.document[some]) > 0]
         counts += np.bincount(ids, minlength=vocab_size)
     return counts
-
-
-def write_heldout_prompts(path: Path, data: TrainData) -> None:
-    """Copy the held-out questions in Spec-Bench format, for ``vocabforge eval``."""
-    atomic_write(path, data.prepared.prompts.read_bytes())
 
 
 @dataclass(frozen=True)

@@ -208,9 +208,7 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
             if last or done % often.eval_every == 0:
                 with clock.paused(), bar.aside("evaluating"):
                     steps.evaluate(done, log)
-            stopping = run.group.any(
-                stop.is_set()
-            )  # read once: a signal from here on waits for the next step
+            stopping = run.group.any(stop.is_set())  # read once: a later signal waits for the next step
             if stopping or last or done % often.checkpoint_every == 0:
                 with bar.aside("writing a checkpoint"):
                     keep(run, done)

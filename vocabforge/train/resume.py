@@ -10,13 +10,12 @@ from ..core.artifact import open_artifact
 from ..core.console import say
 from ..core.distributed import Group
 from ..core.errors import ArtifactError
-from ..core.files import atomic_write_json
+from ..core.files import atomic_write, atomic_write_json
 from ..models.drafters.io import KIND
 from ..models.heads.io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
 from .checkpoint import trained
 from .config import JOINT_TARGET
-from .data import write_heldout_prompts
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
 from .parallel.strategy import Strategy
@@ -114,7 +113,7 @@ def write_record(trainer: Trainer) -> None:
     """The resolved settings and the held-out prompts, once it is sure that the folder is this run's."""
     if trainer.group.rank == 0:
         output = trainer.config.output
-        write_heldout_prompts(output / HELDOUT_PROMPTS, trainer.data)
+        atomic_write(output / HELDOUT_PROMPTS, trainer.data.prepared.prompts.read_bytes())
         atomic_write_json(output / "config.json", trainer.config.model_dump(mode="json"))
 
 

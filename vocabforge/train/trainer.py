@@ -120,8 +120,8 @@ class Trainer:
 
     def capture(self, split: Literal["train", "heldout"], indices: list[int]) -> CapturedBatch:
         """The target's states for these packed rows of a split."""
-        rows = self.data.train if split == "train" else self.data.heldout
-        return self.captured(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
+        rows = to_tensors(self.data.rows(split), indices, self.device)
+        return self.captured(rows, [(split, i) for i in indices])
 
     def capture_part(
         self, split: Literal["train", "heldout"], indices: list[int], steps: int
@@ -129,7 +129,7 @@ class Trainer:
         """What this process works on of these packed rows in an unroll of K steps: all, or its shard of each."""
         if self._sequence is None:
             return self.capture(split, indices), None
-        rows = to_tensors(self.data.train if split == "train" else self.data.heldout, indices, self.device)
+        rows = to_tensors(self.data.rows(split), indices, self.device)
         shard = self._sequence.shard(rows.document, steps)
         return self.captured(rows, [(split, i) for i in indices], shard.tokens), shard
 

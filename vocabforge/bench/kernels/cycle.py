@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...decode.accelerate.graphs import GraphCapture, capture_passes
 from ...decode.engine import Decoder
-from ...decode.proposers.interface import Frontier, PureBackend
+from ...decode.proposers.interface import Frontier
 from ...decode.proposers.model import ModelProposer
 from ...decode.request import Generation, Request
 from ...decode.tree import DraftTree
@@ -154,7 +154,6 @@ def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[
         roots: (B,) tokens that a drafting starts from.
     """
     backend = proposer.backend
-    assert isinstance(backend, PureBackend)
     step = backend.start_in(roots, backend.view())
     tokens = torch.arange(width, device=roots.device).expand(len(roots), -1)  # (B, W)
     words = bits_of(torch.eye(width, dtype=torch.bool, device=roots.device)).repeat(len(roots), 1, 1)

@@ -65,10 +65,8 @@ class DeviceCycle:
         # A head that reads the text is told it by the host.
         self.ahead = ahead and (proposer is None or not proposer.head.context_size)
         self._next: _Started | None = None
-        self._busy, self._counted = (
-            [False] * rows,
-            [False] * rows,
-        )  # the latter: whose result in ``_next`` is wanted
+        self._busy = [False] * rows
+        self._counted = [False] * rows  # whose result in ``_next`` is wanted
         self._roots, self._draws, self._seeds, self._top_k, self._active = (
             torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(5)
         )

@@ -11,10 +11,11 @@ from ...core.registry import resolve
 from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, with_drafter
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
-from .heads import RANKER, parse_dynamic
-from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for, only_proposer, option_of
+from .heads import RANKER, no_ranker, parse_dynamic
+from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, meant_for, only_proposer, option_of
 
 _SHAPE = ("tree", "topk", "total_nodes")
+_LANGUAGE_MODEL = "--drafter with a language model's folder beside it"
 
 
 @dataclass(frozen=True)
@@ -130,16 +131,11 @@ def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
 
 
 def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
-    """Refuse options of heads that none of the heads has a use for."""
     there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
     for name in grid.common.given():
         kinds = meant_for(name)
         if kinds and not set(kinds) & set(heads.values()):
-            raise UsageError(
-                f"{option_of(name)} means nothing here",
-                got=there,
-                expected=f"--head with a {' or '.join(kinds)}",
-            )
+            raise meaningless(option_of(name), there, f"--head with a {' or '.join(kinds)}")
     sources = [parse_dynamic(text).source for text in grid.dynamic]
     if len(set(sources)) < len(sources):
         raise UsageError("--dynamic names one source twice", got=" ".join(grid.dynamic), expected="each once")
@@ -150,11 +146,7 @@ def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
             expected="--vocab DIR beside it",
         )
     if RANKER in sources and RANKER not in heads.values():
-        raise UsageError(
-            "--dynamic ranker takes its tokens from a ranker",
-            got=there,
-            expected="--head with a ranker beside it",
-        )
+        raise no_ranker(there)
 
 
 def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None:
@@ -166,11 +158,8 @@ def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None
     Raises:
         UsageError: one of these.
     """
-    if grid.heads and set(kinds) <= {DRAFT_MODEL}:
-        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
+    _check_belonging(grid.heads, grid.overlaps, kinds)
     _check_settings(grid.common, grid.proposers, kinds, sampled=sampled)
-    if grid.overlaps:
-        _check_draft_model("--overlap", kinds)
 
 
 def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
@@ -195,23 +184,23 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
             got=f"proposer {spec.proposer}, which has none" if spec.proposer else "nothing that drafts",
             expected="--drafter DIR beside it, or --proposer early-exit",
         )
-    if spec.head is not None and kind in (None, DRAFT_MODEL):
-        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
-    if spec.overlap is not None:
-        _check_draft_model("--overlap", kinds)
+    _check_belonging(spec.head, spec.overlap, kinds)
     if (problem := spec.contradiction()) is not None:
         raise UsageError(problem, expected="settings that belong to one method")
     if spec.dynamic is not None:
         parse_dynamic(spec.dynamic)
 
 
+def _check_belonging(head: object, overlap: object, kinds: Sequence[str]) -> None:
+    if head and set(kinds) <= {DRAFT_MODEL}:
+        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
+    if overlap:
+        _check_draft_model("--overlap", kinds)
+
+
 def _check_draft_model(option: str, kinds: Sequence[str]) -> None:
     if DRAFT_MODEL not in kinds:
-        raise UsageError(
-            f"{option} means nothing here",
-            got="no draft model",
-            expected="--drafter with a language model's folder beside it",
-        )
+        raise meaningless(option, "no draft model", _LANGUAGE_MODEL)
 
 
 def _check_settings(
@@ -238,7 +227,7 @@ def _check_settings(
             raise UsageError(
                 "this proposer has no drafter that drafts so",
                 got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
-                expected="--drafter with a language model's folder beside it"
+                expected=_LANGUAGE_MODEL
                 if part in FITTING[DRAFT_MODEL]
                 else "--drafter DIR of its kind beside it",
             )
@@ -248,11 +237,8 @@ def _check_settings(
     for name in given:
         proposer = only_proposer(name)
         if proposer and proposer not in parts and not (open_choice and proposer in FOREIGN):
-            raise UsageError(
-                f"{option_of(name)} means nothing here",
-                got=", ".join(proposers) or "no named proposer",
-                expected=f"--proposer {proposer} beside it",
-            )
+            named = ", ".join(proposers) or "no named proposer"
+            raise meaningless(option_of(name), named, f"--proposer {proposer} beside it")
     if spec.confidence is not None and "dspark" not in kinds:
         raise UsageError(
             "only a DSpark drafter estimates its chances",

@@ -27,7 +27,7 @@ from ...models.heads.router import Router, check_budgets
 from ...models.heads.scorer import LowRankScorer
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.subset import VocabSubset, load_subset
-from .spec import MethodSpec, meant_for, option_of
+from .spec import MethodSpec, meaningless, meant_for, option_of
 
 SOURCES = ("context", "ranker")
 RANKER = "ranker"
@@ -121,11 +121,7 @@ def head_parts(
     if what.source == "context":
         return "context", None, HeadOptions(ranked=ranked, context=what.size)
     if trained is None or trained.kind != RANKER:
-        raise UsageError(
-            "--dynamic ranker takes its tokens from a ranker",
-            got="no draft head" if trained is None else f"{spec.head} ({trained.kind})",
-            expected="--head with a ranker beside it",
-        )
+        raise no_ranker("no draft head" if trained is None else f"{spec.head} ({trained.kind})")
     check_shortlist(what.size, len(base.embedding), source="--dynamic")
     options = HeadOptions(
         ranked=ranked, shortlist=what.size, rows=spec.head_rows, fp8=spec.ranker_fp8 or None
@@ -133,15 +129,18 @@ def head_parts(
     return "hybrid", trained.module, options
 
 
+def no_ranker(got: str) -> UsageError:
+    """The error for ``--dynamic ranker`` without one."""
+    problem = "--dynamic ranker takes its tokens from a ranker"
+    return UsageError(problem, got=got, expected="--head with a ranker beside it")
+
+
 def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:
     for name in spec.given():
         kinds = meant_for(name)
         if kinds and loaded.kind not in kinds:
-            raise UsageError(
-                f"{option_of(name)} means nothing here",
-                got=f"{spec.head} ({loaded.kind})",
-                expected=f"--head with a {' or '.join(kinds)}",
-            )
+            found = f"{spec.head} ({loaded.kind})"
+            raise meaningless(option_of(name), found, f"--head with a {' or '.join(kinds)}")
     if isinstance(loaded.module, Router) and options.budgets:
         check_budgets(options.budgets, loaded.module.clusters, source=loaded.artifact.path)
     if isinstance(loaded.module, LowRankScorer):

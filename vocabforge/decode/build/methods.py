@@ -54,7 +54,6 @@ def recipe_methods(
     wrap: Wrap | None = None,
     sampled: bool = False,
     models: Models | None = None,
-    device_map: str | None = None,
 ) -> list[Method]:
     """Plain decoding, then the methods of a recipe in its order.
 
@@ -78,7 +77,7 @@ def recipe_methods(
     for name, spec in wanted.items():  # before anything is loaded
         with _named(name):
             check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
-    models = models or recipe_models(recipe, device=device, device_map=device_map)
+    models = models or recipe_models(recipe, device=device)
     return build_methods(models, wanted, wrap=wrap, sampled=sampled)
 
 
@@ -281,7 +280,6 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """Let an error name the method that it is about."""
     try:
         yield
     except VocabForgeError as error:

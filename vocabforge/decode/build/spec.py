@@ -282,6 +282,11 @@ def option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def meaningless(what: str, got: object, expected: str, remedy: str | None = None) -> UsageError:
+    """The error for an option that nothing in the run reads."""
+    return UsageError(f"{what} means nothing here", got=got, expected=expected, remedy=remedy)
+
+
 def _extra(name: str) -> Mapping[str, Any]:
     extra = MethodSpec.model_fields[name].json_schema_extra
     return extra if isinstance(extra, dict) else {}

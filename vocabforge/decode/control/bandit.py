@@ -19,10 +19,8 @@ BLOCK = 4  # cycles that an arm is played for
 STALE = 256.0  # cycles after which what was seen of an arm counts half,
 DOUBT = 1024.0  # and after which its cost may have fallen by half
 SHARED = 0.25  # what a cycle counts for the other arms of its proposer
-SPREAD, WEIGHT = (
-    1.0,
-    2.0,
-)  # variance of committed tokens before anything is seen, and how many cycles that counts for
+# Variance of committed tokens before anything is seen, and how many cycles that counts for.
+SPREAD, WEIGHT = 1.0, 2.0
 SHARE = 0.02  # most of the time that exploration may lose,
 AHEAD = 32  # and plain cycles that it may lose before that time has passed
 

@@ -15,7 +15,7 @@ from ...vocab.overlap.bridge import Bridge, check_overlap, make_bridge
 from ...vocab.overlap.overlap import Overlap, load_overlap
 from ...vocab.subset.subset import VocabSubset
 from ..build.grid import fitting, own_options
-from ..build.spec import MethodSpec
+from ..build.spec import MethodSpec, meaningless
 from ..proposers.draft_model import check_same_tokenizer
 from ..proposers.registry import FOREIGN, with_drafter
 
@@ -207,18 +207,15 @@ class ForeignWays:
                 remedy="name it: --proposer slrs",
             )
         if self._unused:
-            raise UsageError(
-                "--overlap means nothing here",
-                got=", ".join(map(str, self._unused)),
-                expected="a comparison of the target's tokenizer with that of a draft model of this run",
-                remedy="vocabforge compare-vocab TARGET DRAFTER --output DIR",
+            raise meaningless(
+                "--overlap",
+                ", ".join(map(str, self._unused)),
+                "a comparison of the target's tokenizer with that of a draft model of this run",
+                "vocabforge compare-vocab TARGET DRAFTER --output DIR",
             )
         if self._tokenizer is not None and not self._tokenizer_used:
-            raise UsageError(
-                "--drafter-tokenizer means nothing here",
-                got="each draft model's folder has its own tokenizer.json",
-                expected="a draft model whose folder holds none",
-            )
+            has = "each draft model's folder has its own tokenizer.json"
+            raise meaningless("--drafter-tokenizer", has, "a draft model whose folder holds none")
 
 
 def turned(overlap: Overlap) -> Overlap:

@@ -10,7 +10,7 @@ scores a bias by the token before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,23 +27,20 @@ from ...ops.trees import bits_of
 from ..accelerate.graphs import GraphCapture
 from ..target_side import block_mask, view_length
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftStep, Frontier, Wrap
+from .interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from .levels import Answer, LevelHead, level_step
 from .model import ModelProposer
 from .registry import ProposerParts
 
 
-class BlockBackend:
+class BlockBackend(DraftBackend):
     """Draft states of a parallel drafter: one pass makes those of all ``levels``, ``states`` (B, levels, .)."""
-
-    aux_layers: tuple[int, ...]
-    states: Tensor
 
     def __init__(self, drafter: ParallelDrafter, levels: int) -> None:
         self.drafter, self.kind, self.label = drafter, drafter.kind, drafter.label
-        self.reads: Literal["aux", "hidden", "none"] = drafter.reads
+        self.reads = drafter.reads
         self.aux_layers = tuple(drafter.config.aux_layers)
-        self.most_levels: int | None = drafter.max_steps
+        self.most_levels = drafter.max_steps
         self.levels = levels
         self._weight = next(iter(drafter.parameters()))
         self._bits = False  # what a pass sees is told by lengths and bits, not by masks
@@ -64,10 +61,6 @@ class BlockBackend:
         # (B, H) what drafting needs of the last one.
         self._last = torch.zeros_like(self._context) if self.drafter.first_everywhere else None
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        self.rows[row] = 0
-        self.lengths[row] = 0
-
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
         start, count = self.lengths[row], len(following)
@@ -80,10 +73,6 @@ class BlockBackend:
             self._last[row] = made[0, -1]
         self.rows[row] += count
         self.lengths[row] += count
-
-    def commit(self, commit: Commit) -> None:
-        self.advance(commit.following, commit.states, commit.counts)
-        self.note([len(tokens) for tokens in commit.tokens])
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
@@ -99,9 +88,6 @@ class BlockBackend:
             self._last.copy_(torch.where(idle, self._last, found))
         self.rows.add_(counts)
 
-    def note(self, counts: Sequence[int]) -> None:
-        self.lengths = [old + new for old, new in zip(self.lengths, counts)]
-
     def device_state(self) -> Sequence[Tensor]:
         return self.rows, self._context, *(() if self._last is None else (self._last,))
 
@@ -112,13 +98,12 @@ class BlockBackend:
         return self._view(self.drafter.block_rows)
 
     def _view(self, ahead: int) -> Tensor:
-        """Slots that a pass of ``ahead`` new ones looks at."""
         if self._bits:
             return self._slots
         return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
 
     def chains(self, head: DraftHead) -> bool:
-        """Whether :meth:`chain` drafts with this head: few calls, for one row on a CPU."""
+        # Few calls, for one row on a CPU.
         level = head.head if isinstance(head, BiasedHead) else head
         inner = level.head if isinstance(level, LevelHead) else None
         self._head = inner.table() if isinstance(inner, FullHead) else None
@@ -127,7 +112,6 @@ class BlockBackend:
         return {self._head[0].dtype, self._weight.dtype} == {torch.float32}
 
     def chain(self, commit: Commit, count: int) -> Tensor:
-        """Commit a row's positions, then draft a chain: (1, 1 + count) tokens, the root first."""
         assert commit.states is not None
         assert self._head is not None
         drafter, size, start = self.drafter, self.drafter.block_rows, self.lengths[0]
@@ -156,9 +140,6 @@ class BlockBackend:
             tokens.append(best if ids is None else ids[best])
         return torch.cat(tokens)[None]
 
-    def start(self, roots: Tensor) -> DraftStep:
-        return self.start_in(roots, self.view())
-
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         slots = self.rows[:, None] + self._slots[: self.drafter.block_rows]  # (B, b)
         mask: Tensor | Sight
@@ -167,13 +148,13 @@ class BlockBackend:
         else:
             mask = block_mask(self._own.expand(len(roots), -1, -1), self.rows, len(view))
         drafts = self.drafter.draft(roots, self._last, slots, CacheView(self.cache, slots, mask))
-        self.fed = roots[:, None]
+        self.fed_tokens = roots[:, None]
         self.states = self.drafter.read_rows(drafts[:, : self.levels])  # (B, levels, H)
         return DraftStep(self.states[:, :1], roots[:, None], self._context[:, None], None)
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
-        """Level ``level``'s state for every node; ``fed`` are their tokens."""
-        self.fed = frontier.tokens
+        """Level ``level``'s state for every node; ``fed_tokens`` are theirs."""
+        self.fed_tokens = frontier.tokens
         return level_step(self.states, frontier, step, level)
 
 
@@ -183,6 +164,8 @@ class ConfidentBackend(BlockBackend):
     The chance of a draft is estimated from the drafts before it, never from itself, so that what is verified does not
     depend on what it is: the output's law stays the target's.
     """
+
+    ends_chains = True
 
     def __init__(self, drafter: ParallelDrafter, levels: int, least: float) -> None:
         super().__init__(drafter, levels)
@@ -229,7 +212,7 @@ class BiasedHead:
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
         logits, ids = self.head.scores(hidden, k, state)  # (N, C), (C,) or (N, C)
         drafter, weight, rows = self._backend.drafter, self._weight, ids
-        before = drafter.token_state(self._backend.fed.flatten())  # (N, r)
+        before = drafter.token_state(self._backend.fed_tokens.flatten())  # (N, r)
         if len(weight) != drafter.config.vocab_size:
             known = drafter.target_ids
             rows = torch.searchsorted(known, ids).clamp(max=len(known) - 1)

@@ -11,7 +11,6 @@ only: distances stay those it was trained on. Drafts get worse and the output st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from ...models.lean.model import LeanModel
 from ...models.target.interface import Target
 from ..accelerate.graphs import GraphCapture
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftStep, Frontier, Wrap
+from .interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from .model import ModelProposer
 from .node_passes import NodePasses
 from .registry import ProposerParts
@@ -31,16 +30,13 @@ from .registry import ProposerParts
 CATCH_UP = 256  # most tokens of a catch-up pass
 
 
-class DraftModelBackend:
+class DraftModelBackend(DraftBackend):
     """Draft states of a language model.
 
     Ids below ``target_vocab`` that the drafter has no embedding for are read as its last.
     """
 
     kind, label = "draft-model", "draft model"
-    reads: Literal["aux", "hidden", "none"] = "none"
-    aux_layers: tuple[int, ...] = ()
-    most_levels: int | None = None
 
     def __init__(self, drafter: LeanModel, target_vocab: int) -> None:
         self.drafter = drafter
@@ -56,7 +52,6 @@ class DraftModelBackend:
         self._unread = [0] * rows  # tokens before the root whose keys may be missing
 
     def wrap(self, wrap: Wrap) -> None:
-        """There is no pass that recurs beside the drafting itself."""
         self.passes.bits = isinstance(wrap, GraphCapture)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
@@ -78,11 +73,10 @@ class DraftModelBackend:
         self.passes.line(tokens, slots, self.passes.view(end), self.passes.cache.row(row))
 
     def commit(self, commit: Commit) -> None:
-        counts = [len(tokens) for tokens in commit.tokens]
         if commit.path is not None:
-            self.advance(commit.following, None, commit.counts)
-            self.note(counts)
+            super().commit(commit)
             return
+        counts = [len(tokens) for tokens in commit.tokens]
         self._write(commit.following)
         self.passes.add(commit.counts)
         self.passes.note(counts)

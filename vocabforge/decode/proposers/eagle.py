@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from ...ops.trees import WORD
 from ..accelerate.graphs import GraphCapture
 from ..target_side import block_mask, view_length
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftStep, Frontier, Wrap
+from .interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from .model import ModelProposer
 from .registry import ProposerParts
 
@@ -42,14 +42,12 @@ class _Carry(NamedTuple):
     view: Tensor
 
 
-class EagleBackend:
+class EagleBackend(DraftBackend):
     """Draft states of an EAGLE drafter of any kind whose next state is a function of its path."""
-
-    most_levels: int | None = None
 
     def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
         self.drafter, self.kind, self.label = drafter, kind, label
-        self.reads: Literal["aux", "hidden", "none"] = drafter.reads
+        self.reads = drafter.reads
         self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
@@ -83,10 +81,6 @@ class EagleBackend:
         self._read: Tensor | None = None  # what the head reads of it, if that is known
         self._fed = torch.zeros_like(self._g)  # what made it
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        self.rows[row] = 0
-        self.lengths[row] = 0
-
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
         start, count = self.lengths[row], len(following)
@@ -100,19 +94,14 @@ class EagleBackend:
         self.lengths[row] += count
 
     def commit(self, commit: Commit) -> None:
-        assert commit.states is not None
         self._steps = None  # those of a drafting belong to another pass
-        self.advance(commit.following, commit.states, commit.counts)
-        self.note([len(tokens) for tokens in commit.tokens])
+        super().commit(commit)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
         self._read = None
         self._run_extend(following, states, counts, self._view(following.shape[1]))
         self.rows.add_(counts)
-
-    def note(self, counts: Sequence[int]) -> None:
-        self.lengths = [old + new for old, new in zip(self.lengths, counts)]
 
     def device_state(self) -> Sequence[Tensor]:
         return self.rows, self._g, self._fed
@@ -142,7 +131,6 @@ class EagleBackend:
             torch.gather(torch.cat([state, made], 1), 1, last, out=state)
 
     def chains(self, head: DraftHead) -> bool:
-        """Whether :meth:`chain` drafts with this head."""
         self._head = head.table() if isinstance(head, FullHead) else None
         one = self._told and len(self.lengths) == 1 and isinstance(self.drafter, Eagle3Drafter)
         if not one or self.drafter.cache_layers > 1 or self._head is None or not runs_chains(self._weight):
@@ -150,7 +138,6 @@ class EagleBackend:
         return {self._head[0].dtype, self._weight.dtype, self.drafter.embedding.dtype} == {torch.float32}
 
     def chain(self, commit: Commit, count: int) -> Tensor:
-        """Commit a row's positions, then draft a chain: (1, 1 + count) tokens, the root first."""
         assert commit.states is not None
         assert self._head is not None
         assert isinstance(self.drafter, Eagle3Drafter)
@@ -197,9 +184,6 @@ class EagleBackend:
 
     def view(self) -> Tensor:
         return self._view(self._scratch)
-
-    def start(self, roots: Tensor) -> DraftStep:
-        return self.start_in(roots, self.view())
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         if self._bits:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from ..accelerate.graphs import GraphCapture
 from ..exit_states import ExitStates, places_of
 from ..tree import DraftTree
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftStep, Frontier, Wrap
+from .interface import DraftBackend, DraftStep, Frontier, Wrap
 from .model import ModelProposer
 from .node_passes import NodePasses, NodeStates
 from .registry import ProposerParts
@@ -40,13 +40,11 @@ class _ExitLevel(NamedTuple):
     states: Tensor  # (B, W, H) behind the last layer that drafts, before the norm
 
 
-class EarlyExitBackend:
+class EarlyExitBackend(DraftBackend):
     """Draft states after the target's first layers (1 to all) and its final norm."""
 
     kind, label = "early-exit", "early exit"
-    reads: Literal["aux", "hidden", "none"] = "none"
-    aux_layers: tuple[int, ...] = ()
-    most_levels: int | None = None
+    shares_cache = True
 
     def __init__(self, target: LeanModel, layers: int) -> None:
         self.layers = layers
@@ -71,10 +69,6 @@ class EarlyExitBackend:
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         self.passes.set_length(row, self.passes.lengths[row] + len(following))
 
-    def commit(self, commit: Commit) -> None:
-        self.advance(commit.following, None, commit.counts)
-        self.note([len(tokens) for tokens in commit.tokens])
-
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         self.passes.add(counts)
 
@@ -86,9 +80,6 @@ class EarlyExitBackend:
 
     def view(self) -> Tensor:
         return self.passes.view()
-
-    def start(self, roots: Tensor) -> DraftStep:
-        return self.start_in(roots, self.view())
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         tokens = roots[:, None]

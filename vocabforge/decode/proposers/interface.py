@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...models.heads.registry import DraftHead, DraftState
 from ...models.kv_cache import KVCache
+from ..exit_states import ExitStates
 from ..request import SamplingParams
 from ..sampling import Chance
 from ..tree import DraftTree
@@ -55,9 +56,8 @@ class Commit:
     following: Tensor  # (B, L) int64 token after each committed position; the first is that after the root
     states: Tensor | None  # (B, L, .) the target's states of those positions, if the proposer reads any
     counts: Tensor  # (B,) int64 real positions of each row (0 for an idle row); the rest is padding
-    path: (
-        Tensor | None
-    )  # (B, L) int64 nodes of the last proposed tree, the root first; None: none was proposed
+    # (B, L) int64 nodes of the last proposed tree, the root first; None: none was proposed
+    path: Tensor | None
     tokens: Sequence[Sequence[int]]  # the real ones of ``following``, on the host
 
 
@@ -80,98 +80,100 @@ class DraftStep(NamedTuple):
     carry: Any  # whatever the backend needs to expand it
 
 
-class DraftBackend(Protocol):
-    """Computes draft states level by level, for B rows at once."""
+class DraftBackend:
+    """Base of what computes draft states level by level, for B rows at once.
+
+    ``start_in``, ``expand`` and ``advance`` are functions of tensors with static shapes, so that a drafting, and a
+    commit of what was drafted, can be compiled or captured. The defaults of ``begin`` and ``note`` are for backends
+    whose ``allocate`` makes ``rows`` and ``lengths``.
+    """
 
     kind: str  # its proposer's name,
     label: str  # and as people write it
-    reads: Literal["aux", "hidden", "none"]  # states of the target that it takes: of layers, or the last
-    aux_layers: tuple[int, ...]  # 0-based layers behind ``aux``
-    most_levels: int | None  # deepest tree it can draft
+    # States of the target that it takes: of layers, or the last.
+    reads: Literal["aux", "hidden", "none"] = "none"
+    aux_layers: tuple[int, ...] = ()  # 0-based layers behind ``aux``
+    most_levels: int | None = None  # deepest tree it can draft
+    shares_cache = False  # it drafts in the target's own cache
+    ends_chains = False  # see ``worth``
+
+    rows: Tensor  # (B,) int64 committed positions,
+    lengths: list[int]  # and the same on the host
+    # Of drafters whose nodes of a level have one state: (B, levels, H), all there when a drafting has started.
+    levels: int
+    states: Tensor
+
+    def share(self, cache: KVCache) -> None:
+        """The target's cache, B rows, if it is shared; called before ``allocate``."""
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         """Memory for B rows of that many positions and ``scratch`` draft nodes; forgets everything."""
+        raise NotImplementedError
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         """A new request in a row: forget its last one."""
+        self.rows[row] = 0
+        self.lengths[row] = 0
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         """The next T prompt positions of a row: the tokens (T,) after them and the target's states (T, .)."""
+        raise NotImplementedError
 
     def commit(self, commit: Commit) -> None:
         """Keep what was accepted."""
+        self.advance(commit.following, commit.states, commit.counts)
+        self.note([len(tokens) for tokens in commit.tokens])
 
-    def start(self, roots: Tensor) -> DraftStep:
-        """States at the last committed tokens (B,): a frontier of one node a row."""
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        """The device's half of a commit: changes its tensors in place; see :class:`Commit`."""
+        raise NotImplementedError
 
-    def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
-        """States of the nodes of ``frontier``, children of ``step``'s; ``level`` 1 is below the root."""
+    def note(self, counts: Sequence[int]) -> None:
+        """The host's half: committed positions of each row."""
+        self.lengths = [old + new for old, new in zip(self.lengths, counts)]
 
-
-@runtime_checkable
-class SharesCache(Protocol):
-    """A backend that drafts in the target's own cache."""
-
-    def share(self, cache: KVCache) -> None:
-        """The target's cache, B rows; called before ``allocate``."""
-
-
-@runtime_checkable
-class PureBackend(Protocol):
-    """A backend whose whole drafting is a function of tensors with static shapes: it can be compiled as one pass."""
-
-    def view(self) -> Tensor:
-        """(S',) slots that drafting looks at now."""
-
-    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
-        """``start``, looking at these slots."""
+    def device_state(self) -> Sequence[Tensor]:
+        """Tensors that ``advance`` reads and changes, beside key caches."""
+        raise NotImplementedError
 
     def wrap(self, wrap: Wrap) -> None:
         """Make its other passes faster."""
 
+    def view(self) -> Tensor:
+        """(S',) slots that drafting looks at now."""
+        raise NotImplementedError
 
-@runtime_checkable
-class DeviceBackend(PureBackend, Protocol):
-    """A pure backend that can also commit on the device, so that a whole cycle can be captured.
+    def start(self, roots: Tensor) -> DraftStep:
+        """States at the last committed tokens (B,): a frontier of one node a row."""
+        return self.start_in(roots, self.view())
 
-    ``commit`` of what was drafted is ``advance`` and ``note``.
-    """
+    def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
+        """``start``, looking at these slots."""
+        raise NotImplementedError
 
-    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
-        """The device's half: changes its tensors in place; see :class:`Commit`."""
+    def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
+        """States of the nodes of ``frontier``, children of ``step``'s; ``level`` 1 is below the root."""
+        raise NotImplementedError
 
-    def note(self, counts: Sequence[int]) -> None:
-        """The host's half: committed positions of each row."""
-
-    def device_state(self) -> Sequence[Tensor]:
-        """Tensors that ``advance`` reads and changes, beside key caches."""
-
-
-@runtime_checkable
-class FeedsAhead(Protocol):
-    """A backend that knows what a step is fed before its pass."""
-
-    def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
-        """``previous`` (B, W, H) of the step that expands ``frontier``, children of ``step``'s."""
-
-
-@runtime_checkable
-class EndsChains(Protocol):
-    """A backend that may end a chain early, by what it knows before the next draft is chosen."""
+    def fed(self, frontier: Frontier, step: DraftStep) -> Tensor | None:
+        """``previous`` (B, W, H) of the step that expands ``frontier``, if that is known before its pass."""
+        return None
 
     def worth(self, frontier: Frontier, level: int) -> bool:
-        """Whether to draft level ``level`` below the nodes (B, 1) of ``frontier``."""
-
-
-@runtime_checkable
-class DraftsChains(Protocol):
-    """A backend that can commit and draft a chain in one call."""
+        """Whether to draft level ``level`` below the nodes (B, 1) of a chain; decided before the draft is chosen."""
+        return True
 
     def chains(self, head: DraftHead) -> bool:
-        """Whether it does with this head, in the memory that is allocated."""
+        """Whether :meth:`chain` drafts with this head, in the memory that is allocated."""
+        return False
 
     def chain(self, commit: Commit, count: int) -> Tensor:
         """Commit a row's positions, then draft a chain of best tokens: (1, 1 + count) tokens, the root first."""
+        raise NotImplementedError
+
+    def exits(self, tree: DraftTree) -> ExitStates | None:
+        """What the drafting of a tree leaves to verification."""
+        return None
 
 
 @runtime_checkable

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from torch import Tensor
 
 from ...models.heads.registry import DraftHead, DraftState
-from .interface import DraftStep, Frontier
+from .interface import DraftBackend, DraftStep, Frontier
 
 Answer = tuple[Tensor, Tensor]
-
-
-class DraftsLevels(Protocol):
-    """A backend that has the states (B, levels, H) of all ``levels`` when a drafting starts."""
-
-    levels: int
-    states: Tensor
 
 
 def level_step(states: Tensor, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
@@ -33,9 +25,9 @@ def level_step(states: Tensor, frontier: Frontier, step: DraftStep, level: int) 
 
 class LevelHead:
     """A draft head asked once for all levels, or once a level if its answer depends on the step, for ``width`` tokens
-    at most; ``backend`` has all levels' states from the drafting's start."""
+    at most; ``backend`` has ``states``."""
 
-    def __init__(self, head: DraftHead, backend: DraftsLevels, width: int) -> None:
+    def __init__(self, head: DraftHead, backend: DraftBackend, width: int) -> None:
         self.head, self._backend, self._width = head, backend, width
         self.size, self.context_size, self.by_step = head.size, head.context_size, head.by_step
         self.static_shapes = getattr(head, "static_shapes", False)

@@ -16,23 +16,22 @@ from ...core.errors import UsageError
 from ...models.drafters.medusa import MedusaDrafter
 from ...models.heads.registry import exact_head
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftStep, Frontier, Wrap
+from .interface import DraftBackend, DraftStep, Frontier
 from .levels import LevelHead, level_step
 from .model import ModelProposer
 from .registry import ProposerParts
 
 
-class MedusaBackend:
+class MedusaBackend(DraftBackend):
     """Draft states of Medusa heads: those of a level are the same for all its nodes; None takes all ``levels``."""
 
     kind, label = "medusa", "Medusa"
     reads: Literal["aux", "hidden", "none"] = "hidden"
-    aux_layers: tuple[int, ...] = ()
 
     def __init__(self, drafter: MedusaDrafter, levels: int | None = None) -> None:
         self.drafter = drafter
-        self.most_levels: int | None = drafter.config.medusa_heads
-        self.levels = min(levels or self.most_levels, self.most_levels)
+        self.most_levels = most = drafter.config.medusa_heads
+        self.levels = min(levels or most, most)
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         weight = next(iter(self.drafter.parameters()))
@@ -46,9 +45,6 @@ class MedusaBackend:
         assert states is not None
         self._h[row] = states[-1]
 
-    def commit(self, commit: Commit) -> None:
-        self.advance(commit.following, commit.states, commit.counts)
-
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
         last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
@@ -60,16 +56,10 @@ class MedusaBackend:
     def device_state(self) -> Sequence[Tensor]:
         return (self._h,)
 
-    def wrap(self, wrap: Wrap) -> None:
-        """It has no other passes."""
-
     def view(self) -> Tensor:
         return self._h[0, :0]
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
-        return self.start(roots)
-
-    def start(self, roots: Tensor) -> DraftStep:
         states = self.drafter.read(self.drafter.heads(self._h, self.levels))
         self.states = states.transpose(0, 1)  # (B, levels, H)
         return DraftStep(self.states[:, :1], roots[:, None], self._h[:, None], None)

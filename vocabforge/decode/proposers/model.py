@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,20 +20,13 @@ from ..trees.fixed import ShapePolicy
 from .context import ContextTokens
 from .interface import (
     Commit,
-    DeviceBackend,
     DraftBackend,
     DraftPolicy,
-    DraftsChains,
     DraftStep,
     Draw,
-    EndsChains,
-    FeedsAhead,
     Frontier,
     Plan,
-    PureBackend,
-    SharesCache,
     Wrap,
-    WrapsPasses,
 )
 from .registry import Lap
 
@@ -54,24 +46,17 @@ class ModelProposer:
         self.kind, self.label = backend.kind, backend.label
         self.reads, self.aux_layers = backend.reads, backend.aux_layers
         self.plan, self.samples = policy.plan, policy.samples
-        self.scratch = policy.scratch + 1 if isinstance(backend, SharesCache) else 0
+        self.scratch = policy.scratch + 1 if backend.shares_cache else 0
         self._context: ContextTokens | None = None
         self._pending: list[Commit] = []
         self._waiting = 0  # positions in them
         self._unread: dict[int, int] = {}  # prompt positions of each row still to come
         self._wrap: Wrap | None = None
-        self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
-        # The backend and the head, where they have these sides; to ask them in every cycle takes longer than a kernel.
-        self._device: Any = backend if isinstance(backend, DeviceBackend) else None
-        self._feeds = backend if isinstance(backend, FeedsAhead) else None
-        self._exits = getattr(
-            backend, "exits", None
-        )  # of an early exit: what its drafting leaves to verification
-        self._ends = backend if isinstance(backend, EndsChains) else None
+        # The head, where it has this side; to ask it in every cycle takes longer than a kernel.
         self._prepares = head if isinstance(head, PreparesSteps) else None
         self.by_steps = False  # chains, too, so that steps can be timed
-        # Where a commit and the chain behind it are one call: what makes the call, and the tree of its tokens.
-        self._chain: tuple[DraftsChains, ShapePolicy] | None = None
+        # Of chains whose commit and drafting are one call.
+        self._chain: ShapePolicy | None = None
         self._captured: GraphCapture | None = None
         self._whole: dict[Plan, Callable[..., DraftTree]] = {}
 
@@ -81,16 +66,15 @@ class ModelProposer:
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         if self._captured is not None:
             self.wrap(self._captured)  # what was captured reaches the old memory
-        if isinstance(self.backend, SharesCache):
-            self.backend.share(cache)
+        self.backend.share(cache)
         self.backend.allocate(rows, positions, self.policy.scratch)
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
         self._pending, self._waiting = [], 0
-        backend, policy, self._chain = self.backend, self.policy, None
+        policy, self._chain = self.policy, None
         eager = self._wrap is None and not self.by_steps
-        if eager and isinstance(policy, ShapePolicy) and policy.chain and isinstance(backend, DraftsChains):
-            self._chain = (backend, policy) if backend.chains(self.head) else None
+        if eager and isinstance(policy, ShapePolicy) and policy.chain and self.backend.chains(self.head):
+            self._chain = policy
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         if self._chain is None:
@@ -138,19 +122,19 @@ class ModelProposer:
         if self._chain is not None and 0 < self._waiting <= FEW:
             commit = _joined(self._pending)
             self._pending, self._waiting = [], 0
-            backend, shape = self._chain
-            tokens = backend.chain(commit, plan.levels)
+            tokens = self.backend.chain(commit, plan.levels)
             lap("layers")
-            return shape.tree(plan, tokens)
+            return self._chain.tree(plan, tokens)
         self._flush()
         context = None if self._context is None else self._context.tensor
         whole = self._whole_pass(plan)
-        if whole is not None and self._pure is not None:
-            tree: DraftTree = whole(roots, self._pure.view(), context)
+        if whole is not None:
+            tree: DraftTree = whole(roots, self.backend.view(), context)
             lap("layers")
             return tree
         tree = self._draft(self.backend.start(roots), roots, context, plan, draws, lap)
-        return tree if self._exits is None else replace(tree, exits=self._exits(tree))
+        exits = self.backend.exits(tree)
+        return tree if exits is None else replace(tree, exits=exits)
 
     def _draft(
         self,
@@ -171,7 +155,7 @@ class ModelProposer:
             if frontier is None:
                 break
             level += 1
-            if self._ends is not None and not self._ends.worth(frontier, level):
+            if not self.backend.worth(frontier, level):
                 break
             ahead = self._prepared(frontier, step, state)
             step = self.backend.expand(frontier, step, level)
@@ -184,19 +168,15 @@ class ModelProposer:
 
     def _prepared(self, frontier: Frontier, step: DraftStep, state: DraftState) -> DraftState | None:
         """The state of the step after ``state``, where the head can begin with it before the backend's pass."""
-        if self._prepares is None or self._feeds is None:
+        if self._prepares is None or (previous := self.backend.fed(frontier, step)) is None:
             return None
-        previous = self._feeds.fed(frontier, step).flatten(0, 1)
-        fed = DraftState(state.step + 1, frontier.tokens.flatten(), previous, state.requests, state.context)
+        tokens, previous = frontier.tokens.flatten(), previous.flatten(0, 1)
+        fed = DraftState(state.step + 1, tokens, previous, state.requests, state.context)
         return self._prepares.prepare(fed)
 
     def on_device(self) -> bool:
-        """Whether drafting and committing can be parts of one captured cycle."""
-        return self._device is not None and self._static()
-
-    def _static(self) -> bool:
-        """All drafting is a function of tensors with static shapes."""
-        if self.samples or self._ends is not None or not getattr(self.head, "static_shapes", False):
+        """Whether drafting and committing, as functions of tensors with static shapes, can be parts of one pass."""
+        if self.samples or self.backend.ends_chains or not getattr(self.head, "static_shapes", False):
             return False
         # Of wider trees, a head on the ops may have no static form; see ``DraftHead``.
         fits = self.policy.width <= MOST_K and self.policy.broadest <= MOST_ROWS
@@ -206,44 +186,39 @@ class ModelProposer:
         """Before a cycle on the device: what the host still holds goes there."""
         self._flush()
         self._told = None if self._context is None else self._context.tensor  # always the same tensor
-        self._view = self._device.view()
+        self._view = self.backend.view()
 
     def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
         """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
-        return self._draft(self._device.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
+        return self._draft(self.backend.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
-        """Commit what was drafted, on the device; see ``DeviceBackend``."""
-        self._device.advance(following, states, counts)
+        """Commit what was drafted, on the device; see ``DraftBackend``."""
+        self.backend.advance(following, states, counts)
 
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
         """The same on the host: the committed tokens of each row."""
         self._meet(tokens)
-        self._device.note([len(found) for found in tokens])
+        self.backend.note([len(found) for found in tokens])
 
     def device_state(self) -> Sequence[Tensor]:
-        state: Sequence[Tensor] = self._device.device_state()
-        return state
+        return self.backend.device_state()
 
     def wrap(self, wrap: Wrap) -> None:
         """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
         self._whole = {}
         self._captured = wrap if isinstance(wrap, GraphCapture) else None
-        if isinstance(self.backend, WrapsPasses):
-            self.backend.wrap(wrap)
-        if isinstance(self.backend, PureBackend) and self._static():
-            self._wrap, self._pure = wrap, self.backend
+        self.backend.wrap(wrap)
+        if self.on_device():
+            self._wrap = wrap
 
     def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
-        """All of a plan's drafting as one pass."""
         if self._wrap is None:
             return None
         if plan not in self._whole:
-            backend = self._pure
-            assert backend is not None
 
             def draft(roots: Tensor, view: Tensor, context: Tensor | None) -> DraftTree:
-                return self._draft(backend.start_in(roots, view), roots, context, plan, None, _no_lap)
+                return self._draft(self.backend.start_in(roots, view), roots, context, plan, None, _no_lap)
 
             self._whole[plan] = self._wrap(f"{self.kind} drafting of {plan.nodes} nodes", draft)
         return self._whole[plan]
@@ -272,7 +247,6 @@ def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> N
 
 
 def _trimmed(commit: Commit) -> Commit:
-    """A row's commit without padding."""
     count = len(commit.tokens[0])
     if commit.following.shape[1] == count:
         return commit

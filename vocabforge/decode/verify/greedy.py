@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...ops.target_choice import target_choice
 from ...ops.tree_verify import tree_verify
-from ..sampling import target_weights
-from ..tree import DraftTree, RowTree, Verifier, Walk, walk_down
+from ..tree import DraftTree, Verifier
+from .match import MATCH
 
 
 class GreedyVerdicts(NamedTuple):
@@ -64,14 +64,5 @@ def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
     )
 
 
-def walk_greedy(row: RowTree) -> Walk:
-    """The same for one row whose laws depend on the path (penalties); of equal siblings the first is taken."""
-    return walk_down(row, _choose)
-
-
-def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
-    best = int(target_weights(row.logits[node], row.sampling, row.history, path_tokens).argmax())
-    return next((child for child in row.children[node] if row.tokens[child] == best), None), best
-
-
-GREEDY = Verifier(walk_greedy, samples=False)
+# For rows whose laws depend on the path (penalties): at temperature 0 all weight is on the best token.
+GREEDY = Verifier(MATCH.walk, samples=False)

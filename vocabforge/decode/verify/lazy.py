@@ -30,15 +30,20 @@ def choose_lazy(row: RowTree, node: int, weights: Weights, law: LazyLaw) -> tupl
         token = row.tokens[child]
         psi = law.probability(token)
         if not psi > 0:
-            raise MismatchError(
-                "a drafted token was not drawn from the distribution that came with it",
-                got=f"token {token} of probability {psi}",
-                expected="a probability above 0",
-                remedy="report this: the proposer is wrong, and its output would not be lossless",
-            )
+            raise not_drawn(f"token {token} of probability {psi}", "a probability above 0")
         if row.chance.happens(min(p[token], psi), psi):
             return child, token
     return None, draw_residual(p, law, row.chance)
+
+
+def not_drawn(got: str, expected: str) -> MismatchError:
+    """The error for a child that its law cannot have given."""
+    return MismatchError(
+        "a drafted token was not drawn from the distribution that came with it",
+        got=got,
+        expected=expected,
+        remedy="report this: the proposer is wrong, and its output would not be lossless",
+    )
 
 
 def draw_residual(p: Weights, law: LazyLaw, chance: Chance) -> int:

@@ -8,12 +8,7 @@ request's output follows from its seed alone, not from what was drafted, how muc
 from __future__ import annotations
 
 from ..sampling import target_weights
-from ..tree import RowTree, Verifier, Walk, walk_down
-
-
-def walk_matches(row: RowTree) -> Walk:
-    """Verify one row."""
-    return walk_down(row, _choose)
+from ..tree import RowTree, Verifier, walk_down
 
 
 def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
@@ -22,4 +17,4 @@ def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None
     return next((child for child in row.children[node] if row.tokens[child] == token), None), token
 
 
-MATCH = Verifier(walk_matches)
+MATCH = Verifier(lambda row: walk_down(row, _choose))

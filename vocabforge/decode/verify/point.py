@@ -8,12 +8,7 @@ children that were drawn at random too, as long as the draws have nothing to do 
 from __future__ import annotations
 
 from ..sampling import Chance, Weights, target_weights
-from ..tree import RowTree, Verifier, Walk, walk_down
-
-
-def walk_point_masses(row: RowTree) -> Walk:
-    """Verify one row."""
-    return walk_down(row, _choose)
+from ..tree import RowTree, Verifier, walk_down
 
 
 def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
@@ -46,4 +41,4 @@ def _accepts(weights: Weights, token: int, chance: Chance) -> bool:
     return True
 
 
-POINT = Verifier(walk_point_masses)
+POINT = Verifier(lambda row: walk_down(row, _choose))

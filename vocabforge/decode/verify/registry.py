@@ -160,7 +160,6 @@ def _walk_rows(
 
 
 def _verifier_of(sampling: SamplingParams, name: str | None, drawn: bool) -> Verifier:
-    """The verifier of a row."""
     if sampling.greedy:
         name = "greedy"
     elif name is None:

@@ -11,31 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import MismatchError
 from ..sampling import Chance, Weights, target_weights
-from ..tree import DraftLaw, RowTree, Verifier, Walk, walk_down
-from .lazy import choose_lazy
+from ..tree import DraftLaw, RowTree, Verifier, walk_down
+from .lazy import choose_lazy, not_drawn
 from .point import choose_point_mass
-
-
-def walk_residual(row: RowTree) -> Walk:
-    """Verify one row; a node without a law has children that are point masses.
-
-    A law that is known token by token (``tree.LazyLaw``) is verified as ``verify/lazy.py`` does.
-    """
-    return walk_down(row, _choose)
 
 
 def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
     weights = target_weights(row.logits[node], row.sampling, row.history, path_tokens)
     law = row.laws.get(node)
-    if law is None:
+    if law is None or (isinstance(law, DraftLaw) and not row.children[node]):
         return choose_point_mass(row, node, weights)
-    if not isinstance(law, DraftLaw):
-        return choose_lazy(row, node, weights, law)
-    if not row.children[node]:
-        return choose_point_mass(row, node, weights)
-    return choose_drawn(row, node, weights, law)
+    if isinstance(law, DraftLaw):
+        return choose_drawn(row, node, weights, law)
+    return choose_lazy(row, node, weights, law)
 
 
 def choose_drawn(row: RowTree, node: int, weights: Weights, law: DraftLaw) -> tuple[int | None, int]:
@@ -85,13 +74,8 @@ def _place(law: DraftLaw, q: Weights, token: int) -> int:
     """Where a drawn token stands in its law."""
     place = int(np.searchsorted(law.ids, token))
     if place == len(law.ids) or law.ids[place] != token or not q[place] > 0:
-        raise MismatchError(
-            "a drafted token was not drawn from the distribution that came with it",
-            got=f"token {token}",
-            expected="one of the distribution's tokens, each at most once",
-            remedy="report this: the proposer is wrong, and its output would not be lossless",
-        )
+        raise not_drawn(f"token {token}", "one of the distribution's tokens, each at most once")
     return place
 
 
-RESIDUAL = Verifier(walk_residual)
+RESIDUAL = Verifier(lambda row: walk_down(row, _choose))

@@ -98,9 +98,8 @@ class RouterTrainer:
         """
         try:
             start = resume(self)
-            again = (
-                ("heldout",) if start == self.config.optim.steps else ()
-            )  # the report follows the checkpoint
+            # The report follows the checkpoint.
+            again = ("heldout",) if start == self.config.optim.steps else ()
             log = MetricsLog(self.config.output / "metrics.jsonl", keep_until=start, again=again)
             run_steps(self, self, "train-router", start, log)
             return self._finish(log)
@@ -108,11 +107,9 @@ class RouterTrainer:
             self.strategy.close()
 
     def unrolled(self, step: int) -> int:
-        """See :class:`~vocabforge.train.loop.Steps`."""
         return self.config.router.steps
 
     def take_step(self, step: int) -> int:
-        """See :class:`~vocabforge.train.loop.Steps`."""
         config, steps = self.config, self.config.router.steps
         rows = batch_rows(len(self.data.train), config.optim.batch_size, step, config.run.seed)
         everyone = to_tensors(self.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
@@ -166,8 +163,8 @@ class RouterTrainer:
 
     def capture(self, split: Literal["train", "heldout"], indices: Sequence[int]) -> CapturedBatch:
         """The target's states for these packed rows of a split."""
-        rows = self.data.train if split == "train" else self.data.heldout
-        return self.captured(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
+        rows = to_tensors(self.data.rows(split), indices, self.device)
+        return self.captured(rows, [(split, i) for i in indices])
 
     def plain(self) -> Router:
         """The router as an ordinary module with the weights that it has now. Collective."""

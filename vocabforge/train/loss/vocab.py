@@ -21,7 +21,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.errors import MismatchError
 from ...models.device import has_triton
 from ...models.target.logits import accumulation, scores
 from .fused import FusedVocabLoss, LossInputs, teacher_terms
@@ -84,16 +83,14 @@ def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
     """The loss of M draft rows; gradients reach ``inputs.draft`` and the draft head's parts only.
 
     Products are computed in the head's type (autocast's under autocast) and accumulated in fp32; the rest is fp32.
-    With an ``offset`` it estimates the loss over the whole vocabulary, and ``overlap`` and ``ceiling`` are NaN.
-
-    Raises:
-        MismatchError: sizes that do not go together, or a loss without what it reads.
+    With an ``offset``, which only soft cross-entropy takes, it estimates the loss over the whole vocabulary, and
+    ``overlap`` and ``ceiling`` are NaN.
     """
+    assert inputs.offset is None or inputs.loss == KL
     facts = None if inputs.target_ids is None else inputs.facts  # of use where not all V logits are needed
     inputs = replace(
         inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach(), facts=facts
     )
-    _check(inputs)
     if _chosen(inputs, options) == "naive":
         return _naive(inputs)
     draft, head, bias = inputs.draft, inputs.draft_head, inputs.bias_head
@@ -144,36 +141,3 @@ def _naive(x: LossInputs) -> RowLoss:
             overlap = torch.minimum(p * mass[:, None], log_q.exp()).sum(-1)
         total = (values * x.weight).sum()
     return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), mass.float())
-
-
-def _check(x: LossInputs) -> None:
-    rows, columns = len(x.draft), len(x.draft_head)
-    problem = None
-    reads = x.draft_head.shape[-1] + (0 if x.bias_head is None else x.bias_head.shape[-1])
-    if x.draft.shape[-1] != reads:
-        problem = f"draft states of {x.draft.shape[-1]}, a draft head that reads {reads}"
-    elif x.teacher.shape[-1] != x.target_head.shape[-1]:
-        problem = f"target states of {x.teacher.shape[-1]}, an LM head that reads {x.target_head.shape[-1]}"
-    elif x.teacher_row.shape != (rows,) or x.weight.shape != (rows,):
-        problem = f"{rows} draft rows, {x.teacher_row.numel()} teachers, {x.weight.numel()} weights"
-    elif columns != (len(x.target_head) if x.target_ids is None else len(x.target_ids)):
-        known = "all" if x.target_ids is None else len(x.target_ids)
-        problem = f"a draft head of {columns} rows, {known} target ids, {len(x.target_head)} target tokens"
-    elif x.facts is not None and (x.facts.best.shape != (len(x.teacher),) or x.offset is not None):
-        problem = f"facts of {x.facts.best.numel()} teachers" + (
-            ", and offsets" if x.offset is not None else ""
-        )
-    elif x.offset is not None and x.offset.shape != (len(x.target_head),):
-        problem = f"{x.offset.numel()} offsets, {len(x.target_head)} target tokens"
-    elif x.offset is not None and x.loss != KL:
-        problem = (
-            f"offsets, and the loss {dict(x.loss)}, which is not estimated on a sample of the vocabulary"
-        )
-    elif "ce" in dict(x.loss) and (x.label is None or x.label.shape != (rows,)):
-        problem = f"{rows} draft rows, {0 if x.label is None else x.label.numel()} labels"
-    if problem is not None:
-        raise MismatchError(
-            "the vocabulary loss was given sizes that do not go together",
-            got=problem,
-            expected="sizes as train.loss.fused.LossInputs has them",
-        )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.distributed import Group
-from ..checkpoint import entries, trained, whole
+from ..checkpoint import restore, trained, whole
 from ..config import TrainConfig
 from ..heads.router_config import RouterTrainConfig
 from ..optim import make_optimizer
@@ -63,20 +63,8 @@ class FullyShard(Strategy):
     def clip(self, limit: float) -> Tensor:
         return whole(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
 
-    def weights(self) -> dict[str, Tensor]:
-        return {
-            name: whole(p).detach().float().cpu().contiguous().clone() for name, p in self.parameters.items()
-        }
-
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(_divide(weights[name], parameter))
-                if found := entries(state, name):
-                    self.optimizer.state[parameter] = {
-                        key: value if key == "step" else _divide(value, parameter)
-                        for key, value in found.items()
-                    }
+        restore(self.optimizer, self.parameters, weights, state, _divide)
 
     def close(self) -> None:
         """Free everything that holds the process group; else a process may abort at exit."""

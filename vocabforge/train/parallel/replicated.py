@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.distributed import Group
-from ..checkpoint import restore, trained
+from ..checkpoint import trained
 from ..config import TrainConfig
 from ..heads.router_config import RouterTrainConfig
 from ..optim import clip_global_norm, make_optimizer
@@ -52,16 +52,6 @@ class Replicated(Strategy):
 
     def clip(self, limit: float) -> Tensor:
         return clip_global_norm(self.parameters.values(), limit)
-
-    def weights(self) -> dict[str, Tensor]:
-        masters = {
-            name: self.optimizer.state[p].get("master", p) if p in self.optimizer.state else p
-            for name, p in self.parameters.items()
-        }
-        return {name: value.detach().float().cpu().contiguous() for name, value in masters.items()}
-
-    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        restore(self.optimizer, self.parameters, weights, state)
 
     def close(self) -> None:
         """Free what holds the process group; else a process may abort at exit."""

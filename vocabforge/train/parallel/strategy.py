@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ...core.distributed import Group
 from ...core.errors import UsageError
 from ...core.registry import resolve
-from ..checkpoint import full_state
+from ..checkpoint import full_state, restore, whole
 from ..config import TrainConfig
 from ..heads.router_config import RouterTrainConfig
 from ..optim import set_learning_rate
@@ -73,7 +73,11 @@ class Strategy:
 
     def weights(self) -> dict[str, Tensor]:
         """Full fp32 trained tensors on the CPU, by name in the step. Collective."""
-        raise NotImplementedError
+        states = self.optimizer.state
+        return {
+            name: whole(states.get(p, {}).get("master", p)).detach().float().cpu().contiguous()
+            for name, p in self.parameters.items()
+        }
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Full optimiser tensors on the CPU, ``name/key``. Collective."""
@@ -81,7 +85,7 @@ class Strategy:
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
         """Put full tensors back. Collective."""
-        raise NotImplementedError
+        restore(self.optimizer, self.parameters, weights, state)
 
     def close(self) -> None:
         """Release what holds the processes together."""
