@@ -48,7 +48,7 @@ VF_DEVICE float share_of(float value, float maximum) {
   return value == bits_float(0xFF800000u) ? 0.0f : exp(value - maximum);
 }
 
-// Of a row: a log-probability is (logit - maximum) - log_sum. The maximum is +-inf where the row is no law.
+// Of a row: a log-probability is (logit - maximum) - log_sum. The maximum is +-inf where the row is no distribution.
 struct Normaliser {
   float maximum, log_sum;
 };
@@ -61,9 +61,9 @@ VF_DEVICE Normaliser normaliser_of(float maximum, float sum) {
 // Writes answer `place` of a row; key 0 stands for "no more columns".
 VF_DEVICE void answer(const Lists& a, int row, int place, Key key, Normaliser by) {
   const float none = bits_float(0xFF800000u);
-  const bool lawful = key != 0 && by.maximum < bits_float(0x7F800000u);
+  const bool valid = key != 0 && by.maximum < bits_float(0x7F800000u);
   const float logit = value_of(static_cast<uint32_t>(key >> 32));
-  a.logprobs[row * a.k + place] = lawful ? min(logit - by.maximum - by.log_sum, 0.0f) : none;
+  a.logprobs[row * a.k + place] = valid ? min(logit - by.maximum - by.log_sum, 0.0f) : none;
   a.chosen[row * a.k + place] = key == 0 ? 0 : kIdTop - static_cast<uint32_t>(key);
 }
 

@@ -10,12 +10,12 @@ std::tuple<Tensor, Tensor> target_choice(Tensor logits) {
   const int rows = static_cast<int>(logits.size(0));
   const int64_t vocab = logits.size(1);
   VF_CHECK(rows > 0 && vocab > 0 && vocab <= (int64_t{1} << 31), "target_choice: ", rows, " rows of ", vocab, " logits");
-  Tensor choices = new_tensor(logits, {rows}, ScalarType::Long), lawful = new_tensor(logits, {rows}, ScalarType::Bool);
+  Tensor choices = new_tensor(logits, {rows}, ScalarType::Long), valid = new_tensor(logits, {rows}, ScalarType::Bool);
   TargetChoiceArguments a{data<void>(logits), type_of(logits, "target_choice: logits"), rows, vocab, 1, nullptr, nullptr,
-                          data<int64_t>(choices), data<bool>(lawful)};
+                          data<int64_t>(choices), data<bool>(valid)};
   if (!on_device(logits)) {
     target_choice_cpu(a);
-    return {choices, lawful};
+    return {choices, valid};
   }
 #ifndef VF_NO_CUDA
   const DeviceScope scope(logits);
@@ -26,7 +26,7 @@ std::tuple<Tensor, Tensor> target_choice(Tensor logits) {
   a.arrived = data<unsigned>(arrived);
   target_choice_cuda(a, scope.stream());
 #endif
-  return {choices, lawful};
+  return {choices, valid};
 }
 
 }  // namespace

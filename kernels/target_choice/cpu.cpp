@@ -18,7 +18,7 @@ void target_choice_cpu(const TargetChoiceArguments& a) {
       }
     }
     a.choices[row] = choice;
-    a.lawful[row] = best > -INFINITY;
+    a.valid[row] = best > -INFINITY;
   }
 }
 

@@ -66,7 +66,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) target_choice_kernel(TargetChoiceArguments
   if (threadIdx.x == 0) {
     const uint32_t value = static_cast<uint32_t>(best >> 32);
     a.choices[row] = 0xFFFFFFFFu - static_cast<uint32_t>(best);
-    a.lawful[row] = value > order_key(bits_float(0xFF800000u)) && value != 0xFFFFFFFFu;
+    a.valid[row] = value > order_key(bits_float(0xFF800000u)) && value != 0xFFFFFFFFu;
     a.arrived[row] = 0;
   }
 }

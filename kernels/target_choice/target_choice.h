@@ -14,7 +14,7 @@ struct TargetChoiceArguments {
   unsigned long long* workspace;
   unsigned* arrived;    // (rows,) zeros before and after
   int64_t* choices;     // (rows,)
-  bool* lawful;         // (rows,)
+  bool* valid;         // (rows,)
 };
 
 // Blocks that share a row, so that few rows fill the device, too.

@@ -72,13 +72,13 @@ std::tuple<Tensor, Tensor> target_sample(Tensor logits, Tensor temperature, Tens
     VF_CHECK(one->size(0) == a.rows, "target_sample: a seed and a place of draws a row");
   }
   Tensor choices = new_tensor(logits, {a.rows}, ScalarType::Long);
-  Tensor lawful = new_tensor(logits, {a.rows}, ScalarType::Bool);
+  Tensor valid = new_tensor(logits, {a.rows}, ScalarType::Bool);
   a.seeds = data<int64_t>(seeds);
   a.draws = data<int64_t>(draws);
   a.choices = data<int64_t>(choices);
-  a.lawful = data<bool>(lawful);
+  a.valid = data<bool>(valid);
   compute(a, logits);
-  return {choices, lawful};
+  return {choices, valid};
 }
 
 }  // namespace

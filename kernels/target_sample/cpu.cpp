@@ -77,14 +77,14 @@ void target_sample_cpu(const TargetSampleArguments& a) {
   std::vector<float> scores(static_cast<size_t>(a.vocab));
   for (int row = 0; row < a.rows; ++row) {
     const int64_t best = read_scores(a, row, scores);
-    const bool lawful = scores[best] > -INFINITY;
+    const bool valid = scores[best] > -INFINITY;
     float* weights = a.weights + static_cast<int64_t>(row) * a.vocab;
     std::fill_n(weights, a.vocab, 0.0f);
-    if (lawful) transform(a, row, scores, best, weights);
+    if (valid) transform(a, row, scores, best, weights);
     if (a.choices == nullptr) continue;
-    a.lawful[row] = lawful;
+    a.valid[row] = valid;
     a.choices[row] = best;
-    if (!lawful || a.temperature[row] == 0) continue;
+    if (!valid || a.temperature[row] == 0) continue;
     const double uniform = philox_uniform(static_cast<uint64_t>(a.seeds[row]), static_cast<uint64_t>(a.draws[row]));
     a.choices[row] = draw(weights, a.vocab, uniform);
   }

@@ -1,5 +1,5 @@
-// Five launches: the largest logit of each row, weights counted in bins, borders of top-k and top-p, what is kept and its
-// sums, draws. All but the third and the last cut rows into chunks, a block a chunk. In the third a few blocks look
+// Five launches: the largest logit of each row, weights counted in bins, borders of top-k and top-p, what is kept and
+// its sums, draws. All but the third and the last cut rows into chunks, a block a chunk. In the third a few blocks look
 // through a row for the tokens of the border's bin, and the last of them to end finds the border among those.
 #include "target_sample.h"
 
@@ -17,7 +17,7 @@ constexpr int kSlice = 16384;  // tokens that are worth a block of their own to 
 struct Top {
   float score;
   int id;
-  bool lawful;
+  bool valid;
 };
 
 template <typename T>
@@ -26,8 +26,8 @@ VF_DEVICE Top top_of(const TargetSampleArguments& a, int row) {
   const uint32_t value = static_cast<uint32_t>(best >> 32);
   const int id = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(best));
   const T* logits = static_cast<const T*>(a.logits) + static_cast<int64_t>(row) * a.vocab;
-  const bool lawful = value > order_key(bits_float(0xFF800000u)) && value != 0xFFFFFFFFu;
-  return {to_float(ldg(logits + id)), id, lawful};
+  const bool valid = value > order_key(bits_float(0xFF800000u)) && value != 0xFFFFFFFFu;
+  return {to_float(ldg(logits + id)), id, valid};
 }
 
 // The score by which tokens are ordered: beside an infinite one, only its equals are possible.
@@ -47,8 +47,8 @@ VF_DEVICE float weight_of(const Top& top, float score, double temperature) {
 // Which borders a row has.
 struct Cuts {
   bool by_count, by_mass;
-  VF_DEVICE Cuts(const TargetSampleArguments& a, int row, bool lawful) {
-    const bool sampled = lawful && a.temperature[row] != 0;
+  VF_DEVICE Cuts(const TargetSampleArguments& a, int row, bool valid) {
+    const bool sampled = valid && a.temperature[row] != 0;
     by_count = sampled && a.top_k[row] > 0 && a.top_k[row] < a.vocab;
     by_mass = sampled && a.top_p[row] < 1;
   }
@@ -100,14 +100,14 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) sample_weights_kernel(TargetSampleArgument
   const T* logits = static_cast<const T*>(a.logits) + first;
   const Top top = top_of<T>(a, chunk.row);
   const double temperature = a.temperature[chunk.row];
-  const Cuts cuts(a, chunk.row, top.lawful);
+  const Cuts cuts(a, chunk.row, top.valid);
   const bool counted = cuts.by_count || cuts.by_mass;  // the same for the whole block
   if (counted) bins.clear();
   sync_block();
   for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += kThreads) {
     float weight = 0.0f;
-    if (top.lawful && temperature == 0) weight = i == top.id ? 1.0f : 0.0f;
-    if (top.lawful && temperature != 0) weight = weight_of(top, to_float(ldg(logits + i)), temperature);
+    if (top.valid && temperature == 0) weight = i == top.id ? 1.0f : 0.0f;
+    if (top.valid && temperature != 0) weight = weight_of(top, to_float(ldg(logits + i)), temperature);
     a.weights[first + i] = weight;
     if (counted && weight > 0.0f) bins.add(static_cast<int>(float_bits(weight) >> 20), weight);
   }
@@ -153,7 +153,7 @@ VF_GLOBAL void VF_BOUNDS(kBorderThreads, 1) sample_border_kernel(TargetSampleArg
   const int row = static_cast<int>(blockIdx.x) / splits, part = static_cast<int>(blockIdx.x) % splits;
   const int64_t first = static_cast<int64_t>(row) * a.vocab;
   const Top top = top_of<T>(a, row);
-  const Cuts cuts(a, row, top.lawful);
+  const Cuts cuts(a, row, top.valid);
   if (!cuts.by_count && !cuts.by_mass) {
     if (part == 0 && threadIdx.x == 0) a.least[row] = 0;
     return;
@@ -226,7 +226,7 @@ VF_GLOBAL void VF_BOUNDS(kPickThreads, 1) sample_draw_kernel(TargetSampleArgumen
   const int row = static_cast<int>(blockIdx.x), chunks = ceil_div(a.vocab, kChunk);
   const Top top = top_of<T>(a, row);
   int choice = top.id;
-  if (top.lawful && a.temperature[row] != 0) {
+  if (top.valid && a.temperature[row] != 0) {
     const Mass* masses = static_cast<const Mass*>(a.masses) + static_cast<int64_t>(row) * chunks;
     const float* weights = a.weights + static_cast<int64_t>(row) * a.vocab;
     Mass whole = {0, 0};
@@ -237,7 +237,7 @@ VF_GLOBAL void VF_BOUNDS(kPickThreads, 1) sample_draw_kernel(TargetSampleArgumen
   }
   if (threadIdx.x == 0) {
     a.choices[row] = choice;
-    a.lawful[row] = top.lawful;
+    a.valid[row] = top.valid;
   }
 }
 

@@ -1,4 +1,4 @@
-// The target's law after the sampling transform, and draws from it; see vocabforge/ops/target_sample.py.
+// The target's distribution after the sampling transform, and draws from it; see vocabforge/ops/target_sample.py.
 #pragma once
 
 #include "../common/stream.h"
@@ -11,10 +11,10 @@ struct TargetSampleArguments {
   int rows, vocab;
   const double *temperature, *top_p, *min_p;  // (rows,)
   const int64_t* top_k;
-  float* weights;                  // (rows, vocab): the law, up to a factor; zeros where there is none
+  float* weights;                  // (rows, vocab): the distribution, up to a factor; zeros where there is none
   const int64_t *seeds, *draws;    // (rows,); null: no draws, and the next two are not written
   int64_t* choices;
-  bool* lawful;
+  bool* valid;
   unsigned long long *best, *least;  // workspace: (rows,) each
   void* masses;                      // workspace: (rows, chunks, 16 bytes)
   unsigned* bins;                    // workspace: (rows, kBorderWords)

@@ -47,7 +47,7 @@ void tree_verify_cpu(const TreeVerifyArguments& a) {
     for (int place = depth; place >= 0; --place, node = parent_of(a, tree, node)) path[place] = node;
     numbers[0] = depth;
     numbers[1] = 0;
-    while (numbers[1] <= a.levels && a.lawful[tree + path[numbers[1]]]) ++numbers[1];
+    while (numbers[1] <= a.levels && a.valid[tree + path[numbers[1]]]) ++numbers[1];
     for (int place = 0; place <= a.levels; ++place) numbers[2 + place] = a.choices[tree + path[place]];
   }
 }

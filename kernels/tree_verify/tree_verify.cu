@@ -12,7 +12,7 @@ struct Shared {
   int parents[kMostVerified];
   bool agrees[kMostVerified];
   uint32_t best[kThreads / kWarp];
-  int lawful;
+  int valid;
 };
 
 // (depth + 1, earlier node first) of a node that agrees up to the root, else 0 in the upper half.
@@ -46,7 +46,7 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 1) tree_verify_kernel(TreeVerifyArguments a) 
     const bool agrees = node == 0 || ldg(a.tokens + tree + node) == ldg(a.choices + tree + parent);
     shared.agrees[node] = agrees && (a.alive == nullptr || a.alive[tree + node]);
   }
-  if (first == 0) shared.lawful = a.levels + 1;
+  if (first == 0) shared.valid = a.levels + 1;
   sync_block();
   uint32_t best = 0;
   for (int node = first; node < a.nodes; node += kThreads) {
@@ -65,12 +65,12 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 1) tree_verify_kernel(TreeVerifyArguments a) 
   for (int place = first; place <= a.levels; place += kThreads) {
     const int64_t node = path[place];
     numbers[2 + place] = ldg(a.choices + tree + node);
-    if (!a.lawful[tree + node]) atomic_min(&shared.lawful, place);
+    if (!a.valid[tree + node]) atomic_min(&shared.valid, place);
   }
   sync_block();
   if (first == 0) {
     numbers[0] = depth;
-    numbers[1] = shared.lawful;
+    numbers[1] = shared.valid;
   }
 }
 

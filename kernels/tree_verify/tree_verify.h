@@ -9,7 +9,7 @@ constexpr int kMostVerified = 1024;
 
 struct TreeVerifyArguments {
   const int64_t *tokens, *parents, *choices;  // (rows, nodes)
-  const bool *lawful, *alive;                 // (rows, nodes); alive may be null
+  const bool *valid, *alive;                 // (rows, nodes); alive may be null
   int rows, nodes, levels;
   int64_t *path;     // (rows, levels + 1)
   int64_t *numbers;  // (rows, levels + 3)

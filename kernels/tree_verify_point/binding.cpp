@@ -27,7 +27,7 @@ std::tuple<Tensor, Tensor, Tensor> tree_verify_point(Tensor tokens, Tensor paren
   check_type(weights, ScalarType::Float, "tree_verify_point: weights");
   check_same_device(tokens, weights, "tree_verify_point");
   const int64_t vocab = weights.size(2);
-  VF_CHECK(weights.size(0) == rows && weights.size(1) == nodes, "tree_verify_point: a law a node");
+  VF_CHECK(weights.size(0) == rows && weights.size(1) == nodes, "tree_verify_point: a distribution a node");
   VF_CHECK(rows > 0 && rows < (1 << 14) && nodes > 0 && nodes <= kMostPointNodes, "tree_verify_point: ", rows,
            " trees of ", nodes, " nodes, at most ", kMostPointNodes);
   VF_CHECK(vocab > 0 && vocab <= (1 << 20), "tree_verify_point: a vocabulary of ", vocab);

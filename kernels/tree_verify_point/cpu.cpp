@@ -7,13 +7,13 @@
 namespace vf {
 namespace {
 
-// What is left of the law at a node.
-struct Law {
+// What is left of the distribution at a node.
+struct Distribution {
   std::vector<float> weights;
   Mass mass = {0, 0};
   int support = 0;
 
-  Law(const float* given, int vocab) : weights(given, given + vocab) {
+  Distribution(const float* given, int vocab) : weights(given, given + vocab) {
     for (float weight : weights) {
       mass = mass + mass_of(weight);
       support += weight > 0.0f;
@@ -42,32 +42,32 @@ void tree_verify_point_cpu(const TreeVerifyPointArguments& a) {
     uint64_t draw = static_cast<uint64_t>(a.draws[row]);
     int node = 0, depth = 0;
     path[0] = 0;
-    Law law(a.weights + tree * a.vocab, a.vocab);
-    for (int child = 1; child < a.nodes && law.support > 0; ++child) {
+    Distribution distribution(a.weights + tree * a.vocab, a.vocab);
+    for (int child = 1; child < a.nodes && distribution.support > 0; ++child) {
       if (a.parents[tree + child] != node || (a.alive != nullptr && !a.alive[tree + child])) continue;
       const int64_t token = a.tokens[tree + child];
       const bool known = token >= 0 && token < a.vocab;
-      const float weight = known ? law.weights[static_cast<size_t>(token)] : 0.0f;
-      const bool agreed = philox_uniform(seed, draw++) * mass_value(law.mass) < static_cast<double>(weight);
-      if (agreed || law.support - (weight > 0.0f) == 0) {
+      const float weight = known ? distribution.weights[static_cast<size_t>(token)] : 0.0f;
+      const bool agreed = philox_uniform(seed, draw++) * mass_value(distribution.mass) < static_cast<double>(weight);
+      if (agreed || distribution.support - (weight > 0.0f) == 0) {
         if (depth == a.levels) break;
         numbers[2 + depth] = token;
         path[++depth] = node = child;
-        law = Law(a.weights + (tree + node) * a.vocab, a.vocab);
+        distribution = Distribution(a.weights + (tree + node) * a.vocab, a.vocab);
         continue;
       }
-      law.mass = law.mass - mass_of(weight);
-      law.support -= weight > 0.0f;
-      if (known) law.weights[static_cast<size_t>(token)] = 0.0f;
+      distribution.mass = distribution.mass - mass_of(weight);
+      distribution.support -= weight > 0.0f;
+      if (known) distribution.weights[static_cast<size_t>(token)] = 0.0f;
     }
-    const bool lawful = law.support > 0;
-    const int64_t own = lawful ? law.draw(philox_uniform(seed, draw++)) : 0;
+    const bool valid = distribution.support > 0;
+    const int64_t own = valid ? distribution.draw(philox_uniform(seed, draw++)) : 0;
     for (int place = depth; place <= a.levels; ++place) {
       path[place] = node;
       numbers[2 + place] = own;
     }
     numbers[0] = depth;
-    numbers[1] = lawful ? a.levels + 1 : depth;
+    numbers[1] = valid ? a.levels + 1 : depth;
     a.draws_after[row] = static_cast<int64_t>(draw);
   }
 }

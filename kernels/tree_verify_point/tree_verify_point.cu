@@ -1,5 +1,5 @@
-// Two launches: the masses of all laws, a block a chunk of one; then a block a tree, whose first warp walks down and
-// whose others help to draw the last token.
+// Two launches: the masses of all distributions, a block a chunk of one; then a block a tree, whose first warp walks
+// down and whose others help to draw the last token.
 #include "tree_verify_point.h"
 
 #include "../common/mass.cuh"
@@ -47,28 +47,28 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) point_masses_kernel(TreeVerifyPointArgumen
 struct Shared {
   int tokens[kMostPointNodes];
   int parents[kMostPointNodes];  // -1 for the root and for nodes that are not tried
-  int removed[kMostPointNodes];  // tokens taken out of the law at `node`, each once
+  int removed[kMostPointNodes];  // tokens taken out of the distribution at `node`, each once
   int removed_count;
   int node, depth, used;
-  bool lawful;
+  bool valid;
   Mass left;
 };
 
-// What is left of the law at a node.
-struct Law {
+// What is left of the distribution at a node.
+struct Distribution {
   Mass mass;
   int support;
 };
 
-VF_DEVICE Law law_of(const TreeVerifyPointArguments& a, int row, int node) {
+VF_DEVICE Distribution distribution_of(const TreeVerifyPointArguments& a, int row, int node) {
   const int chunks = ceil_div(a.vocab, kChunk);
   const int64_t first = (static_cast<int64_t>(row) * a.nodes + node) * chunks;
-  Law law = {{0, 0}, 0};
+  Distribution distribution = {{0, 0}, 0};
   for (int i = lane(); i < chunks; i += kWarp) {
-    law.mass = law.mass + static_cast<const Mass*>(a.masses)[first + i];
-    law.support += a.supports[first + i];
+    distribution.mass = distribution.mass + static_cast<const Mass*>(a.masses)[first + i];
+    distribution.support += a.supports[first + i];
   }
-  return {reduce_add(law.mass), reduce_add(law.support)};
+  return {reduce_add(distribution.mass), reduce_add(distribution.support)};
 }
 
 VF_DEVICE float weight_at(const TreeVerifyPointArguments& a, int row, int node, int token) {
@@ -89,7 +89,7 @@ VF_DEVICE bool had_before(const Shared& shared, int node, int child) {
 VF_DEVICE void walk(const TreeVerifyPointArguments& a, Shared& shared, int row, int64_t* path, int64_t* follow) {
   const uint64_t seed = static_cast<uint64_t>(a.seeds[row]), draw = static_cast<uint64_t>(a.draws[row]);
   int node = 0, depth = 0, used = 0, removed = 0;
-  Law left = law_of(a, row, 0);
+  Distribution left = distribution_of(a, row, 0);
   if (lane() == 0) path[0] = 0;
   for (int base = 0; base < a.nodes && left.support > 0; base += kWarp) {
     uint32_t pending = ballot(shared.parents[base + lane()] == node);
@@ -97,7 +97,7 @@ VF_DEVICE void walk(const TreeVerifyPointArguments& a, Shared& shared, int row, 
       const int child = base + ffs(pending) - 1, token = shared.tokens[child];
       pending &= pending - 1;
       const float weight = had_before(shared, node, child) ? 0.0f : weight_at(a, row, node, token);
-      const Law rest = {left.mass - mass_of(weight), left.support - (weight > 0.0f)};
+      const Distribution rest = {left.mass - mass_of(weight), left.support - (weight > 0.0f)};
       const double uniform = philox_uniform(seed, draw + static_cast<uint64_t>(used));
       ++used;
       // Where nothing else is possible, only rounding can have led here.
@@ -109,7 +109,7 @@ VF_DEVICE void walk(const TreeVerifyPointArguments& a, Shared& shared, int row, 
         node = child;
         ++depth;
         removed = 0;
-        left = law_of(a, row, node);
+        left = distribution_of(a, row, node);
         pending = ballot(shared.parents[base + lane()] == node);
       } else {
         left = rest;
@@ -122,12 +122,12 @@ VF_DEVICE void walk(const TreeVerifyPointArguments& a, Shared& shared, int row, 
   shared.removed_count = removed;
   shared.node = node;
   shared.depth = depth < a.levels ? depth : a.levels;
-  shared.lawful = left.support > 0;
-  shared.used = used + shared.lawful;
+  shared.valid = left.support > 0;
+  shared.used = used + shared.valid;
   shared.left = left.mass;
 }
 
-// A token from what is left of the law at the last node.
+// A token from what is left of the distribution at the last node.
 VF_DEVICE int own_token(const TreeVerifyPointArguments& a, const Shared& shared, int row) {
   const int64_t node = static_cast<int64_t>(row) * a.nodes + shared.node;
   const float* weights = a.weights + node * a.vocab;
@@ -166,14 +166,14 @@ VF_GLOBAL void VF_BOUNDS(kPickThreads, 1) point_walk_kernel(TreeVerifyPointArgum
   sync_block();
   if (warp() == 0) walk(a, shared, row, path, numbers + 2);
   sync_block();
-  const int own = shared.lawful ? own_token(a, shared, row) : 0;
+  const int own = shared.valid ? own_token(a, shared, row) : 0;
   for (int place = shared.depth + first; place <= a.levels; place += kPickThreads) {
     path[place] = shared.node;
     numbers[2 + place] = own;
   }
   if (first == 0) {
     numbers[0] = shared.depth;
-    numbers[1] = shared.lawful ? a.levels + 1 : shared.depth;
+    numbers[1] = shared.valid ? a.levels + 1 : shared.depth;
     a.draws_after[row] = a.draws[row] + shared.used;
   }
 }

@@ -109,7 +109,7 @@ def test_a_drafter_with_another_tokenizer(folders: list[str], tmp_path: Path) ->
     assert rows["slem"]["ours"]["settings"]["depth"] == 1
     assert "common to target" in rows["tli"]["ours"]["settings"]["is"]
     assert rows["slrs"]["ours"]["counts"]["drafted"] > 0
-    assert rows["slrs"]["ours"]["counts"]["psi"] == 0, "greedy drafts need no law"
+    assert rows["slrs"]["ours"]["counts"]["psi"] == 0, "greedy drafts need no distribution"
     json.dumps(result)
 
 

@@ -1,4 +1,4 @@
-"""The heads of the table against their plain fp32 law, and their floors."""
+"""The heads of the table against their plain fp32 distribution, and their floors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judged(case: OpCase) -> str | None:
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_every_head_answers_its_law(name: str) -> None:
+def test_every_head_answers_its_distribution(name: str) -> None:
     assert judged(ALIKE[name]) is None
 
 

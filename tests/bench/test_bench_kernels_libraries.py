@@ -143,31 +143,35 @@ class FakeSampling(ModuleType):
     def softmax(self, logits: Tensor, temperature: Tensor) -> Tensor:
         return (logits / temperature[:, None]).softmax(-1)
 
-    def _renormed(self, name: str, law: Tensor, keep: Tensor) -> Tensor:
+    def _renormed(self, name: str, distribution: Tensor, keep: Tensor) -> Tensor:
         self.calls.append(name)
-        law = law if name == self.forget else law.masked_fill(~keep, 0.0)
-        return law / law.sum(-1, keepdim=True)
+        distribution = distribution if name == self.forget else distribution.masked_fill(~keep, 0.0)
+        return distribution / distribution.sum(-1, keepdim=True)
 
-    def top_k_renorm_probs(self, law: Tensor, top_k: Tensor) -> Tensor:
-        least = law.sort(-1, descending=True).values.gather(1, top_k[:, None].long() - 1)
-        return self._renormed("top-k", law, law >= least)
+    def top_k_renorm_probs(self, distribution: Tensor, top_k: Tensor) -> Tensor:
+        least = distribution.sort(-1, descending=True).values.gather(1, top_k[:, None].long() - 1)
+        return self._renormed("top-k", distribution, distribution >= least)
 
-    def top_p_renorm_probs(self, law: Tensor, top_p: Tensor) -> Tensor:
-        ordered, order = law.sort(-1, descending=True)
+    def top_p_renorm_probs(self, distribution: Tensor, top_p: Tensor) -> Tensor:
+        ordered, order = distribution.sort(-1, descending=True)
         keep = ordered.cumsum(-1) - ordered < top_p[:, None]
-        return self._renormed("top-p", law, torch.zeros_like(keep).scatter(1, order, keep))
+        return self._renormed("top-p", distribution, torch.zeros_like(keep).scatter(1, order, keep))
 
-    def top_p_sampling_from_probs(self, law: Tensor, top_p: Tensor, seed: Tensor, offset: Tensor) -> Tensor:
-        return self._drawn(self.top_p_renorm_probs(law, top_p))
+    def top_p_sampling_from_probs(
+        self, distribution: Tensor, top_p: Tensor, seed: Tensor, offset: Tensor
+    ) -> Tensor:
+        return self._drawn(self.top_p_renorm_probs(distribution, top_p))
 
-    def min_p_sampling_from_probs(self, law: Tensor, min_p: Tensor, seed: Tensor, offset: Tensor) -> Tensor:
-        floor = law.amax(-1, keepdim=True) * min_p[:, None]
-        return self._drawn(self._renormed("min-p", law, law >= floor))
+    def min_p_sampling_from_probs(
+        self, distribution: Tensor, min_p: Tensor, seed: Tensor, offset: Tensor
+    ) -> Tensor:
+        floor = distribution.amax(-1, keepdim=True) * min_p[:, None]
+        return self._drawn(self._renormed("min-p", distribution, distribution >= floor))
 
     @staticmethod
-    def _drawn(law: Tensor) -> Tensor:
+    def _drawn(distribution: Tensor) -> Tensor:
         """The least probable token that is left: the hardest draw."""
-        return law.masked_fill(law == 0, 2.0).argmin(-1).int()
+        return distribution.masked_fill(distribution == 0, 2.0).argmin(-1).int()
 
 
 @pytest.mark.parametrize(
@@ -190,14 +194,14 @@ def test_flashinfer_sampling_draws_what_the_transform_leaves(
 def test_tokens_outside_of_the_vocabulary_are_found() -> None:
     case = case_of("target_sample", "R=12 top-p")
     inputs = case.inputs(CPU, torch.float32, 1)
-    law = target_weights_reference(
+    distribution = target_weights_reference(
         *(inputs[one] for one in ("logits", "temperature", "top_k", "top_p", "min_p"))
     )
-    expected = (law.argmax(-1),)
+    expected = (distribution.argmax(-1),)
     check = partial(target_sample._in_support, inputs, expected=expected)
-    assert check((law.argmax(-1).int(),)) is None
-    assert "no token" in str(check((law.argmax(-1) + 10_000,)))
-    assert "12 of 12" in str(check((law.argmin(-1),)))
+    assert check((distribution.argmax(-1).int(),)) is None
+    assert "no token" in str(check((distribution.argmax(-1) + 10_000,)))
+    assert "12 of 12" in str(check((distribution.argmin(-1),)))
 
 
 def scaled_product(precision: float) -> Callable[..., Tensor]:

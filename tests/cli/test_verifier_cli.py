@@ -88,8 +88,8 @@ def test_a_verifier_without_a_part_in_the_run_is_refused(
 
 
 def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, keeps_all: None) -> None:
-    law = ("--temperature", 1)
-    shown = run_eval(place, tmp_path / "all", *drafted(place), *law, "--verifier", "keeps-all")
+    distribution = ("--temperature", 1)
+    shown = run_eval(place, tmp_path / "all", *drafted(place), *distribution, "--verifier", "keeps-all")
     assert shown.exit_code == 0, shown.output
     assert "NOT lossless: the verifier keeps-all" in shown.output.replace("\n", " ")
     results = json.loads((tmp_path / "all" / "results.json").read_text("utf-8"))
@@ -108,7 +108,7 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
     assert "| not lossless |" in section
     assert "verifier keeps-all (not lossless)" in section
 
-    kept = run_eval(place, tmp_path / "point", *drafted(place), *law, "--verifier", "point")
+    kept = run_eval(place, tmp_path / "point", *drafted(place), *distribution, "--verifier", "point")
     assert kept.exit_code == 0, kept.output
     assert "NOT lossless" not in kept.output
     assert "Not lossless" not in (tmp_path / "point" / "report.html").read_text("utf-8")

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
-from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_law
+from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_distribution
 from tests.export.readers_support import IDS, changed, eagle3, make_tiny, write
 from tests.ops.kernels_build import KERNELS, load_build
 from tests.train.run_support import make_place, settings
@@ -186,16 +186,17 @@ def test_the_lossless_verifier_is_proved_and_the_other_left_out(verifiers: Any) 
     verifiers.check(Walker(target, drawn, "any-child"), "zeros", [Case(TRANSFORMS["plain"], length=2)])
 
 
-def test_typical_acceptance_has_another_law(verifiers: Any) -> None:
+def test_typical_acceptance_has_another_distribution(verifiers: Any) -> None:
     """Where a draft is likely enough nothing else is ever written; the lossless one on the same tree is exact."""
     target, case = verifiers.targets("plain"), Case(TRANSFORMS["plain"])
-    tree, wanted = verifiers.TREES["the whole vocabulary"], reference_law(target, case)
-    laws = {
-        name: Walker(target, verifiers.FixedTree(*tree), name).law(case) for name in ("typical", "any-child")
+    tree, wanted = verifiers.TREES["the whole vocabulary"], reference_distribution(target, case)
+    distributions = {
+        name: Walker(target, verifiers.FixedTree(*tree), name).distribution(case)
+        for name in ("typical", "any-child")
     }
-    assert laws["any-child"] == wanted
-    assert sum(laws["typical"].values()) == 1
-    assert set(laws["typical"]) < set(wanted)
+    assert distributions["any-child"] == wanted
+    assert sum(distributions["typical"].values()) == 1
+    assert set(distributions["typical"]) < set(wanted)
 
 
 @pytest.fixture

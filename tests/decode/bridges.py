@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vocabforge.decode.cross_vocab.slrs.contexts import Path, StreamLaw, stream_law
+from vocabforge.decode.cross_vocab.slrs.contexts import Path, StreamDistribution, stream_distribution
 from vocabforge.decode.cross_vocab.slrs.trie import DraftWords, TargetTrie
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
@@ -70,7 +70,7 @@ def some_forms(draw: random.Random, count: int, longest: int, alphabet: bytes = 
 
 
 class ToyContexts:
-    """A drafter whose law behind each path is random, of short fractions; some tokens never follow.
+    """A drafter whose distribution behind each path is random, of short fractions; some tokens never follow.
 
     Attributes:
         rounds: the paths of each evaluation.
@@ -78,27 +78,29 @@ class ToyContexts:
 
     def __init__(self, words: DraftWords, seed: int) -> None:
         self._words, self._seed = words, seed
-        self._laws: dict[Path, StreamLaw] = {}
+        self._distributions: dict[Path, StreamDistribution] = {}
         self.rounds: list[set[Path]] = []
 
-    def known(self, path: Path) -> StreamLaw | None:
-        return self._laws.get(path)
+    def known(self, path: Path) -> StreamDistribution | None:
+        return self._distributions.get(path)
 
     def evaluate(self, paths: Iterable[Path]) -> None:
         self.rounds.append(set(paths))
         for path in self.rounds[-1]:
-            self._laws[path] = self.make(path)
+            self._distributions[path] = self.make(path)
 
-    def make(self, path: Path) -> StreamLaw:
+    def make(self, path: Path) -> StreamDistribution:
         draw = random.Random(f"{self._seed} {path}")
         size = len(self._words) + len(self._words.eos)
         weights = [draw.choice([0, 1, 1, 2, 5]) for _ in range(size)]
         weights[draw.randrange(size)] += 1
-        return stream_law(np.array([Fraction(weight) for weight in weights], dtype=object), len(self._words))
+        return stream_distribution(
+            np.array([Fraction(weight) for weight in weights], dtype=object), len(self._words)
+        )
 
 
 class World:
-    """A target vocabulary, a drafter with laws, and all texts of ``length`` draft tokens.
+    """A target vocabulary, a drafter with distributions, and all texts of ``length`` draft tokens.
 
     Duplicates among the drafter's forms, tokens without bytes and an end token are part of most worlds.
     """
@@ -123,8 +125,8 @@ class World:
         if len(path) == self.length:
             yield written, False, weight
             return
-        law = self.contexts.make(path)
-        for place, share in enumerate(law.weights):
+        distribution = self.contexts.make(path)
+        for place, share in enumerate(distribution.weights):
             if share > 0 and place >= len(self.words):
                 yield written, True, weight * share
             elif share > 0:

@@ -12,8 +12,8 @@ import torch
 
 from tests.decode.bridges import LongestMatch, bridge
 from tests.decode.markov import MarkovTarget
-from tests.decode.probability import Law, all_ways, exactly
-from tests.decode.proofs import Case, Walker, reference_law
+from tests.decode.probability import Distribution, all_ways, exactly
+from tests.decode.proofs import Case, Walker, reference_distribution
 from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab.text import DraftText
@@ -21,8 +21,8 @@ from vocabforge.decode.proposers.interface import Draw
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance
-from vocabforge.decode.tree import DraftLaw
-from vocabforge.decode.tree import Law as TreeLaw
+from vocabforge.decode.tree import Distribution as TreeDistribution
+from vocabforge.decode.tree import DraftDistribution
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide
 
 Forms = tuple[bytes | None, ...]
@@ -166,11 +166,11 @@ def case_of(name: str, sampling: SamplingParams, length: int = 3) -> Case:
 
 
 @functools.cache
-def wanted(name: str, kind: str, case: Case) -> Law:
-    return reference_law(target_of(name, kind), case)
+def wanted(name: str, kind: str, case: Case) -> Distribution:
+    return reference_distribution(target_of(name, kind), case)
 
 
-def check_law(
+def check_distribution(
     name: str,
     way: str,
     samplings: Sequence[SamplingParams],
@@ -180,12 +180,12 @@ def check_law(
     verifier: str | None = None,
     rows: int = 12,
 ) -> Walker:
-    """The law of the output is the target's own: total variation exactly 0."""
+    """The distribution of the output is the target's own: total variation exactly 0."""
     walker = Walker(target_of(name, kinds[0]), foreign_proposer(name, way, kinds), verifier, rows)
     cases = [case_of(name, sampling, length) for sampling in samplings]
-    for case, law in zip(cases, walker.laws(cases)):
-        assert sum(law.values()) == 1, (name, way, case.sampling)
-        assert law == wanted(name, kinds[0], case), (name, way, case.sampling)
+    for case, distribution in zip(cases, walker.distributions(cases)):
+        assert sum(distribution.values()) == 1, (name, way, case.sampling)
+        assert distribution == wanted(name, kinds[0], case), (name, way, case.sampling)
     return walker
 
 
@@ -221,8 +221,8 @@ def new_drafting(name: str, way: str, kind: str, said: int = 0) -> Drafting:
 @torch.inference_mode()
 def draft(
     drafting: Drafting, params: SamplingParams, chance: Chance
-) -> tuple[tuple[int, ...], Mapping[int, TreeLaw]]:
-    """The chain drafted, and the laws that came with it."""
+) -> tuple[tuple[int, ...], Mapping[int, TreeDistribution]]:
+    """The chain drafted, and the distributions that came with it."""
     proposer, prompt = drafting.proposer, drafting.prompt
     proposer.begin(0, prompt[:-1])
     proposer.prefill(0, torch.tensor(prompt[1:]), None)
@@ -230,17 +230,17 @@ def draft(
     tree = proposer.propose(root, proposer.plan, [Draw(params, chance)], lambda part: None)
     alive = [True] * tree.tokens.shape[1] if tree.alive is None else tree.alive[0].tolist()
     tokens = [token for token, real in zip(tree.tokens[0].tolist(), alive) if real]
-    return tuple(tokens[1:]), {} if tree.laws is None else tree.laws[0]
+    return tuple(tokens[1:]), {} if tree.distributions is None else tree.distributions[0]
 
 
-def laws_of(laws: Mapping[int, TreeLaw], size: int) -> dict[int, dict[int, Any]]:
+def distributions_of(distributions: Mapping[int, TreeDistribution], size: int) -> dict[int, dict[int, Any]]:
     """Of each node, token -> probability, those above 0."""
     found = {}
-    for node, law in laws.items():
-        if isinstance(law, DraftLaw):
-            shares = dict(zip(law.ids.tolist(), law.weights / law.weights.sum()))
+    for node, distribution in distributions.items():
+        if isinstance(distribution, DraftDistribution):
+            shares = dict(zip(distribution.ids.tolist(), distribution.weights / distribution.weights.sum()))
         else:
-            shares = {token: law.probability(token) for token in range(size)}
+            shares = {token: distribution.probability(token) for token in range(size)}
             assert sum(shares.values()) <= 1 + 1e-12
         found[node] = {token: share for token, share in shares.items() if share > 0}
     return found
@@ -251,31 +251,35 @@ def check_drafting(name: str, way: str, params: SamplingParams, kind: str, said:
     drafting = new_drafting(name, way, kind, said)
     shares: Shares = {}
     reported: dict[tuple[int, ...], dict[int, Any]] = {}
-    for weight, (tokens, laws) in all_ways(lambda chance: draft(drafting, params, chance)):
+    for weight, (tokens, distributions) in all_ways(lambda chance: draft(drafting, params, chance)):
         for size in range(len(tokens) + 1):
             shares[tokens[:size]] = shares.get(tokens[:size], Fraction(0)) + weight
         if len(tokens) < drafting.proposer.plan.levels:
             nothing = (*tokens, NOTHING)
             shares[nothing] = shares.get(nothing, Fraction(0)) + weight
-        for node, law in laws_of(laws, drafting.size).items():
-            if node > len(tokens) or (node == len(tokens) and isinstance(laws[node], DraftLaw)):
-                continue  # nobody asks for the law of a node whose children are not drafted
-            assert reported.setdefault(tokens[:node], law) == law, "the law changes with what is drawn"
+        for node, distribution in distributions_of(distributions, drafting.size).items():
+            if node > len(tokens) or (
+                node == len(tokens) and isinstance(distributions[node], DraftDistribution)
+            ):
+                continue  # nobody asks for the distribution of a node whose children are not drafted
+            assert reported.setdefault(tokens[:node], distribution) == distribution, (
+                "the distribution changes with what is drawn"
+            )
     assert shares[()] == 1
-    for path, law in reported.items():
+    for path, distribution in reported.items():
         drawn = {
             token: shares[(*path, token)] / shares[path]
             for token in range(drafting.size)
             if (*path, token) in shares
         }
-        assert law == drawn, (name, way, path)
+        assert distribution == drawn, (name, way, path)
     plain = expected_shares(name, way, params, kind, drafting)
     assert {path: share for path, share in shares.items() if NOTHING not in path} == plain, (name, way)
     assert all(path[:-1] in reported for path in plain if path)
 
 
 def expected_shares(name: str, way: str, params: SamplingParams, kind: str, drafting: Drafting) -> Shares:
-    """What the drafter alone would draft, from its laws and the bytes of the tokens."""
+    """What the drafter alone would draft, from its distributions and the bytes of the tokens."""
     text: DraftText = drafting.proposer._texts[0]  # type: ignore[attr-defined]
     if text.held:
         return {(): Fraction(1)}
@@ -301,7 +305,7 @@ class Streams:
     ) -> None:
         self._situation, self._drafter, self._params, self._ids = situation, drafter, params, ids
 
-    def _law(self, path: tuple[int, ...], tokens: list[int]) -> list[tuple[int, Fraction]]:
+    def _distribution(self, path: tuple[int, ...], tokens: list[int]) -> list[tuple[int, Fraction]]:
         logits = self._drafter.reference([*self._ids, *path])[tokens]
         logits = logits.masked_fill(logits == -torch.inf, -1e9)  # as the rows of its LM head have it
         weights = [exactly(one) for one in PLAIN_WEIGHTS(logits, self._params)]
@@ -341,7 +345,7 @@ class Streams:
             if len(path) == length or (path and path[-1] in ends):
                 yield path, weight
                 continue
-            waiting += [((*path, token), weight * share) for token, share in self._law(path, tokens)]
+            waiting += [((*path, token), weight * share) for token, share in self._distribution(path, tokens)]
 
 
 PLAIN_WEIGHTS = sampling.draft_weights  # not what tests put into its place

@@ -18,8 +18,8 @@ from tests.decode.cross_vocab import (
     SITUATIONS,
     Situation,
     case_of,
+    check_distribution,
     check_drafting,
-    check_law,
     foreign_proposer,
     target_of,
 )
@@ -41,33 +41,33 @@ PLAIN = [TRANSFORMS["plain"]]
 
 
 def drawn_tokens_are_lossless() -> None:
-    check_law("drafter inside target", "tli, drawn chain", PLAIN, 2, kinds=("zeros", "plain"))
+    check_distribution("drafter inside target", "tli, drawn chain", PLAIN, 2, kinds=("zeros", "plain"))
 
 
-def drawn_tokens_have_their_law() -> None:
+def drawn_tokens_have_their_distribution() -> None:
     for name in ("drafter inside target", "several spellings"):
         check_drafting(name, "tli, drawn chain", TRANSFORMS["temperature"], "plain")
 
 
 def best_drafts_are_lossless() -> None:
     """Rows of other lengths side by side."""
-    check_law("a token beyond the target", "slem, chain", PLAIN, 4, kinds=("plain", "plain"))
+    check_distribution("a token beyond the target", "slem, chain", PLAIN, 4, kinds=("plain", "plain"))
 
 
 def spelled_drafts_are_lossless() -> None:
-    check_law("several spellings", "slem, chain", PLAIN, 2)
+    check_distribution("several spellings", "slem, chain", PLAIN, 2)
 
 
 def half_characters_are_lossless() -> None:
     """The target writes bytes of a character one by one; the drafter's text lacks the first until the second."""
-    check_law("incomplete characters", "slem, static", PLAIN)
+    check_distribution("incomplete characters", "slem, static", PLAIN)
 
 
 def strings_are_lossless() -> None:
-    check_law("an end of the drafter", "slrs, one draw", PLAIN, 2, kinds=("plain", "plain"))
+    check_distribution("an end of the drafter", "slrs, one draw", PLAIN, 2, kinds=("plain", "plain"))
 
 
-def strings_have_their_law() -> None:
+def strings_have_their_distribution() -> None:
     check_drafting("ends of both", "slrs", TRANSFORMS["temperature"], "zeros")
     for name in ("a token two bytes longer", "target inside drafter"):
         check_drafting(name, "slrs, further ahead", TRANSFORMS["temperature"], "plain")
@@ -197,27 +197,31 @@ MUTANTS = {
     # TLI
     "rows gathered in one order, reported in another": source(
         "cross_vocab.proposer", "lm_head_weight.detach()[chosen]", "lm_head_weight.detach()[chosen.flip(0)]",
-        drawn_tokens_have_their_law,
+        drawn_tokens_have_their_distribution,
     ),
-    "a law in the drafter's order": source(
-        "cross_vocab.trees", "law.weights[order])", "law.weights)", drawn_tokens_are_lossless
+    "a distribution in the drafter's order": source(
+        "cross_vocab.trees", "distribution.weights[order])", "distribution.weights)", drawn_tokens_are_lossless
     ),
     "ids in the drafter's order": source(
-        "cross_vocab.trees", "DraftLaw(ids[order], law", "DraftLaw(ids, law", drawn_tokens_are_lossless
+        "cross_vocab.trees",
+        "DraftDistribution(ids[order], distribution",
+        "DraftDistribution(ids, distribution",
+        drawn_tokens_are_lossless,
     ),
     "q of the full vocabulary": source(
         "cross_vocab.trees",
-        "return DraftLaw(ids[order], law.weights[order])",
-        "return DraftLaw(np.append(ids[order], 3), np.append(law.weights[order], law.weights.sum()))",
+        "return DraftDistribution(ids[order], distribution.weights[order])",
+        "return DraftDistribution(np.append(ids[order], 3), "
+        "np.append(distribution.weights[order], distribution.weights.sum()))",
         drawn_tokens_are_lossless,
     ),
     "tokens drafted that only the drafter has": source(
         "cross_vocab.proposer", "np.unique(pairs[:, 1])", "np.arange(drafter.config.vocab_size)",
-        drawn_tokens_have_their_law,
+        drawn_tokens_have_their_distribution,
     ),
     "pairs of the wrong side": source(
         "cross_vocab.trees", "self._host[pairs[:, 1]] = pairs[:, 0]", "self._host[pairs[:, 0]] = pairs[:, 1]",
-        drawn_tokens_have_their_law,
+        drawn_tokens_have_their_distribution,
     ),
     "a pair of special tokens": Mutant(special_pair, special_tokens_are_never_drafted),
     "special tokens matched by their text": Mutant(
@@ -254,43 +258,50 @@ MUTANTS = {
     ),
     # SLRS
     "psi with what longer tokens take": source(
-        "cross_vocab.slrs.psi", "whole = max(whole - sum(longer), 0 * whole)", "whole = whole", strings_have_their_law
+        "cross_vocab.slrs.psi",
+        "whole = max(whole - sum(longer), 0 * whole)",
+        "whole = whole",
+        strings_have_their_distribution,
     ),
     "psi of one spelling": source(
         "cross_vocab.slrs.psi",
         "weight * share\n        return found", "weight * share\n        return dict(list(found.items())[:1])",
-        strings_have_their_law,
+        strings_have_their_distribution,
     ),
     "psi of longer texts than were drawn": source(
         "cross_vocab.slrs.psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
-        strings_have_their_law,
+        strings_have_their_distribution,
     ),
     "psi of the first token alone": source(
         "cross_vocab.slrs.psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
-        "waiting = list[bytes]()", strings_have_their_law,
+        "waiting = list[bytes]()", strings_have_their_distribution,
     ),
     "psi not given what came before": source(
-        "cross_vocab.slrs.psi", "return share / before if", "return share if", strings_have_their_law
+        "cross_vocab.slrs.psi", "return share / before if", "return share if", strings_have_their_distribution
     ),
     "psi of sum 1 over what can be drawn": source(
         "cross_vocab.slrs.psi",
         "        return self._known[token]",
-        "        all_of = [self._evaluate(one) for one in {*self._laws.trie.forms, self._laws.eos} - {None}]\n"
+        "        ends = {*self._distributions.trie.forms, self._distributions.eos} - {None}\n"
+        "        all_of = [self._evaluate(one) for one in ends]\n"
         "        return self._known[token] / (sum(all_of) or 1)",
         strings_are_lossless,
     ),
     "an end without a probability": source(
-        "cross_vocab.slrs.psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
+        "cross_vocab.slrs.psi",
+        "share = distributions.streams.ends(self._chain.written)",
+        "share = 0",
+        strings_have_their_distribution,
     ),
     "nothing drawn, and no residual": source(
         "verify.residual",
-        "return choose_lazy(row, node, weights, law)",
+        "return choose_lazy(row, node, weights, distribution)",
         "return (choose_lazy if row.children[node] else lambda *_: (None, row.chance.draw(weights)))"
-        "(row, node, weights, law)",
+        "(row, node, weights, distribution)",
         strings_are_lossless,
     ),
     "a residual that accepts as p does": source(
-        "verify.lazy", "heights[place] = _rest(height, law, tokens[place])", "heights[place] = height",
+        "verify.lazy", "heights[place] = _rest(height, distribution, tokens[place])", "heights[place] = height",
         strings_are_lossless,
     ),
     "a child accepted with p": source(
@@ -298,24 +309,24 @@ MUTANTS = {
     ),
     "a range that ends one token early": source(
         "cross_vocab.slrs.trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
-        strings_have_their_law,
+        strings_have_their_distribution,
     ),
     "a range that begins one token late": source(
         "cross_vocab.slrs.trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
-        strings_have_their_law,
+        strings_have_their_distribution,
     ),
     "rows of the head in the order of their ids": source(
         "cross_vocab.slrs.contexts",
         "torch.tensor([*words.ids, *words.eos], device", "torch.tensor(sorted([*words.ids, *words.eos]), device",
-        strings_have_their_law,
+        strings_have_their_distribution,
     ),
-    "drawn from another law than psi is of": source(
+    "drawn from another distribution than psi is of": source(
         "cross_vocab.slrs",
         "else draw.chance.draw(weights)", "else draw.chance.draw(weights * weights)", strings_are_lossless,
     ),
 }
 
-# These cost acceptance and nothing else: the checks of the law pass with them.
+# These cost acceptance and nothing else: the checks of the distribution pass with them.
 HARMLESS = {
     "a path that does not go on from the held bytes": source(
         "cross_vocab.trees", "if not written.startswith(held):", "if False:", half_characters_are_lossless

@@ -134,7 +134,7 @@ class Knows:
             if row < len(tokens) and truth and tokens[row, 0] == truth[0]:  # an idle row drafts anything
                 alive = [True] * tokens.shape[1] if tree.alive is None else tree.alive[row].tolist()
                 self._tell(tokens[row], tree.parents[row].tolist(), alive, truth[1:])
-        return dataclasses.replace(tree, tokens=tokens, laws=None, exits=None)
+        return dataclasses.replace(tree, tokens=tokens, distributions=None, exits=None)
 
     def _tell(self, tokens: torch.Tensor, parents: list[int], alive: list[bool], truth: list[int]) -> None:
         node = 0

@@ -1,9 +1,10 @@
-"""A target of a few tokens whose next-token law is exact, and which notices wrong masks, slots and compaction.
+"""A target of a few tokens whose next-token distribution is exact, and which notices wrong masks, slots and compaction.
 
-The law of a context is a row of a table, looked up by the last token and a checksum of the whole text before it.
-Token and position of every node lie in the real key cache. A pass reads them back through its mask: where it
-does not see each position up to its own exactly once, its state is BROKEN and its law another one. So a law is
-bit for bit the same in a pass over a tree, in a plain pass and in the reference, or else the cache is wrong.
+The distribution of a context is a row of a table, looked up by the last token and a checksum of the whole text before
+it. Token and position of every node lie in the real key cache. A pass reads them back through its mask: where it
+does not see each position up to its own exactly once, its state is BROKEN and its distribution another one. So a
+distribution is bit for bit the same in a pass over a tree, in a plain pass and in the reference, or else the cache is
+wrong.
 """
 
 from __future__ import annotations

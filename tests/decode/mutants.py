@@ -27,7 +27,7 @@ from tests.decode.proofs import (
     check,
     next_weights,
     proposer_for,
-    reference_law,
+    reference_distribution,
     targets,
 )
 from vocabforge.decode.build.spec import MethodSpec
@@ -99,7 +99,7 @@ def _unwrapped(member: Any, module: ModuleType) -> Iterator[tuple[str, FunctionT
 
 
 def drawn() -> None:
-    """Siblings drawn from an EAGLE-3 drafter, verified with their law."""
+    """Siblings drawn from an EAGLE-3 drafter, verified with their distribution."""
     proposer = proposer_for("eagle3", targets("plain"), None, "siblings", sample=True)
     check(Walker(targets("plain"), proposer, "residual"), "plain", [Case(TRANSFORMS["plain"], length=2)])
 
@@ -162,7 +162,7 @@ def early_exit_is_right() -> None:
     for shape in ("chain", "static", "dynamic"):
         parts = ProposerParts(target, None, None, SHAPES[shape].model_copy(update={"exit_layers": 1}))
         walker = Walker(target, make_proposer("early-exit", parts))
-        walker.laws([Case(GREEDY["greedy"], length=6)])
+        walker.distributions([Case(GREEDY["greedy"], length=6)])
         assert {length for result in walker.results for length in result.accept_lengths} == {3}
 
 
@@ -174,7 +174,7 @@ def first_layers_of_drafting() -> None:
         options = MethodSpec(tree=tree, depth=2, exit_layers=2, **size)
         walker = Walker(target, make_proposer("early-exit", ProposerParts(target, None, None, options)))
         cases = [Case(GREEDY["greedy"], length=12), Case(TRANSFORMS["temperature"])]
-        assert walker.laws(cases) == [reference_law(target, case) for case in cases]
+        assert walker.distributions(cases) == [reference_distribution(target, case) for case in cases]
 
 
 def transform() -> None:
@@ -237,7 +237,7 @@ def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> M
 
 EXITS = "vocabforge.decode.exit_states"
 DECODE = "vocabforge.decode"  # or the module, where a snippet stands in several
-DRAWS = "found = draw_children(law, len(children), draw.chance)"
+DRAWS = "found = draw_children(distribution, len(children), draw.chance)"
 MUTANTS = {
     # The mistakes of METHODS section 10, and those of the issue.
     "one uniform number for all decisions": source(
@@ -249,20 +249,21 @@ MUTANTS = {
     "the best tokens verified as if drawn": source(
         DECODE,
         DRAWS,
-        "found = law.ids[np.argsort(-law.weights, kind='stable')[: len(children)]].tolist()",
+        "found = distribution.ids[np.argsort(-distribution.weights, kind='stable')[: len(children)]].tolist()",
         drawn,
     ),
     "drawn, then only the best kept": source(
         DECODE,
         DRAWS,
-        "found = sorted(draw_children(law, len(children) + 1, draw.chance),"
-        " key=lambda token: -law.weights[list(law.ids).index(token)])[: len(children)]",
+        "found = sorted(draw_children(distribution, len(children) + 1, draw.chance),"
+        " key=lambda token: -distribution.weights[list(distribution.ids).index(token)])[: len(children)]",
         drawn,
     ),
-    "drawn from a part of the law": source(
+    "drawn from a part of the distribution": source(
         DECODE,
         DRAWS,
-        "found = draw_children(DraftLaw(law.ids[1:], law.weights[1:]), len(children), draw.chance)",
+        "found = draw_children(DraftDistribution(distribution.ids[1:], distribution.weights[1:]), "
+        "len(children), draw.chance)",
         drawn,
     ),
     "<= for <": source(
@@ -272,13 +273,13 @@ MUTANTS = {
         DECODE, 'side="right"', 'side="left"', the_lowest_and_the_highest_uniform_number
     ),
     "the residual skipped": source(DECODE + ".verify.residual", "p = rest / rest.sum()", "p = p", drawn),
-    "no residual outside the law's ids": source(
+    "no residual outside the distribution's ids": source(
         DECODE + ".verify.residual", "rest = p.copy()\n", "rest = 0 * p\n", drawn_chain
     ),
     "q of another order": source(
         DECODE + ".verify.residual",
-        "q = law.weights / law.weights.sum()",
-        "q = (law.weights / law.weights.sum())[::-1]",
+        "q = distribution.weights / distribution.weights.sum()",
+        "q = (distribution.weights / distribution.weights.sum())[::-1]",
         drawn,
     ),
     "q of before the draw": source(DECODE + ".verify.residual", "q = _without(q, place)", "q = q", drawn),
@@ -300,11 +301,11 @@ MUTANTS = {
     "drawn in one order, tried in another": source(
         DECODE, DRAWS, DRAWS.replace(" = ", " = list(reversed(") + "))", drawn
     ),
-    "the residual is the target's law": source(
-        DECODE + ".verify.residual", "rest = _residual(p, q, law)", "rest = p", drawn
+    "the residual is the target's distribution": source(
+        DECODE + ".verify.residual", "rest = _residual(p, q, distribution)", "rest = p", drawn
     ),
-    "the rejected law taken out altogether": source(
-        DECODE + ".verify.residual", "np.maximum(p[law.ids] - q, 0 * q)", "0 * q", drawn
+    "the rejected distribution taken out altogether": source(
+        DECODE + ".verify.residual", "np.maximum(p[distribution.ids] - q, 0 * q)", "0 * q", drawn
     ),
     "q not renormalised": source(
         DECODE + ".verify.residual", "return rest / rest.sum() if rest.any() else rest", "return rest", drawn

@@ -1,4 +1,5 @@
-"""Exact probability: every way that random decisions can go, laws in fractions, a second transform, chi-square."""
+"""Exact probability: every way that random decisions can go, distributions in fractions, a second transform,
+chi-square."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from vocabforge.decode.request import SamplingParams
 
-Law = dict[tuple[int, ...], Fraction]
+Distribution = dict[tuple[int, ...], Fraction]
 Outcome = TypeVar("Outcome")
 
 
@@ -68,8 +69,8 @@ def all_ways(
         yield chance.weight, outcome
 
 
-def total_variation(first: Law, second: Law) -> float:
-    """Half the sum of the differences of two laws, summed as fractions."""
+def total_variation(first: Distribution, second: Distribution) -> float:
+    """Half the sum of the differences of two distributions, summed as fractions."""
     distance = sum(
         abs(first.get(key, Fraction(0)) - second.get(key, Fraction(0))) for key in {*first, *second}
     )
@@ -89,14 +90,14 @@ def exactly(number: Any) -> Fraction:
 LEAST_EXPECTED = 5.0  # cells of fewer expected samples are put together
 
 
-def p_value(seen: Mapping[Hashable, int], law: Mapping[Hashable, float]) -> float:
-    """Probability of a statistic at least as large, were ``law`` true; 0 where an impossible cell was seen."""
+def p_value(seen: Mapping[Hashable, int], distribution: Mapping[Hashable, float]) -> float:
+    """Probability of a statistic at least as large, were ``distribution`` true; 0 where an impossible cell was seen."""
     count = sum(seen.values())
-    if any(law.get(cell, 0.0) <= 0.0 for cell in seen):
+    if any(distribution.get(cell, 0.0) <= 0.0 for cell in seen):
         return 0.0
     cells: list[tuple[int, float]] = []
     rest_seen, rest_expected = 0, 0.0
-    for cell, p in law.items():
+    for cell, p in distribution.items():
         if p * count >= LEAST_EXPECTED:
             cells.append((seen.get(cell, 0), p * count))
         else:

@@ -1,4 +1,4 @@
-"""Every proposer, head, verifier and transform over Markov targets, and the exact law of what they give."""
+"""Every proposer, head, verifier and transform over Markov targets, and the exact distribution of what they give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.decode.markov import MarkovTarget
-from tests.decode.probability import AllBranches, Law, fractions
+from tests.decode.probability import AllBranches, Distribution, fractions
 from vocabforge.core.registry import resolve
 from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
@@ -248,9 +248,9 @@ class Walker:
         """Draft tokens that were accepted in all walks."""
         return sum(sum(result.accepted_by_depth) for result in self.results)
 
-    def laws(self, cases: Sequence[Case]) -> list[Law]:
-        """The exact laws of requests' outputs, from every way that they can go, open ones side by side."""
-        laws: list[Law] = [{} for _ in cases]
+    def distributions(self, cases: Sequence[Case]) -> list[Distribution]:
+        """The exact distributions of requests' outputs, from every way that they can go, open ones side by side."""
+        distributions: list[Distribution] = [{} for _ in cases]
         waiting: list[tuple[int, list[int]]] = [(number, []) for number in range(len(cases))]
         while waiting:
             self._sources = [AllBranches(script) for _, script in waiting]
@@ -261,14 +261,14 @@ class Walker:
             results = [result for batch in batches for result in self.decoder.generate_batch(batch)]
             self.results += results
             for number, source, result in zip(numbers, self._sources, results):
-                law, tokens = laws[number], tuple(result.token_ids)
-                law[tokens] = law.get(tokens, Fraction(0)) + source.weight
+                distribution, tokens = distributions[number], tuple(result.token_ids)
+                distribution[tokens] = distribution.get(tokens, Fraction(0)) + source.weight
                 waiting += [(number, script) for script in source.open]
-        return laws
+        return distributions
 
-    def law(self, case: Case) -> Law:
-        """The exact law of one request's output."""
-        return self.laws([case])[0]
+    def distribution(self, case: Case) -> Distribution:
+        """The exact distribution of one request's output."""
+        return self.distributions([case])[0]
 
 
 def exact_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,12 +291,13 @@ def exact_weights(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, exact[id(value)])
 
 
-def reference_law(target: MarkovTarget, case: Case) -> Law:
-    """The law of plain sampling: token after token from the transformed law of the whole text before."""
-    law: Law = {(): Fraction(1)}
+def reference_distribution(target: MarkovTarget, case: Case) -> Distribution:
+    """The distribution of plain sampling: token after token from the transformed distribution of the whole text
+    before."""
+    distribution: Distribution = {(): Fraction(1)}
     for _ in range(case.length):
-        longer: Law = {}
-        for tokens, weight in law.items():
+        longer: Distribution = {}
+        for tokens, weight in distribution.items():
             if tokens and tokens[-1] in case.stop_ids:
                 longer[tokens] = longer.get(tokens, Fraction(0)) + weight
                 continue
@@ -305,8 +306,8 @@ def reference_law(target: MarkovTarget, case: Case) -> Law:
             for token, part in enumerate(weights):
                 if part > 0:
                     longer[(*tokens, token)] = weight * part / total
-        law = longer
-    return law
+        distribution = longer
+    return distribution
 
 
 def next_weights(target: MarkovTarget, case: Case, tokens: Sequence[int]) -> list[Fraction]:
@@ -337,16 +338,16 @@ def targets(kind: str, vocab: int = 3, layers: int = 2) -> MarkovTarget:
 
 
 @functools.cache
-def wanted(kind: str, sampling: SamplingParams, length: int, stop_ids: tuple[int, ...]) -> Law:
-    return reference_law(targets(kind), Case(sampling, length=length, stop_ids=stop_ids))
+def wanted(kind: str, sampling: SamplingParams, length: int, stop_ids: tuple[int, ...]) -> Distribution:
+    return reference_distribution(targets(kind), Case(sampling, length=length, stop_ids=stop_ids))
 
 
 def check(walker: Walker, kind: str, cases: Sequence[Case]) -> None:
     """Total variation 0, exactly."""
-    for case, law in zip(cases, walker.laws(cases)):
+    for case, distribution in zip(cases, walker.distributions(cases)):
         expected = wanted(kind, case.sampling, case.length, tuple(case.stop_ids))
-        assert sum(law.values()) == 1
-        assert law == expected, case.sampling
+        assert sum(distribution.values()) == 1
+        assert distribution == expected, case.sampling
 
 
 class Switching:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.decode.drafting import PROMPT, make_drafter
-from tests.decode.probability import Law, total_variation
-from tests.decode.test_lossless_drafters import engine_law, small_target, target_law
+from tests.decode.probability import Distribution, total_variation
+from tests.decode.test_lossless_drafters import engine_distribution, small_target, target_distribution
 from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
@@ -46,10 +46,10 @@ def test_greedy_output_is_plain_decodings_and_chains_differ(tmp_path: Path) -> N
     assert 5 > lengths[0.05] > lengths[0.3] > lengths[0.9] >= 1
 
 
-def law_of(decoder: Decoder, length: int) -> tuple[Law, set[int]]:
+def distribution_of(decoder: Decoder, length: int) -> tuple[Distribution, set[int]]:
     found: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
     drafted = set()
-    for weight, result in engine_law(decoder, 1.0, length):
+    for weight, result in engine_distribution(decoder, 1.0, length):
         found[tuple(result.token_ids)] += weight
         drafted.add(result.drafted)
     return dict(found), drafted
@@ -58,12 +58,14 @@ def law_of(decoder: Decoder, length: int) -> tuple[Law, set[int]]:
 @pytest.mark.parametrize(
     ("drawn", "length"), [(True, 2), (False, 3), pytest.param(True, 3, marks=pytest.mark.proof)]
 )
-def test_every_way_of_sampling_adds_up_to_the_targets_law(drawn: bool, length: int, tmp_path: Path) -> None:
+def test_every_way_of_sampling_adds_up_to_the_targets_distribution(
+    drawn: bool, length: int, tmp_path: Path
+) -> None:
     folder = small_target(tmp_path)
     lean = load_target(folder)
-    expected = target_law(HFTarget.load(folder), [3, 1, 2], 1.0, length)
+    expected = target_distribution(HFTarget.load(folder), [3, 1, 2], 1.0, length)
     decoder = decoder_of(folder, lean, depth=1, confidence=0.3, draft_sampling=drawn)
-    found, drafted = law_of(decoder, length)
+    found, drafted = distribution_of(decoder, length)
     assert len(drafted) > 1, "the test needs chains of several lengths"
     assert total_variation(found, expected) < 1e-6
 
@@ -71,10 +73,11 @@ def test_every_way_of_sampling_adds_up_to_the_targets_law(drawn: bool, length: i
 def test_a_chain_that_ends_by_its_last_draft_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropping a drawn draft because of what it is changes the law of the token after it: the proof sees it."""
+    """Dropping a drawn draft because of what it is changes the distribution of the token after it: the proof sees
+    it."""
     folder = small_target(tmp_path)
     lean = load_target(folder)
-    expected = target_law(HFTarget.load(folder), [3, 1, 2], 1.0, 2)
+    expected = target_distribution(HFTarget.load(folder), [3, 1, 2], 1.0, 2)
     finish = ConfidentBackend.worth
 
     def too_late(self: ConfidentBackend, frontier: Any, level: int) -> bool:
@@ -96,7 +99,7 @@ def test_a_chain_that_ends_by_its_last_draft_is_found_out(
 
     monkeypatch.setattr(ConfidentBackend, "worth", too_late)
     monkeypatch.setattr(fixed.SampledGrowth, "finish", dropped)
-    found, _ = law_of(decoder, 2)
+    found, _ = distribution_of(decoder, 2)
     assert total_variation(found, expected) > 1e-3
 
 

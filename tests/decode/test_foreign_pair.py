@@ -1,7 +1,7 @@
 """Two published models with two tokenizers (512 BPE tokens, 105 characters), each drafting for the other.
 
-Greedy output is plain decoding's. At temperature 1 the first token behind a text has the target's own law, exactly,
-and the law that a drafted token comes with is the one that it was drawn from.
+Greedy output is plain decoding's. At temperature 1 the first token behind a text has the target's own distribution,
+exactly, and the distribution that a drafted token comes with is the one that it was drawn from.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Bench:
             seen.update(tokens[0] for tokens in verdicts.tokens)
         return seen
 
-    def target_law(self) -> dict[int, float]:
+    def target_distribution(self) -> dict[int, float]:
         return dict(enumerate(torch.softmax(self.logits.double(), -1).tolist()))
 
 
@@ -174,14 +174,14 @@ def check_first_tokens(ways: Mapping[str, Way], texts: Sequence[str], draws: int
                 seen = one.first_tokens(draws // one.rows)
                 assert sum(seen.values()) >= draws - one.rows
                 assert len(seen) > 5
-                found[way, name, text] = p_value(seen, one.target_law())
+                found[way, name, text] = p_value(seen, one.target_distribution())
     assert not holm_rejections(list(found.values()), 1e-3), found
 
 
-def test_the_first_token_has_the_targets_law(ways: dict[str, Way]) -> None:
+def test_the_first_token_has_the_targets_distribution(ways: dict[str, Way]) -> None:
     check_first_tokens(ways, TEXTS[1:], 1024)
 
 
 @pytest.mark.proof
-def test_the_first_token_has_the_targets_law_in_many_draws(ways: dict[str, Way]) -> None:
+def test_the_first_token_has_the_targets_distribution_in_many_draws(ways: dict[str, Way]) -> None:
     check_first_tokens(ways, TEXTS, 6_144)

@@ -1,4 +1,4 @@
-"""Whatever drafter of the table drafts, greedy output is the target's and sampled output has its law."""
+"""Whatever drafter of the table drafts, greedy output is the target's and sampled output has its distribution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.decode.drafting import (
     shape_for,
     watch_rows,
 )
-from tests.decode.probability import AllBranches, Law, total_variation
+from tests.decode.probability import AllBranches, Distribution, total_variation
 from tests.shares import by_default
 from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
@@ -37,7 +37,7 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget
 
 SHAPES = {"chain": (1, 4, 6), "wide": (7, 1, 8), "tree": (3, 4, 17), "smallest": (1, 1, 2)}
-LENGTH = 3  # tokens whose joint law is compared
+LENGTH = 3  # tokens whose joint distribution is compared
 
 
 def proposer_of(drafter: Any, lean: Any, settings: TreeSettings) -> Any:
@@ -105,9 +105,11 @@ def fractions(probabilities: Tensor) -> list[Fraction]:
     return [weight / sum(weights) for weight in weights]
 
 
-def target_law(target: HFTarget, prompt: list[int], temperature: float, length: int = LENGTH) -> Law:
-    """The joint law of the next tokens, each from the whole text before it."""
-    law: Law = {}
+def target_distribution(
+    target: HFTarget, prompt: list[int], temperature: float, length: int = LENGTH
+) -> Distribution:
+    """The joint distribution of the next tokens, each from the whole text before it."""
+    distribution: Distribution = {}
     for tokens in itertools.product(range(4), repeat=length):
         with torch.no_grad():
             logits = target.model(torch.tensor([[*prompt, *tokens]])).logits[0]
@@ -115,11 +117,11 @@ def target_law(target: HFTarget, prompt: list[int], temperature: float, length: 
         for place, token in enumerate(tokens):
             p = (logits[len(prompt) + place - 1] / temperature).softmax(-1)
             weight *= fractions(p)[token]
-        law[tokens] = weight
-    return law
+        distribution[tokens] = weight
+    return distribution
 
 
-def engine_law(decoder: Decoder, temperature: float, length: int = LENGTH) -> Iterator[Any]:
+def engine_distribution(decoder: Decoder, temperature: float, length: int = LENGTH) -> Iterator[Any]:
     """Every way that a request can go: its probability and its result."""
     waiting: list[list[int]] = [[]]
     while waiting:
@@ -130,34 +132,38 @@ def engine_law(decoder: Decoder, temperature: float, length: int = LENGTH) -> It
         yield chance.weight, result
 
 
-MORE_LAWS = [("target", (1, 2, 3)), ("target", (2, 1, 3))]
+MORE_DISTRIBUTIONS = [("target", (1, 2, 3)), ("target", (2, 1, 3))]
 
 
 @pytest.mark.parametrize(
     ("kind", "head", "shape"),
     [
         *((kind, "reduced", (2, 1, 3)) for kind in KINDS),
-        *(pytest.param(kind, *law, marks=pytest.mark.proof) for kind in KINDS for law in MORE_LAWS),
+        *(
+            pytest.param(kind, *distribution, marks=pytest.mark.proof)
+            for kind in KINDS
+            for distribution in MORE_DISTRIBUTIONS
+        ),
         ("eagle3.1 of two layers", "reduced", (2, 1, 3)),
         (OWN_HEADS, "reduced", (2, 1, 3)),
     ],
 )
-def test_every_way_of_sampling_adds_up_to_the_targets_law(
+def test_every_way_of_sampling_adds_up_to_the_targets_distribution(
     kind: str, head: str, shape: tuple[int, int, int], tmp_path: Path
 ) -> None:
     target = HFTarget.load(small_target(tmp_path))
     lean = load_target(tmp_path)
     drafter = make_drafter(kind, tmp_path, target, head)
     decoder = Decoder(lean, proposer_of(drafter, lean, shape_for(drafter, *shape)))
-    law: Law = {}
+    distribution: Distribution = {}
     accepted = 0
-    for weight, result in engine_law(decoder, 0.8):
+    for weight, result in engine_distribution(decoder, 0.8):
         tokens = tuple(result.token_ids)
-        law[tokens] = law.get(tokens, Fraction(0)) + weight
+        distribution[tokens] = distribution.get(tokens, Fraction(0)) + weight
         accepted += sum(result.accepted_by_depth)
-    assert abs(float(sum(law.values())) - 1) < 1e-9
+    assert abs(float(sum(distribution.values())) - 1) < 1e-9
     assert accepted > 0, "the test needs accepted drafts"
-    assert total_variation(law, target_law(target, [3, 1, 2], 0.8)) < 1e-5
+    assert total_variation(distribution, target_distribution(target, [3, 1, 2], 0.8)) < 1e-5
 
 
 def test_the_default_tree_stays_within_a_drafters_levels() -> None:

@@ -1,4 +1,4 @@
-"""Trees of a fixed shape: the right ranks at the right places, and draws that follow the laws they report."""
+"""Trees of a fixed shape: the right ranks at the right places, and draws that follow the distributions they report."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_best_tokens_stand_where_the_shape_says(shape: TreeShape, rows: int,
     for name in ("parents", "depths", "ancestors"):
         assert torch.equal(getattr(tree, name), getattr(plain, name)), name
     assert tree.chain == (part.nodes == part.levels + 1)
-    assert (tree.alive, tree.laws) == (None, None)
+    assert (tree.alive, tree.distributions) == (None, None)
     assert tree.tokens.shape[1] == plan.nodes
     assert sum(drafted(policy, PathHead(random_logits))[1]) - 1 == policy.scratch
     assert max(head.asked) <= policy.width
@@ -163,7 +163,7 @@ def exact(logits: Any, sampling: SamplingParams) -> Any:
     return np.array(values, dtype=object)
 
 
-def law_of_trees(shape: TreeShape) -> Counter[tuple[Any, ...]]:
+def distribution_of_trees(shape: TreeShape) -> Counter[tuple[Any, ...]]:
     """Probability of every (tokens, alive), node after node, from the rule alone."""
     found: Counter[tuple[Any, ...]] = Counter()
 
@@ -201,7 +201,7 @@ SAMPLED_SHAPES = {
 
 @pytest.mark.parametrize("name", SAMPLED_SHAPES)
 @pytest.mark.parametrize("head_type", [PathHead, OwnIdsHead])
-def test_draws_follow_the_laws_that_they_report(
+def test_draws_follow_the_distributions_that_they_report(
     name: str, head_type: type[PathHead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_shape, "draft_weights", exact)
@@ -212,28 +212,31 @@ def test_draws_follow_the_laws_that_they_report(
         tree, _ = drafted(policy, head_type(few_weights), 1, None, draws_of([chance]))
         alive = [True] * shape.nodes if tree.alive is None else tree.alive[0].tolist()
         tokens = tree.tokens[0].tolist()
-        assert tree.laws is not None
+        assert tree.distributions is not None
         numbers = [1]
         for node in range(1, shape.nodes):
             numbers.append((numbers[shape.parents[node]] * 31 + tokens[node] + 1) % 100_003)
         expanded = {node for node, children in enumerate(shape.children) if children and alive[node]}
-        assert set(tree.laws[0]) == expanded
-        for node, law in tree.laws[0].items():
+        assert set(tree.distributions[0]) == expanded
+        for node, distribution in tree.distributions[0].items():
             weights = few_weights(numbers[node]).tolist()
-            assert law.ids.tolist() == [token for token in range(VOCAB) if weights[token]]
-            assert law.weights.tolist() == [weight for weight in weights if weight]
+            assert distribution.ids.tolist() == [token for token in range(VOCAB) if weights[token]]
+            assert distribution.weights.tolist() == [weight for weight in weights if weight]
         return tuple(token if there else None for token, there in zip(tokens, alive))
 
     for probability, outcome in all_ways(run):
         found[outcome] += probability
     assert sum(found.values()) == 1
-    assert found == law_of_trees(shape)
+    assert found == distribution_of_trees(shape)
     if name != "chain":
-        assert any(None in outcome for outcome in found), "no law was too small: the test is too tame"
+        assert any(None in outcome for outcome in found), (
+            "no distribution was too small: the test is too tame"
+        )
 
 
 def test_rows_draw_from_their_own_streams_and_transforms() -> None:
-    """A row's draws are the same beside any other row; at temperature 0 a row takes the best and has no law."""
+    """A row's draws are the same beside any other row; at temperature 0 a row takes the best and has no
+    distribution."""
     shape = default_shape(3, 3, 9)
     policy = ShapePolicy(shape, sample=True)
     cold = Draw(SamplingParams(), SeededChance(0))
@@ -243,13 +246,13 @@ def test_rows_draw_from_their_own_streams_and_transforms() -> None:
         return drafted(policy, PathHead(lambda path: random_logits(7)), len(kinds), None, draws)[0]
 
     alone, mixed, frozen = rows("warm"), rows("cold", "warm", "warm"), rows("cold", "cold")
-    assert mixed.laws is not None
+    assert mixed.distributions is not None
     assert mixed.tokens[1, 1:].tolist() == mixed.tokens[2, 1:].tolist() == alone.tokens[0, 1:].tolist()
-    assert mixed.laws[0] == {}
-    assert set(mixed.laws[1]) == {node for node, children in enumerate(shape.children) if children}
+    assert mixed.distributions[0] == {}
+    assert set(mixed.distributions[1]) == {node for node, children in enumerate(shape.children) if children}
     best = by_hand(shape, 0, lambda path: random_logits(7))
     assert mixed.tokens[0].tolist() == best
-    assert frozen.laws is None
+    assert frozen.distributions is None
     assert frozen.tokens[:, 1:].tolist() == [best[1:]] * 2
     assert mixed.tokens[1, 1:].tolist() != best[1:]
 

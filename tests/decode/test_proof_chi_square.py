@@ -1,4 +1,4 @@
-"""The real code path, its real source of chance included: a million sampled tokens follow the target's law."""
+"""The real code path, its real source of chance included: a million sampled tokens follow the target's distribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
 from tests.decode.mutants import MUTANTS
 from tests.decode.probability import holm_rejections, p_value, upper_tail
-from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_law
+from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_distribution
 from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.interface import Draw
@@ -172,8 +172,10 @@ class Sampler:
         return tokens[:LENGTH]
 
     def p_value(self, count: int, seed: int) -> float:
-        law = {tokens: float(weight) for tokens, weight in reference_law(self.target, self.case).items()}
-        return p_value(self.counts(count, seed), law)
+        distribution = {
+            tokens: float(weight) for tokens, weight in reference_distribution(self.target, self.case).items()
+        }
+        return p_value(self.counts(count, seed), distribution)
 
 
 LEVEL = 1e-6  # family-wise: one such test of a million fails by chance
@@ -239,7 +241,7 @@ class OneUniform(SeededChance):
 POWER = {
     "the best tokens verified as if drawn": "residual",
     "drawn, then only the best kept": "residual",
-    "drawn from a part of the law": "residual",
+    "drawn from a part of the distribution": "residual",
     "the residual skipped": "residual",
     "q of another order": "residual",
     "q of before the draw": "residual",
@@ -273,8 +275,8 @@ def engine_value(name: str, sample: bool, transform: str, count: int) -> float:
     decoder = Decoder(target, proposer_for(name, target, None, "static", sample=sample), rows=32)
     case = Case(TRANSFORMS[transform])
     results = decoder.generate_batch([case.request(seed) for seed in range(count)])
-    law = {tokens: float(weight) for tokens, weight in reference_law(target, case).items()}
-    return p_value(Counter(tuple(result.token_ids) for result in results), law)
+    distribution = {tokens: float(weight) for tokens, weight in reference_distribution(target, case).items()}
+    return p_value(Counter(tuple(result.token_ids) for result in results), distribution)
 
 
 def engine_values(

@@ -1,8 +1,8 @@
 """Every random decision of every proposer x head x verifier x transform is walked: total variation exactly 0.
 
-Weights are the real float weights as fractions, so laws are compared with ``==``; the engine, its caches, its rows
-and all verifiers are the real ones. What is added to the tables PROPOSERS, HEADS and VERIFIERS is covered by itself,
-but for proposers over a bridge, which ``test_proof_foreign.py`` proves.
+Weights are the real float weights as fractions, so distributions are compared with ``==``; the engine, its caches, its
+rows and all verifiers are the real ones. What is added to the tables PROPOSERS, HEADS and VERIFIERS is covered by
+itself, but for proposers over a bridge, which ``test_proof_foreign.py`` proves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.decode.proofs import (
     exact_weights,
     next_weights,
     proposer_for,
-    reference_law,
+    reference_distribution,
     targets,
 )
 from tests.shares import by_default
@@ -151,7 +151,7 @@ def test_several_cycles(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_stops_and_limits_inside_drafts(name: str) -> None:
-    """A stop token is kept, nothing follows it, and a cut output has the law of a shorter request."""
+    """A stop token is kept, nothing follows it, and a cut output has the distribution of a shorter request."""
     for sample in [False] if name in HEADLESS else [False, True]:
         settings = [TRANSFORMS["plain"]] if sample else [TRANSFORMS["plain"], TRANSFORMS["all"]]
         cases = [
@@ -170,7 +170,7 @@ def test_stops_and_limits_inside_drafts(name: str) -> None:
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("name", ["draft-model", "eagle3", "medusa"])
 def test_rows_are_independent(name: str, sample: bool) -> None:
-    """Two requests of one source of chance: their joint law is the product of their laws."""
+    """Two requests of one source of chance: their joint distribution is the product of their distributions."""
     target = targets("zeros")
     proposer = proposer_for(name, target, None, "siblings" if sample else "static", sample=sample)
     cases = [
@@ -187,7 +187,7 @@ def test_rows_are_independent(name: str, sample: bool) -> None:
         outcome = tuple(tuple(result.token_ids) for result in results)
         joint[outcome] = joint.get(outcome, Fraction(0)) + sources[0].weight
         waiting += sources[0].open
-    first, second = (reference_law(target, case) for case in cases)
+    first, second = (reference_distribution(target, case) for case in cases)
     assert joint == {(a, b): p * q for (a, p), (b, q) in itertools.product(first.items(), second.items())}
 
 
@@ -195,7 +195,7 @@ def test_rows_are_independent(name: str, sample: bool) -> None:
     ("name", "sample"),
     [(name, sample) for name in OWN for sample in (False, True) if not (sample and name in HEADLESS)],
 )
-def test_plans_that_change_change_no_law(name: str, sample: bool) -> None:
+def test_plans_that_change_change_no_distribution(name: str, sample: bool) -> None:
     target = targets("zeros")
     proposer = proposer_for(name, target, None, "siblings" if sample else "static", sample=sample)
     walker = Walker(target, proposer, rows=64, control=Switching([Plan(1, 2), *proposer.plans()]))
@@ -206,7 +206,7 @@ def test_plans_that_change_change_no_law(name: str, sample: bool) -> None:
 
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("name", by_default(HYBRIDS, (HYBRIDS[0], HYBRIDS[-1]).__contains__))
-def test_hybrids_change_no_law(name: str, sample: bool) -> None:
+def test_hybrids_change_no_distribution(name: str, sample: bool) -> None:
     """Whichever proposer drafts each cycle: another one every time, or what the past says."""
     target = targets("zeros")
     shape = "siblings" if sample else "static"
@@ -239,7 +239,7 @@ def test_a_drafter_that_is_the_target_is_always_right(name: str, shape: str) -> 
         parts = ProposerParts(target, drafter, None, options.model_copy(update={"draft_sampling": sample}))
         walker = Walker(target, make_proposer(name, parts))
         cases = [Case(TRANSFORMS["temperature"] if sample else GREEDY["greedy"], length=6 - 3 * sample)]
-        assert walker.laws(cases) == [reference_law(target, case) for case in cases]
+        assert walker.distributions(cases) == [reference_distribution(target, case) for case in cases]
         levels = walker.decoder.levels
         assert all(set(result.accept_lengths) == {levels + 1} for result in walker.results)
 
@@ -261,7 +261,7 @@ def test_the_transform_is_what_its_settings_say(name: str) -> None:
 
 
 def test_a_markov_target_notices_what_a_pass_sees() -> None:
-    """Its own law in plain passes, another one behind a wrong mask, slot or position."""
+    """Its own distribution in plain passes, another one behind a wrong mask, slot or position."""
     target, text = targets("plain"), [1, 0, 2, 2, 1, 0]
     slots = torch.arange(len(text))
 

@@ -15,13 +15,21 @@ from tests.decode.cross_vocab import (
     SITUATIONS,
     WAYS,
     case_of,
-    check_law,
+    check_distribution,
     fits,
     foreign_proposer,
     target_of,
 )
 from tests.decode.probability import AllBranches, all_ways
-from tests.decode.proofs import GREEDY, TRANSFORMS, Case, Switching, Walker, exact_weights, reference_law
+from tests.decode.proofs import (
+    GREEDY,
+    TRANSFORMS,
+    Case,
+    Switching,
+    Walker,
+    exact_weights,
+    reference_distribution,
+)
 from tests.shares import by_default
 from vocabforge.decode.cross_vocab.slrs import proposer as proposer_slrs
 from vocabforge.decode.engine import Decoder
@@ -32,7 +40,7 @@ BEST = ("tli, chain", "slem, static", "tli, dynamic", "slem, chain", "tli, stati
 DRAWN = ("tli, drawn chain", "tli, drawn siblings")
 LAZY = ("slrs", "slrs, one token", "slrs, further ahead")
 SOME = ("plain", "temperature", "top-k", "top-p", "all")
-# Where three tokens of SLRS, and so the law of a second drafted token, take few branches.
+# Where three tokens of SLRS, and so the distribution of a second drafted token, take few branches.
 SMALL = ("drafter inside target", "lower case")
 
 
@@ -57,14 +65,14 @@ def test_best_drafts(name: str) -> None:
     """Chains, static and dynamic trees of TLI and SLEM; three tokens, end tokens among them."""
     for place in range(0, 6, 3):  # one of each proposer
         transform = TRANSFORMS[SOME[(list(SITUATIONS).index(name) + place) % len(SOME)]]
-        check_law(name, turn(BEST, name, place), [transform])
+        check_distribution(name, turn(BEST, name, place), [transform])
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_drawn_drafts(name: str) -> None:
-    """TLI draws from the drafter's law over what both have, and is verified with exactly that."""
-    check_law(name, turn(DRAWN, name, 0), [TRANSFORMS["plain"]], 2)
-    check_law(name, turn(DRAWN, name, 1), [TRANSFORMS["all"]], 2)
+    """TLI draws from the drafter's distribution over what both have, and is verified with exactly that."""
+    check_distribution(name, turn(DRAWN, name, 0), [TRANSFORMS["plain"]], 2)
+    check_distribution(name, turn(DRAWN, name, 1), [TRANSFORMS["all"]], 2)
 
 
 @pytest.mark.parametrize("name", by_default(SITUATIONS, list(SITUATIONS)[::2].__contains__))
@@ -72,13 +80,13 @@ def test_string_probabilities(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """SLRS, with its residual drawn lazily, and as a whole from the first or the second draw on."""
     number = list(SITUATIONS).index(name)
     monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", (0, 1, 1000)[number % 3])
-    check_law(name, LAZY[number // 3 % 2], [TRANSFORMS[SOME[number % len(SOME)]]], 2)
+    check_distribution(name, LAZY[number // 3 % 2], [TRANSFORMS[SOME[number % len(SOME)]]], 2)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_string_probabilities_of_several_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", 0)
-    walker = check_law(name, "slrs", [TRANSFORMS["plain"]])
+    walker = check_distribution(name, "slrs", [TRANSFORMS["plain"]])
     assert walker.accepted > 0
 
 
@@ -86,12 +94,12 @@ def test_string_probabilities_of_several_tokens(name: str, monkeypatch: pytest.M
 def test_texts_that_grow_and_shrink_with_what_they_cost(
     bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The length of a drafted text depends on what earlier cycles took, and the law stays."""
+    """The length of a drafted text depends on what earlier cycles took, and the distribution stays."""
     monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", 0)
     monkeypatch.setattr(proposer_slrs, "CONTEXTS", bounds[0])
     monkeypatch.setattr(proposer_slrs, "FIRST_LENGTH", bounds[1])
     monkeypatch.setattr(proposer_slrs, "LONG_WORDS", 0.0)
-    check_law(SMALL[0], "slrs", [TRANSFORMS["plain"]])
+    check_distribution(SMALL[0], "slrs", [TRANSFORMS["plain"]])
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -108,7 +116,7 @@ def test_greedy_tokens_are_plain_decodings(name: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_drafts_are_accepted(way: str) -> None:
-    """Laws of drafts that are never accepted would prove little."""
+    """Distributions of drafts that are never accepted would prove little."""
     assert accepted("ends of both", way, 2) > 0
 
 
@@ -127,13 +135,13 @@ def accepted(name: str, way: str, requests: int) -> int:
 
 
 @pytest.mark.parametrize("way", ["tli, drawn chain", "slem, static", "slrs, one token"])
-def test_plans_that_change_change_no_law(way: str) -> None:
-    """A text that grew without drafts is read before the next; the same law, a smaller size included."""
+def test_plans_that_change_change_no_distribution(way: str) -> None:
+    """A text that grew without drafts is read before the next; the same distribution, a smaller size included."""
     name = "lower case"
     proposer, case = foreign_proposer(name, way), case_of(name, TRANSFORMS["temperature"])
     # All ways of a wave are in the same cycle, as there are rows enough for them.
     walker = Walker(target_of(name, "zeros"), proposer, rows=64, control=Switching(proposer.plans()))
-    assert walker.law(case) == reference_law(target_of(name, "zeros"), case)
+    assert walker.distribution(case) == reference_distribution(target_of(name, "zeros"), case)
     assert walker.accepted > 0
 
 
@@ -145,20 +153,22 @@ def test_every_situation_and_way(name: str, way: str, monkeypatch: pytest.Monkey
     """The long version: all transforms; tables without zeros; a residual drawn lazily, or as a whole."""
     lazy = WAYS[way][0] == "slrs"
     drawn = lazy or WAYS[way][1].draft_sampling
-    check_law(name, way, [*TRANSFORMS.values(), *GREEDY.values()], 2 if lazy else 3, rows=48)
+    check_distribution(name, way, [*TRANSFORMS.values(), *GREEDY.values()], 2 if lazy else 3, rows=48)
     for kinds in (("plain", "zeros"),) if drawn else (("plain", "plain"), ("ties", "near")):
-        check_law(
+        check_distribution(
             name, way, [TRANSFORMS["plain"], TRANSFORMS["all"]], 2 if drawn else 3, kinds=kinds, rows=48
         )
     for draws in (0, 1) if lazy else ():
         monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", draws)
-        check_law(name, way, [TRANSFORMS["plain"], TRANSFORMS["all"]], 2, kinds=("plain", "zeros"), rows=48)
+        check_distribution(
+            name, way, [TRANSFORMS["plain"], TRANSFORMS["all"]], 2, kinds=("plain", "zeros"), rows=48
+        )
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_string_probabilities_of_three_tokens(name: str) -> None:
-    walker = check_law(name, "slrs", [TRANSFORMS["plain"]], rows=48)
+    walker = check_distribution(name, "slrs", [TRANSFORMS["plain"]], rows=48)
     assert walker.accepted > 0
 
 
@@ -168,7 +178,7 @@ def test_texts_of_five_tokens(name: str) -> None:
     """Several cycles: what was accepted is read again, by target and drafter."""
     for way in BEST:
         if fits(name, way):
-            walker = check_law(name, way, [TRANSFORMS["temperature"]], 5, rows=48)
+            walker = check_distribution(name, way, [TRANSFORMS["temperature"]], 5, rows=48)
             assert walker.accepted > 0
 
 
@@ -186,13 +196,13 @@ def test_other_prompts(way: str) -> None:
         target = target_of(name, "zeros")
         case = Case(TRANSFORMS["plain"], prompt, 2 if way == "slrs, further ahead" else 3)
         walker = Walker(target, foreign_proposer(name, way), rows=48)
-        assert walker.law(case) == reference_law(target, case), (name, prompt)
+        assert walker.distribution(case) == reference_distribution(target, case), (name, prompt)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("way", ["tli, drawn chain", "slem, chain", "slrs, one token"])
 def test_rows_are_independent(way: str) -> None:
-    """Two requests of one source of chance: their joint law is the product of their laws."""
+    """Two requests of one source of chance: their joint distribution is the product of their distributions."""
     name = "lower case"
     target = target_of(name, "zeros")
     cases = [
@@ -212,8 +222,8 @@ def test_rows_are_independent(way: str) -> None:
     joint: dict[tuple[tuple[int, ...], ...], Fraction] = {}
     for weight, outcome in all_ways(run):
         joint[outcome] = joint.get(outcome, Fraction(0)) + weight
-    laws = [reference_law(target, case) for case in cases]
+    distributions = [reference_distribution(target, case) for case in cases]
     assert joint == {
         tuple(tokens for tokens, _ in ways): math.prod((share for _, share in ways), start=Fraction(1))
-        for ways in itertools.product(*(law.items() for law in laws))
+        for ways in itertools.product(*(distribution.items() for distribution in distributions))
     }

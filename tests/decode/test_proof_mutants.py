@@ -17,7 +17,7 @@ from tests.decode.proofs import exact_weights
 from tests.shares import by_default
 from vocabforge.core.errors import VocabForgeError
 
-# A wrong law or figure; or the package itself, or torch, refuses what the mistake leads to.
+# A wrong distribution or figure; or the package itself, or torch, refuses what the mistake leads to.
 NOTICED = (AssertionError, LookupError, ValueError, RuntimeError, VocabForgeError)
 ALL = {**MUTANTS, **cross_vocab_mutants.MUTANTS}
 CHECKS = sorted({mutant.killer for mutant in ALL.values()}, key=lambda check: check.__name__)
@@ -45,6 +45,6 @@ def test_every_mistake_is_noticed(name: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", HARMLESS.values(), ids=HARMLESS)
-def test_what_only_costs_acceptance_leaves_the_law(mutant: Mutant) -> None:
+def test_what_only_costs_acceptance_leaves_the_distribution(mutant: Mutant) -> None:
     with mutant.change():
         mutant.killer()

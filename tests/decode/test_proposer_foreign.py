@@ -1,4 +1,5 @@
-"""TLI and SLEM over real small models: lossless, the drafter's cache that of a fresh reading, its law as reported."""
+"""TLI and SLEM over real small models: lossless, the drafter's cache that of a fresh reading, its distribution as
+reported."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_infinite_logits_share_all_of_the_weight() -> None:
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.7, 3, 0.9, 0.1, 1.2)]
 )
-def test_logits_that_are_no_law_are_one_clear_error(sampling: SamplingParams) -> None:
+def test_logits_that_are_no_distribution_are_one_clear_error(sampling: SamplingParams) -> None:
     broken = torch.randn(VOCAB)
     broken[17] = torch.nan
     for logits in (broken, torch.full((VOCAB,), torch.nan), torch.full((VOCAB,), -torch.inf)):

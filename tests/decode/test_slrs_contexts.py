@@ -1,4 +1,4 @@
-"""Laws behind paths of draft tokens: whatever was committed, moved, dropped or cut, as if computed afresh."""
+"""Distributions behind paths of draft tokens: whatever was committed, moved, dropped or cut, as if computed afresh."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def contexts_of(model: LeanModel, scratch: int = 40, row: int = 0) -> RowContext
 
 
 def plainly(model: LeanModel, ids: list[int], path: Path) -> np.ndarray[Any, Any]:
-    """The law from one pass over the whole text, by id: tokens that are words, and the end."""
+    """The distribution from one pass over the whole text, by id: tokens that are words, and the end."""
     text = torch.tensor([*ids, *path])
     steps = torch.arange(len(text))
     apart = steps[:, None] - steps
@@ -87,7 +87,7 @@ def some_paths(draw: random.Random, count: int, alphabet: int = 3, longest: int 
 
 @pytest.mark.parametrize("kind", ["plain", "short", "window"])
 @pytest.mark.parametrize("row", [0, 2])
-def test_laws_after_any_history(models: dict[str, LeanModel], kind: str, row: int) -> None:
+def test_distributions_after_any_history(models: dict[str, LeanModel], kind: str, row: int) -> None:
     """Commits along paths and away from them, respelled ends, cut beginnings; keys that overflow and come back."""
     model, draw = models[kind], random.Random(f"{kind} {row}")
     contexts = contexts_of(model, scratch=9, row=row)
@@ -119,7 +119,7 @@ def counted(model: LeanModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_laws_stay_when_keys_are_dropped(
+def test_distributions_stay_when_keys_are_dropped(
     models: dict[str, LeanModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contexts = contexts_of(models["plain"], scratch=4)

@@ -1,4 +1,4 @@
-"""SLRS with real tiny models and two vocabularies: output, laws, counts, rows side by side, options."""
+"""SLRS with real tiny models and two vocabularies: output, distributions, counts, rows side by side, options."""
 
 from __future__ import annotations
 
@@ -112,15 +112,15 @@ def test_a_requests_output_depends_on_itself_alone(
 def test_the_drafter_has_read_the_text_as_it_is(
     models: tuple[LeanModel, LeanModel], temperature: float
 ) -> None:
-    """After any request, respelled words among it, the law behind the text is that of reading it afresh."""
+    """After any request, respelled words among it, the distribution behind the text is that of reading it afresh."""
     for seed in range(3):
         proposer = proposer_of(models, depth=3)
         decoder = Decoder(models[0], proposer)
         decoder.generate(PROMPT, max_new_tokens=16, stop_ids=[], temperature=temperature, seed=seed)
         contexts, text = proposer._contexts[0], proposer._texts[0]
-        kept = contexts.law(()).heights
+        kept = contexts.distribution(()).heights
         contexts.restart(text.ids)
-        np.testing.assert_allclose(kept, contexts.law(()).heights, atol=1e-5)
+        np.testing.assert_allclose(kept, contexts.distribution(()).heights, atol=1e-5)
 
 
 def drafted(
@@ -172,7 +172,7 @@ def test_half_a_character_stops_drafting() -> None:
         proposer.prefill(0, torch.tensor([2, last]), None)
         trees = [drafted(proposer, HOT, seed) for seed in range(12)]
         assert (max(tree.tokens.shape[1] for tree in trees) == 1) == held
-        assert all((tree.laws is None) == held for tree in trees)
+        assert all((tree.distributions is None) == held for tree in trees)
 
 
 def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], monkeypatch: Any) -> None:

@@ -8,13 +8,13 @@ from fractions import Fraction
 import pytest
 
 from tests.decode.bridges import END, World
-from vocabforge.decode.cross_vocab.slrs.psi import ChainLaws, Streams
+from vocabforge.decode.cross_vocab.slrs.psi import ChainDistributions, Streams
 
 WORLDS = range(7)
 
 
-def laws_of(world: World) -> ChainLaws:
-    return ChainLaws(world.trie, Streams(world.words, world.contexts, world.length), END)
+def distributions_of(world: World) -> ChainDistributions:
+    return ChainDistributions(world.trie, Streams(world.words, world.contexts, world.length), END)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -41,25 +41,28 @@ def test_psi_is_the_sum_over_all_texts(look_ahead: int) -> None:
         for before, weight in world.chains.items():
             if before and before[-1] == END:
                 continue
-            law = laws_of(world).along(before)[-1]
-            found = {token: law.probability(token) for token in [*world.tokens.values(), END]}
+            distribution = distributions_of(world).along(before)[-1]
+            found = {token: distribution.probability(token) for token in [*world.tokens.values(), END]}
             wanted = {token: world.chains.get((*before, token), Fraction(0)) / weight for token in found}
             assert found == wanted, (seed, before)
             nothing = sum(
                 share for text, ended, share in world.texts if tuple(world.chain(text, ended)) == before
             )
             assert sum(found.values()) + nothing / weight == 1
-            assert law.probability(77) == 0
+            assert distribution.probability(77) == 0
             checked += len(found)
     assert checked > 200
 
 
-def test_laws_along_a_chain_end_with_it() -> None:
+def test_distributions_along_a_chain_end_with_it() -> None:
     ended = [(world, chain) for world in map(World, WORLDS) for chain in world.chains if END in chain[2:]]
     world, chain = ended[0]
-    laws = laws_of(world).along(chain)
-    assert len(laws) == len(chain)  # behind the end there is nothing to be drawn
-    assert math.prod(law.probability(token) for law, token in zip(laws, chain)) == world.chains[chain]
+    distributions = distributions_of(world).along(chain)
+    assert len(distributions) == len(chain)  # behind the end there is nothing to be drawn
+    assert (
+        math.prod(distribution.probability(token) for distribution, token in zip(distributions, chain))
+        == world.chains[chain]
+    )
 
 
 def test_what_one_question_needs_is_evaluated_level_by_level() -> None:

@@ -52,7 +52,7 @@ def test_which_way_the_pooled_acceptance_errs(conditional: list[F]) -> None:
         assert plug_in(falling) < theory.expected_tokens(falling)
 
 
-laws = st.lists(st.integers(0, 4), min_size=3, max_size=4).filter(any)
+distributions = st.lists(st.integers(0, 4), min_size=3, max_size=4).filter(any)
 
 
 def normal(weights: Sequence[F | int]) -> list[F]:
@@ -77,7 +77,7 @@ def accepted_by_walk(p: list[F], q: list[F], draws: Sequence[int]) -> F:
 
 
 @settings(max_examples=60, deadline=None)
-@given(laws, laws, st.integers(1, 3))
+@given(distributions, distributions, st.integers(1, 3))
 def test_drawn_children_against_every_draw(target: list[int], draft: list[int], children: int) -> None:
     size = min(len(target), len(draft))
     if not any(target[:size]) or not any(draft[:size]):
@@ -97,21 +97,21 @@ def test_drawn_children_against_every_draw(target: list[int], draft: list[int], 
         assert total == sum(map(min, p, q))
 
 
-def law_of(conditional: Sequence[F]) -> list[F]:
+def distribution_of(conditional: Sequence[F]) -> list[F]:
     alive = [F(1), *theory.reach(conditional), F(0)]
     return [a - b for a, b in itertools.pairwise(alive)]
 
 
-def mean_of(law: Sequence[F]) -> F:
-    return sum((length * p for length, p in enumerate(law, 1)), F(0))
+def mean_of(distribution: Sequence[F]) -> F:
+    return sum((length * p for length, p in enumerate(distribution, 1)), F(0))
 
 
-def runs(law: Sequence[F], tokens: int) -> list[tuple[F, list[int]]]:
+def runs(distribution: Sequence[F], tokens: int) -> list[tuple[F, list[int]]]:
     """All sequences of cycle lengths until the limit, with their probabilities."""
     done, open_ = [], [(F(1), [])]
     while open_:
         weight, lengths = open_.pop()
-        for length, p in enumerate(law, 1):
+        for length, p in enumerate(distribution, 1):
             if p:
                 one = (weight * p, [*lengths, length])
                 (done if sum(one[1]) >= tokens else open_).append(one)
@@ -121,13 +121,15 @@ def runs(law: Sequence[F], tokens: int) -> list[tuple[F, list[int]]]:
 @pytest.mark.parametrize("tokens", [1, 2, 5, 7])
 def test_limits_bias_the_mean_length(tokens: int) -> None:
     """Uncut lengths over cycles give E[L] exactly (Wald); delivered tokens over cycles do not."""
-    law = law_of([F(4, 5), F(1, 2), F(1, 3)])
-    found = runs(law, tokens)
+    distribution = distribution_of([F(4, 5), F(1, 2), F(1, 3)])
+    found = runs(distribution, tokens)
     assert sum(weight for weight, _ in found) == 1
     cycles = sum(weight * len(lengths) for weight, lengths in found)
     uncut = sum(weight * sum(lengths) for weight, lengths in found)
-    assert theory.expected_cycles(law, tokens) == cycles
-    assert uncut / cycles == mean_of(law)
-    assert tokens / cycles < mean_of(law)
+    assert theory.expected_cycles(distribution, tokens) == cycles
+    assert uncut / cycles == mean_of(distribution)
+    assert tokens / cycles < mean_of(distribution)
     per_request = sum(weight * F(sum(lengths), len(lengths)) for weight, lengths in found)
-    assert tokens == 1 or per_request != mean_of(law)  # a mean over requests of their means is biased too
+    assert tokens == 1 or per_request != mean_of(
+        distribution
+    )  # a mean over requests of their means is biased too

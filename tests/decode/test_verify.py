@@ -16,9 +16,9 @@ from tests.decode.toys import (
     exact_weights,
     history,
     logits_of,
-    output_law,
+    output_distribution,
     random_tree,
-    target_law,
+    target_distribution,
     tree_logits,
     verify_one,
 )
@@ -29,7 +29,7 @@ from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verify.registry import VERIFIERS, RowVerification, verify
 
-LENGTH = 3  # tokens whose joint law is compared
+LENGTH = 3  # tokens whose joint distribution is compared
 PLAIN = SamplingParams(1.0)
 TRANSFORMS = {
     "hot": SamplingParams(1.7),
@@ -58,7 +58,7 @@ def fixed(tree: DraftTree) -> Callable[[AllBranches], DraftTree]:
 @pytest.mark.parametrize("kind", ["plain", "ties", "zeros"])
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("verifier", ["point", "match"])
-def test_output_law_equals_the_targets(verifier: str, kind: str, name: str) -> None:
+def test_output_distribution_equals_the_targets(verifier: str, kind: str, name: str) -> None:
     accepted = 0
     for seed in range(4):
         draw = random.Random(f"{kind} {name} {seed}")
@@ -68,8 +68,8 @@ def test_output_law_equals_the_targets(verifier: str, kind: str, name: str) -> N
             alive = torch.rand(tree.tokens.shape, generator=torch.Generator().manual_seed(5)) < 0.7
             tree = replace(tree, alive=alive.index_fill(1, torch.tensor([0]), True))
         toy, settings = Toy(vocab, seed, kind), TRANSFORMS[name]
-        law = output_law(toy, settings, fixed(tree), LENGTH, verifier=verifier)
-        assert law == target_law(toy, settings, LENGTH)
+        distribution = output_distribution(toy, settings, fixed(tree), LENGTH, verifier=verifier)
+        assert distribution == target_distribution(toy, settings, LENGTH)
         accepted += most_accepted(toy, tree, settings)
     assert accepted > 0, "the test needs accepted drafts"
 
@@ -80,7 +80,7 @@ def test_a_tree_of_the_whole_vocabulary_and_a_root_alone() -> None:
     full = build_tree(torch.tensor([[2, 2, 0, 1]]), torch.tensor([[0, 0, 0, 0]]), 1)
     alone = build_tree(torch.tensor([[2]]), torch.tensor([[0]]), 0)
     for tree in (full, alone):
-        assert output_law(toy, PLAIN, fixed(tree), LENGTH) == target_law(toy, PLAIN, LENGTH)
+        assert output_distribution(toy, PLAIN, fixed(tree), LENGTH) == target_distribution(toy, PLAIN, LENGTH)
 
 
 MIXED = [
@@ -131,7 +131,7 @@ def test_rows_of_one_batch_are_verified_each_by_its_own_settings(which: range | 
     "settings", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.0, 0, 1.0, 0.0, 1.5)]
 )
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_logits_that_are_no_law_are_named_where_the_walk_meets_them(
+def test_logits_that_are_no_distribution_are_named_where_the_walk_meets_them(
     settings: SamplingParams, nodes: int
 ) -> None:
     """A chain whose every node is accepted; broken logits matter only on the path."""

@@ -55,7 +55,7 @@ def test_greedy_equals_a_walk(kind: str) -> None:
         )
         verdicts = verify_greedy(tree, logits, levels)
         assert verdicts.path.shape == (6, levels + 1)
-        assert verdicts.lawless == [-1] * 6
+        assert verdicts.invalid == [-1] * 6
         for row, own in enumerate(trees):
             size = own.tokens.shape[1]
             assert tree.alive is not None
@@ -70,19 +70,19 @@ def test_greedy_equals_a_walk(kind: str) -> None:
     assert killed > 0, "the test needs dead nodes that would have been accepted"
 
 
-def test_rows_without_law_are_told_apart() -> None:
+def test_rows_without_distribution_are_told_apart() -> None:
     """NaN on the path, NaN off the path, only -inf on the path; a root alone."""
     tree = build_tree(torch.tensor([[0, 1, 2]] * 3), torch.tensor([[0, 0, 1]] * 3), 2)
     logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 0]] * 3), 4).float()
-    logits[0, 1, 2] = torch.nan  # the child there is taken, and has a law
+    logits[0, 1, 2] = torch.nan  # the child there is taken, and has a distribution
     logits[1, 0] = torch.tensor([9.0, 0.0, 0.0, 0.0])
     logits[1, 1:] = torch.nan
     logits[2, 2] = -torch.inf
     verdicts = verify_greedy(tree, logits, 2)
-    assert verdicts.lawless == [1, -1, 2]
+    assert verdicts.invalid == [1, -1, 2]
     assert verdicts.tokens[1] == [0]
     alone = build_tree(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1, dtype=torch.int64), 0)
-    assert verify_greedy(alone, logits[:, 2:], 0).lawless == [-1, 0, 0]
+    assert verify_greedy(alone, logits[:, 2:], 0).invalid == [-1, 0, 0]
 
 
 def test_the_device_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A law that is known token by token: the output has exactly the target's law, whatever was drawn from it."""
+"""A distribution that is known token by token: the output has exactly the target's distribution, whatever was drawn
+from it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from vocabforge.decode.verify.residual import RESIDUAL
 P = (4, 3, 0, 1, 2)  # tenths
 NOTHING = -1
 # name -> psi in tenths; what is left to ten is nothing drawn
-LAWS: dict[str, dict[int, int]] = {
+DISTRIBUTIONS: dict[str, dict[int, int]] = {
     "overlapping": {0: 1, 1: 5, 2: 2, 4: 1},
     "complete": {0: 2, 1: 3, 2: 1, 3: 1, 4: 3},
     "the target's own": {0: 4, 1: 3, 3: 1, 4: 2},
@@ -33,7 +34,7 @@ LAWS: dict[str, dict[int, int]] = {
 
 
 class Told:
-    """A law that counts what it is asked."""
+    """A distribution that counts what it is asked."""
 
     def __init__(self, psi: Mapping[int, Any]) -> None:
         self._psi = psi
@@ -48,12 +49,14 @@ def tenths(numbers: Mapping[int, int]) -> dict[int, Fraction]:
     return {token: Fraction(number, 10) for token, number in numbers.items()}
 
 
-def row_of(child: int, law: Told, chance: Any) -> RowTree:
-    """A root with one child, or none; the child is a leaf without a law."""
+def row_of(child: int, distribution: Told, chance: Any) -> RowTree:
+    """A root with one child, or none; the child is a leaf without a distribution."""
     logits = torch.zeros(2, len(P))
     children = [[1], []] if child != NOTHING else [[], []]
     history = TokenHistory([0], len(P))
-    return RowTree([0, max(child, 0)], children, logits, SamplingParams(1.0), chance, history, {0: law})
+    return RowTree(
+        [0, max(child, 0)], children, logits, SamplingParams(1.0), chance, history, {0: distribution}
+    )
 
 
 @pytest.fixture
@@ -62,37 +65,39 @@ def fractions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_residual, "target_weights", lambda *args: weights.copy())
 
 
-def first_law(psi: dict[int, Fraction]) -> tuple[list[Fraction], list[Told]]:
-    """The exact law of the first token, over all draws and decisions."""
-    laws: list[Told] = []
+def first_distribution(psi: dict[int, Fraction]) -> tuple[list[Fraction], list[Told]]:
+    """The exact distribution of the first token, over all draws and decisions."""
+    distributions: list[Told] = []
 
     def run(chance: AllBranches) -> int:
-        law = Told(psi)
-        laws.append(law)
+        distribution = Told(psi)
+        distributions.append(distribution)
         rest = 1 - sum(psi.values())
         cells = [*psi.items(), (NOTHING, rest)]
         child = cells[chance.choose([weight for _, weight in cells])][0]
-        return RESIDUAL.walk(row_of(child, law, chance))[1][0]
+        return RESIDUAL.walk(row_of(child, distribution, chance))[1][0]
 
     found = [Fraction(0)] * len(P)
     for weight, token in all_ways(run):
         found[token] += weight
-    return found, laws
+    return found, distributions
 
 
 @pytest.mark.usefixtures("fractions")
 @pytest.mark.parametrize("draws", [0, 1, 2, 1000])
-@pytest.mark.parametrize("name", LAWS)
-def test_the_law_is_the_targets(name: str, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_distribution_is_the_targets(name: str, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", draws)
-    found, laws = first_law(tenths(LAWS[name]))
+    found, distributions = first_distribution(tenths(DISTRIBUTIONS[name]))
     assert found == [Fraction(number, 10) for number in P]
-    assert all(len(set(law.asked)) >= len(law.asked) - 1 for law in laws)  # the drafted one may come twice
+    assert all(
+        len(set(distribution.asked)) >= len(distribution.asked) - 1 for distribution in distributions
+    )  # the drafted one may come twice
 
 
 @pytest.mark.usefixtures("fractions")
 def test_a_node_without_a_child_takes_the_residual() -> None:
-    """Where nothing was drawn the target's own law would be wrong: psi's tokens would come too often."""
+    """Where nothing was drawn the target's own distribution would be wrong: psi's tokens would come too often."""
     psi = tenths({0: 4, 1: 3})
     found = [Fraction(0)] * len(P)
     for weight, token in all_ways(lambda chance: RESIDUAL.walk(row_of(NOTHING, Told(psi), chance))[1][0]):
@@ -115,7 +120,7 @@ def test_a_child_of_probability_zero_is_refused() -> None:
 
 
 def test_rounding_alone_leaves_nothing() -> None:
-    """Where no residual is left the target's own law is taken."""
+    """Where no residual is left the target's own distribution is taken."""
     p = np.array([0.25, 0.75])
     chance = SeededChance(1)
     tokens = [verify_lazy.draw_residual(p, Told({0: 0.25, 1: 0.75}), chance) for _ in range(200)]

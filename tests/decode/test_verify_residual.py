@@ -15,14 +15,14 @@ from tests.decode.toys import (
     Drafter,
     Toy,
     exact_weights,
-    output_law,
+    output_distribution,
     real_weights,
-    target_law,
+    target_distribution,
     verify_one,
 )
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
-from vocabforge.decode.tree import DraftLaw, DraftTree
+from vocabforge.decode.tree import DraftDistribution, DraftTree
 from vocabforge.decode.trees.fixed import draw_children
 from vocabforge.decode.verify import point as verify_sampling
 from vocabforge.decode.verify import residual as verify_residual
@@ -57,15 +57,15 @@ def error_of(
         return drafter.draft(SHAPES[shape], chance, draw_children)
 
     return total_variation(
-        output_law(toy, settings, draft, 2, verifier=verifier), target_law(toy, settings, 2)
+        output_distribution(toy, settings, draft, 2, verifier=verifier), target_distribution(toy, settings, 2)
     )
 
 
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("kind", ["plain", "ties", "zeros"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_output_law_equals_the_targets(shape: str, kind: str) -> None:
-    """Whole vocabulary, shortlists with and without the argmax, laws equal to the target's or with zeros."""
+def test_output_distribution_equals_the_targets(shape: str, kind: str) -> None:
+    """Whole vocabulary, shortlists with and without the argmax, distributions equal to the target's or with zeros."""
     for seed, (shortlist, source) in enumerate(
         [((0, 1, 2), "plain"), ((0, 2), "ties"), ((1,), "plain"), ((0, 1, 2), "zeros"), ((0, 1, 2), "same")]
     ):
@@ -78,8 +78,8 @@ def test_output_law_equals_the_targets(shape: str, kind: str) -> None:
 def test_mixed_trees_and_drawn_children_taken_for_point_masses(verifier: str) -> None:
     for seed, shape in enumerate(["chain", "siblings", "tree"]):
         toy = Toy(3, seed, "plain")
-        for lawless in (True, False):
-            drafter = Drafter(toy, (0, 1, 2), lawless=lawless)
+        for without in (True, False):
+            drafter = Drafter(toy, (0, 1, 2), without=without)
             assert error_of(toy, drafter, shape, verifier=verifier) == 0
 
 
@@ -93,7 +93,7 @@ def test_mixed_trees_and_drawn_children_taken_for_point_masses(verifier: str) ->
     ],
     ids=str,
 )
-def test_the_law_is_that_of_the_transform(settings: SamplingParams) -> None:
+def test_the_distribution_is_that_of_the_transform(settings: SamplingParams) -> None:
     for seed, shape in enumerate(SHAPES):
         toy = Toy(3, seed, "plain")
         assert error_of(toy, Drafter(toy, (0, 1, 2)), shape, settings) == 0
@@ -105,18 +105,20 @@ def test_a_vocabulary_beyond_the_shortlist_whose_argmax_is_missing() -> None:
     best = int(toy.logits(()).argmax())
     drafter = Drafter(toy, [token for token in range(6) if token != best][:3])
     assert error_of(toy, drafter, "siblings") == 0
-    found = output_law(toy, PLAIN, lambda chance: drafter.draft(SHAPES["siblings"], chance, draw_children), 1)
+    found = output_distribution(
+        toy, PLAIN, lambda chance: drafter.draft(SHAPES["siblings"], chance, draw_children), 1
+    )
     assert found[(best,)] > 0
 
 
 @pytest.mark.usefixtures("exact")
-def test_acceptance_is_the_overlap_of_the_laws() -> None:
+def test_acceptance_is_the_overlap_of_the_distributions() -> None:
     """One child: accepted with probability sum min(p, q) (Leviathan et al. 2023, lemma 3.3 and corollary 3.6)."""
     toy = Toy(4, 5, "plain")
     drafter = Drafter(toy, (0, 1, 3))
-    law = drafter.law(())
-    q = dict(zip(law.ids.tolist(), law.weights / law.weights.sum()))
-    p = {token: weight for (token,), weight in target_law(toy, PLAIN, 1).items()}
+    distribution = drafter.distribution(())
+    q = dict(zip(distribution.ids.tolist(), distribution.weights / distribution.weights.sum()))
+    p = {token: weight for (token,), weight in target_distribution(toy, PLAIN, 1).items()}
     expected = sum(min(p[token], q.get(token, Fraction(0))) for token in p)
 
     def run(chance: AllBranches) -> int:
@@ -143,9 +145,12 @@ def test_floats_and_fractions_walk_the_same_way() -> None:
     tree = Drafter(toy, (0, 1, 3)).draft(SHAPES["deep"], SeededChance(1), draw_children)
     floats = replace(
         tree,
-        laws=[
-            {node: DraftLaw(law.ids, law.weights.astype(np.float64)) for node, law in laws.items()}
-            for laws in tree.laws or []
+        distributions=[
+            {
+                node: DraftDistribution(distribution.ids, distribution.weights.astype(np.float64))
+                for node, distribution in distributions.items()
+            }
+            for distributions in tree.distributions or []
         ],
     )
 

@@ -70,14 +70,16 @@ def drawn_acceptance(target: Sequence[Number], draft: Sequence[Number], children
     return first + later
 
 
-def expected_cycles(law: Sequence[Number], tokens: int) -> Number:
+def expected_cycles(distribution: Sequence[Number], tokens: int) -> Number:
     """Expected cycles until at least ``tokens`` tokens are committed, cycles being independent.
 
     Args:
-        law: (g + 1,) P(a cycle commits 1 .. g + 1 tokens).
+        distribution: (g + 1,) P(a cycle commits 1 .. g + 1 tokens).
         tokens: the length limit.
     """
     visits: list[Number] = [1]  # P(some cycle starts with exactly this many tokens committed)
     for place in range(1, tokens):
-        visits.append(sum(law[j - 1] * visits[place - j] for j in range(1, min(len(law), place) + 1)))
+        visits.append(
+            sum(distribution[j - 1] * visits[place - j] for j in range(1, min(len(distribution), place) + 1))
+        )
     return sum(visits[:tokens])

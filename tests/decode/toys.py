@@ -1,4 +1,4 @@
-"""Targets of a handful of tokens, random draft trees, and the exact law of one verification over them."""
+"""Targets of a handful of tokens, random draft trees, and the exact distribution of one verification over them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.decode.probability import AllBranches, Law, all_ways, fractions
+from tests.decode.probability import AllBranches, Distribution, all_ways, fractions
 from vocabforge.decode import sampling
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, TokenHistory, Weights, draft_weights
-from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
+from vocabforge.decode.tree import DraftDistribution, DraftTree, build_tree
 from vocabforge.decode.verify import match as verify_match
 from vocabforge.decode.verify import point as verify_sampling
 from vocabforge.decode.verify import residual as verify_residual
@@ -123,8 +123,8 @@ def history(vocab: int) -> TokenHistory:
     return found
 
 
-def next_law(toy: Toy, settings: SamplingParams, prefix: tuple[int, ...]) -> list[Fraction]:
-    """The target's own law after a prefix, by plain decoding: everything committed, no path."""
+def next_distribution(toy: Toy, settings: SamplingParams, prefix: tuple[int, ...]) -> list[Fraction]:
+    """The target's own distribution after a prefix, by plain decoding: everything committed, no path."""
     committed = history(toy.vocab)
     committed.add(prefix)
     weights = exact_target(toy.logits(prefix), settings, committed, [])
@@ -132,17 +132,19 @@ def next_law(toy: Toy, settings: SamplingParams, prefix: tuple[int, ...]) -> lis
 
 
 @cache
-def target_law(toy: Toy, settings: SamplingParams, length: int, prefix: tuple[int, ...] = ()) -> Law:
-    """The joint law of ``length`` tokens that begin with a prefix."""
-    law = {prefix[:length]: Fraction(1)}
+def target_distribution(
+    toy: Toy, settings: SamplingParams, length: int, prefix: tuple[int, ...] = ()
+) -> Distribution:
+    """The joint distribution of ``length`` tokens that begin with a prefix."""
+    distribution = {prefix[:length]: Fraction(1)}
     for _ in range(length - len(prefix)):
-        law = {
+        distribution = {
             (*before, token): weight * p
-            for before, weight in law.items()
-            for token, p in enumerate(next_law(toy, settings, before))
+            for before, weight in distribution.items()
+            for token, p in enumerate(next_distribution(toy, settings, before))
             if p > 0
         }
-    return law
+    return distribution
 
 
 def verify_one(
@@ -150,7 +152,7 @@ def verify_one(
 ) -> Verdicts:
     """Verify a batch of one tree; its verdict is consistent."""
     levels = int(tree.depths.max())
-    if verifier is None and tree.laws is None:
+    if verifier is None and tree.distributions is None:
         verifier = "point"
     row = RowVerification(settings, chance, history(toy.vocab))
     verdict = verify(tree, tree_logits(toy, tree)[None], [row], levels, verifier)
@@ -166,24 +168,25 @@ def verify_one(
     return verdict
 
 
-def output_law(
+def output_distribution(
     toy: Toy,
     settings: SamplingParams,
     draft: Callable[[AllBranches], DraftTree],
     length: int,
     verifier: str | None = None,
-) -> Law:
-    """Law of the first tokens after one drafting and its verification, missing ones drawn from the target itself."""
+) -> Distribution:
+    """Distribution of the first tokens after one drafting and its verification, missing ones drawn from the target
+    itself."""
 
     def run(chance: AllBranches) -> tuple[int, ...]:
         return tuple(verify_one(toy, draft(chance), settings, chance, verifier).tokens[0])
 
-    law: Law = {}
+    distribution: Distribution = {}
     for weight, tokens in all_ways(run):
-        for full, rest in target_law(toy, settings, length, tokens).items():
-            law[full] = law.get(full, Fraction(0)) + weight * rest
-    assert sum(law.values()) == 1
-    return law
+        for full, rest in target_distribution(toy, settings, length, tokens).items():
+            distribution[full] = distribution.get(full, Fraction(0)) + weight * rest
+    assert sum(distribution.values()) == 1
+    return distribution
 
 
 class Always:
@@ -207,53 +210,55 @@ def logits_of(*probabilities: float) -> torch.Tensor:
 
 
 class Drafter:
-    """Laws that depend on everything before, over a shortlist; they agree with the target now and then.
+    """Distributions that depend on everything before, over a shortlist; they agree with the target now and then.
 
     Args:
         toy: the target.
         shortlist: ids that can be drafted.
-        kind: of the laws; ``same`` as the target's, else a :class:`Toy` of that kind.
-        lawless: every other node gets the best tokens of its law and no law, as a mixed tree has.
+        kind: of the distributions; ``same`` as the target's, else a :class:`Toy` of that kind.
+        without: every other node gets the best tokens of its distribution and no distribution, as a mixed tree has.
     """
 
     def __init__(
-        self, toy: Toy, shortlist: Sequence[int], kind: str = "plain", lawless: bool = False
+        self, toy: Toy, shortlist: Sequence[int], kind: str = "plain", without: bool = False
     ) -> None:
-        self.ids, self.lawless = np.array(sorted(shortlist)), lawless
+        self.ids, self.without = np.array(sorted(shortlist)), without
         self._source = toy if kind == "same" else Toy(toy.vocab, toy.seed + 100, kind)
-        self._known: dict[tuple[int, ...], DraftLaw] = {}
+        self._known: dict[tuple[int, ...], DraftDistribution] = {}
 
-    def law(self, path: tuple[int, ...]) -> DraftLaw:
+    def distribution(self, path: tuple[int, ...]) -> DraftDistribution:
         """Of the tokens after a path."""
         if path not in self._known:
-            self._known[path] = self._law(path)
+            self._known[path] = self._distribution(path)
         return self._known[path]
 
-    def _law(self, path: tuple[int, ...]) -> DraftLaw:
+    def _distribution(self, path: tuple[int, ...]) -> DraftDistribution:
         logits = self._source.logits(path)[torch.from_numpy(self.ids)]
         if logits.max() == -torch.inf:
             logits = torch.zeros(len(self.ids))
         weights = short(draft_weights(logits, SamplingParams(1.0)))
         support = np.flatnonzero(weights)
-        return DraftLaw(self.ids[support], weights[support])
+        return DraftDistribution(self.ids[support], weights[support])
 
     def draft(self, parents: Sequence[int], chance: Chance, draw: Callable[..., list[int]]) -> DraftTree:
         """A tree of a shape, its children drawn node after node; what cannot be drawn is dead."""
         tokens, paths = [0] * len(parents), [()] * len(parents)  # type: list[int], list[tuple[int, ...]]
-        alive, laws = [True] * len(parents), {}
+        alive, distributions = [True] * len(parents), {}
         for node in range(len(parents)):
             children = [child for child in range(1, len(parents)) if parents[child] == node]
             found: list[int] = []
             if children and alive[node]:
-                law = self.law(paths[node])
-                if self.lawless and node % 2 == 0:
-                    found = law.ids[np.argsort(-law.weights, kind="stable")][: len(children)].tolist()
+                distribution = self.distribution(paths[node])
+                if self.without and node % 2 == 0:
+                    found = distribution.ids[np.argsort(-distribution.weights, kind="stable")][
+                        : len(children)
+                    ].tolist()
                 else:
-                    laws[node] = law
-                    found = draw(law, len(children), chance)
+                    distributions[node] = distribution
+                    found = draw(distribution, len(children), chance)
             for place, child in enumerate(children):
                 alive[child] = place < len(found)
                 tokens[child] = found[place] if alive[child] else 0
                 paths[child] = (*paths[node], tokens[child])
         tree = build_tree(torch.tensor([tokens]), torch.tensor([list(parents)]), 3)
-        return replace(tree, alive=torch.tensor([alive]), laws=[laws])
+        return replace(tree, alive=torch.tensor([alive]), distributions=[distributions])

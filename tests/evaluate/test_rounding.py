@@ -118,7 +118,7 @@ def test_penalties_are_those_of_decoding() -> None:
         assert int(found.scores.argmax()) == token
 
 
-def test_logits_that_are_no_law_are_an_error() -> None:
+def test_logits_that_are_no_distribution_are_an_error() -> None:
     target = make_target()
     target.lm_head_weight[9] = float("nan")
     with pytest.raises(DataError, match="no largest number"):

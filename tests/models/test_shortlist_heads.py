@@ -171,8 +171,8 @@ def test_by_default_the_budget_falls_from_a_quarter_of_the_clusters_to_a_sixteen
     for clusters in range(1, 200):
         found = default_budgets(clusters, decaying=True)
         most, least = math.ceil(clusters / 4), math.ceil(math.ceil(clusters / 4) / 4)
-        law = [max(least, most // max(step, 1)) for step in range(40)]
-        assert [found[min(step, len(found) - 1)] for step in range(40)] == law
+        distribution = [max(least, most // max(step, 1)) for step in range(40)]
+        assert [found[min(step, len(found) - 1)] for step in range(40)] == distribution
 
 
 def test_the_default_follows_the_drafter() -> None:

@@ -30,9 +30,9 @@ def test_choices_of_known_rows() -> None:
     logits = torch.tensor(
         [[1.0, 5.0, 5.0], [-INF] * 3, [1.0, NAN, 9.0], [-INF, -7.0, -INF], [-0.0, 0.0, -1.0]]
     )
-    choices, lawful = target_choice(logits)
+    choices, valid = target_choice(logits)
     assert choices.tolist() == [1, 0, 1, 1, 0]
-    assert lawful.tolist() == [True, False, False, True, True]
+    assert valid.tolist() == [True, False, False, True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -121,8 +121,8 @@ def test_tokens_are_those_of_the_decoder(vocab: int, kind: str) -> None:
         weights = numpy_weights(logits[0], settings)
         seeds = torch.arange(rows) * 12_345_678_912_345
         places = torch.arange(rows) % 4
-        ours, lawful = target_sample(logits.expand(rows, -1), *tensors([settings] * rows), seeds, places)
-        assert bool(lawful.all())
+        ours, valid = target_sample(logits.expand(rows, -1), *tensors([settings] * rows), seeds, places)
+        assert bool(valid.all())
         heights = weights.cumsum() / weights.sum()
         for seed, place, token in zip(seeds.tolist(), places.tolist(), ours.tolist()):
             chance = SeededChance(seed)
@@ -139,8 +139,8 @@ def test_an_infinite_logit_and_unlawful_rows() -> None:
     logits = odd_rows(12)
     given = (logits, *tensors([SamplingParams(1.0)] * 6))
     weights = target_weights_of(*given)
-    choices, lawful = target_sample(*given, torch.arange(6), torch.arange(6))
-    assert lawful.tolist() == [False, False, True, True, True, True]
+    choices, valid = target_sample(*given, torch.arange(6), torch.arange(6))
+    assert valid.tolist() == [False, False, True, True, True, True]
     assert weights.sum(1)[:3].tolist() == [0.0, 0.0, 1.0]
     assert weights[4].tolist() == [1.0] + [0.0] * 11
     assert choices[2:5].tolist() == [11, int(logits[3].argmax()), 0]
@@ -211,26 +211,26 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
     agree(odd_rows(9).half(), TRANSFORMS[:6], "native")
 
 
-def check_law(rows: int, backend: str) -> None:
-    """Draws of many streams against the law, by a chi-square test."""
+def check_distribution(rows: int, backend: str) -> None:
+    """Draws of many streams against the distribution, by a chi-square test."""
     settings = SamplingParams(0.8, top_k=4)
     logits = torch.tensor([[0.3, 1.0, -0.5, 1.0, 0.9, 0.3]]).expand(rows, -1)
     given = (*tensors([settings] * rows), torch.arange(rows), torch.full((rows,), 7))
     choices, _ = target_sample(logits, *given, backend=backend)
     weights = numpy_weights(logits[0], settings)
-    law = dict(enumerate((weights / weights.sum()).tolist()))
-    assert [law[i] > 0 for i in range(6)] == [True, True, False, True, True, False]
-    assert p_value(Counter(choices.tolist()), law) > 1e-4
+    distribution = dict(enumerate((weights / weights.sum()).tolist()))
+    assert [distribution[i] > 0 for i in range(6)] == [True, True, False, True, True, False]
+    assert p_value(Counter(choices.tolist()), distribution) > 1e-4
 
 
-def test_draws_follow_the_law() -> None:
-    check_law(20_000, "reference")
+def test_draws_follow_the_distribution() -> None:
+    check_distribution(20_000, "reference")
 
 
 @pytest.mark.proof
-def test_draws_of_the_emulated_kernel_follow_the_law(emulated: Callable[[str], None]) -> None:
+def test_draws_of_the_emulated_kernel_follow_the_distribution(emulated: Callable[[str], None]) -> None:
     emulated("target_sample")
-    check_law(500, "emulated")
+    check_distribution(500, "emulated")
 
 
 @pytest.mark.gpu

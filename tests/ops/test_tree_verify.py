@@ -28,7 +28,7 @@ def trees(rows: int, nodes: int, levels: int, seed: int = 0, vocab: int = 2) -> 
         "depths": depths,
         "ancestors": ancestors,
         "choices": torch.randint(vocab, (rows, nodes), generator=stream),
-        "lawful": torch.rand(rows, nodes, generator=stream) < 0.8,
+        "valid": torch.rand(rows, nodes, generator=stream) < 0.8,
         "alive": alive,
         "levels": levels,
     }
@@ -67,8 +67,8 @@ def test_the_reference_finds_the_longest_path(shape: tuple[int, int, int]) -> No
         count = len(expected)
         lengths.add(count)
         assert path == expected + [expected[-1]] * (levels + 1 - count)
-        law = tree["lawful"][row, path].tolist()
-        assert numbers[:2] == [count - 1, law.index(False) if False in law else levels + 1]
+        distribution = tree["valid"][row, path].tolist()
+        assert numbers[:2] == [count - 1, distribution.index(False) if False in distribution else levels + 1]
         assert numbers[2:] == tree["choices"][row, path].tolist()
     assert shape[1] == 1 or len(lengths) > 2
 

@@ -1,4 +1,5 @@
-"""Sampled verification of point masses on the device: the decoder's decisions and law, the same bits everywhere."""
+"""Sampled verification of point masses on the device: the decoder's decisions and distribution, the same bits
+everywhere."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ LARGE = [(3, 60, 6, 5), (1, 256, 5, 3), (2, 30, 4, 20_000)]
 
 
 def trees(rows: int, nodes: int, levels: int, vocab: int, seed: int = 0) -> dict[str, Any]:
-    """Random trees whose siblings may be alike, and laws with zeros; a few nodes have no law, a few are dead."""
+    """Random trees whose siblings may be alike, and distributions with zeros; a few nodes have no distribution, a few
+    are dead."""
     stream = torch.Generator().manual_seed(seed)
     weights = (torch.rand(rows, nodes, vocab, generator=stream) * 64).ceil() / 64
     weights *= torch.rand(rows, nodes, vocab, generator=stream) < 0.8
@@ -53,22 +55,24 @@ def skipped(seed: int, count: int) -> SeededChance:
 
 
 def decoder_walk(tree: dict[str, Any], row: int, chance: Chance, exact: bool = False) -> Walk:
-    """One row by the decoder's own walk, with the given laws in place of logits."""
-    laws = tree["weights"][row].double().numpy()
+    """One row by the decoder's own walk, with the given distributions in place of logits."""
+    distributions = tree["weights"][row].double().numpy()
     parents, alive = tree["parents"][row].tolist(), tree["alive"][row].tolist()
     row_tree = RowTree(
         tree["tokens"][row].tolist(), children_of(parents, alive), torch.zeros(1), SamplingParams(1.0), chance,
-        TokenHistory([0], laws.shape[1]),
+        TokenHistory([0], distributions.shape[1]),
     )  # fmt: skip
 
     def choose(row: RowTree, node: int, path: list[int]) -> tuple[int | None, int]:
-        return choose_point_mass(row, node, fractions(laws[node]) if exact else laws[node].copy())
+        return choose_point_mass(
+            row, node, fractions(distributions[node]) if exact else distributions[node].copy()
+        )
 
     return walk_down(row_tree, choose)
 
 
 def read(verdict: PointVerdict, row: int) -> tuple[list[int], list[int]]:
-    """Accepted nodes and tokens of a row, which must all have a law."""
+    """Accepted nodes and tokens of a row, which must all have a distribution."""
     depth, good, *tokens = verdict.numbers[row].tolist()
     path = verdict.path[row].tolist()
     assert good == len(path)
@@ -77,8 +81,8 @@ def read(verdict: PointVerdict, row: int) -> tuple[list[int], list[int]]:
     return path[: depth + 1], tokens[: depth + 1]
 
 
-def lawful(tree: dict[str, Any]) -> dict[str, Any]:
-    """The same with a law everywhere."""
+def valid(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same with a distribution everywhere."""
     return tree | {"weights": torch.where(tree["weights"].sum(-1, keepdim=True) > 0, tree["weights"], 1.0)}
 
 
@@ -95,7 +99,7 @@ def agree(shape: tuple[int, int, int, int], backend: str, device: str = "cpu") -
 
 @pytest.mark.parametrize("shape", [(300, 1, 2, 6), (300, 12, 3, 4), (100, 40, 5, 3)], ids=str)
 def test_the_decisions_are_those_of_the_decoder(shape: tuple[int, int, int, int]) -> None:
-    tree = lawful(trees(*shape))
+    tree = valid(trees(*shape))
     verdict, lengths = tree_verify_point(**tree), set()
     for row in range(shape[0]):
         chance = skipped(int(tree["seeds"][row]), int(tree["draws"][row]))
@@ -107,7 +111,7 @@ def test_the_decisions_are_those_of_the_decoder(shape: tuple[int, int, int, int]
     assert shape[1] == 1 or len(lengths) > 2
 
 
-def test_a_node_without_a_law_ends_the_walk() -> None:
+def test_a_node_without_a_distribution_ends_the_walk() -> None:
     tree = trees(1, 4, 3, 3)
     tree |= {"tokens": torch.tensor([[0, 1, 2, 2]]), "parents": torch.tensor([[0, 0, 1, 2]]), "alive": None}
     tree["weights"] = torch.tensor([[[0.0, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 0]]])
@@ -138,9 +142,10 @@ class Recorded(AllBranches):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_output_has_exactly_the_target_s_law(seed: int) -> None:
-    """Every way that the decisions can go: the op goes it, too, and all ways together have the law of the target."""
-    tree = lawful(trees(1, 7, 2, 4, seed=seed))
+def test_the_output_has_exactly_the_target_s_distribution(seed: int) -> None:
+    """Every way that the decisions can go: the op goes it, too, and all ways together have the distribution of the
+    target."""
+    tree = valid(trees(1, 7, 2, 4, seed=seed))
     ways = list(all_ways(lambda chance: (chance, decoder_walk(tree, 0, chance, exact=True)), Recorded))
     numbers = torch.zeros(len(ways), 7, dtype=torch.float64)
     for way, (_, (chance, _)) in enumerate(ways):
@@ -150,38 +155,41 @@ def test_the_output_has_exactly_the_target_s_law(seed: int) -> None:
         for name in ("tokens", "parents", "weights", "alive")
     }
     verdict = walk_point(many["tokens"], many["parents"], many["weights"], numbers, 2, many["alive"])
-    law: dict[tuple[int, ...], Fraction] = {}
+    distribution: dict[tuple[int, ...], Fraction] = {}
     for way, (weight, (chance, walked)) in enumerate(ways):
         assert read(verdict, way) == walked
         assert int(verdict.draws_after[way]) == len(chance.numbers)
-        law[tuple(walked[1])] = law.get(tuple(walked[1]), Fraction(0)) + weight
-    assert sum(law.values()) == 1
+        distribution[tuple(walked[1])] = distribution.get(tuple(walked[1]), Fraction(0)) + weight
+    assert sum(distribution.values()) == 1
     root = fractions(tree["weights"][0, 0].double().numpy())
     for token in range(4):
-        assert sum(p for tokens, p in law.items() if tokens[0] == token) == root[token] / root.sum()
+        assert sum(p for tokens, p in distribution.items() if tokens[0] == token) == root[token] / root.sum()
 
 
 def repeated(rows: int) -> tuple[dict[str, Any], dict[int, float]]:
-    """One small tree many times with different streams, and the law of its first token."""
-    tree = lawful(trees(1, 7, 2, 4, seed=3))
+    """One small tree many times with different streams, and the distribution of its first token."""
+    tree = valid(trees(1, 7, 2, 4, seed=3))
     many = {
         name: one.expand(rows, *one.shape[1:]) if torch.is_tensor(one) else one for name, one in tree.items()
     }
     many |= {"seeds": torch.arange(rows) + 17, "draws": torch.full((rows,), 2)}
-    law = tree["weights"][0, 0].double()
-    return many, dict(enumerate((law / law.sum()).tolist()))
+    distribution = tree["weights"][0, 0].double()
+    return many, dict(enumerate((distribution / distribution.sum()).tolist()))
 
 
-def test_draws_follow_the_law() -> None:
-    many, law = repeated(20_000)
-    assert p_value(Counter(tree_verify_point(**many).numbers[:, 2].tolist()), law) > 1e-4
+def test_draws_follow_the_distribution() -> None:
+    many, distribution = repeated(20_000)
+    assert p_value(Counter(tree_verify_point(**many).numbers[:, 2].tolist()), distribution) > 1e-4
 
 
 @pytest.mark.proof
-def test_draws_of_the_emulated_kernel_follow_the_law(emulated: Callable[[str], None]) -> None:
+def test_draws_of_the_emulated_kernel_follow_the_distribution(emulated: Callable[[str], None]) -> None:
     emulated("tree_verify_point")
-    many, law = repeated(1000)
-    assert p_value(Counter(tree_verify_point(**many, backend="emulated").numbers[:, 2].tolist()), law) > 1e-4
+    many, distribution = repeated(1000)
+    assert (
+        p_value(Counter(tree_verify_point(**many, backend="emulated").numbers[:, 2].tolist()), distribution)
+        > 1e-4
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

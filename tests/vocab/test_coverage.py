@@ -77,10 +77,12 @@ def test_impossible_shares(share):
 
 
 def test_unseen_mass_predicts_held_out_text():
-    """Good-Turing on a sample of a long-tailed law, against what a second sample really holds."""
+    """Good-Turing on a sample of a long-tailed distribution, against what a second sample really holds."""
     random = np.random.default_rng(0)
-    law = 1 / np.arange(1, 5001) ** 1.1
-    law /= law.sum()
-    first, second = (np.bincount(random.choice(5000, 20000, p=law), minlength=5000) for _ in range(2))
+    distribution = 1 / np.arange(1, 5001) ** 1.1
+    distribution /= distribution.sum()
+    first, second = (
+        np.bincount(random.choice(5000, 20000, p=distribution), minlength=5000) for _ in range(2)
+    )
     assert unseen_mass(first) == np.count_nonzero(first == 1) / 20000
     assert unseen_mass(first) == pytest.approx(unseen_share(first, second), rel=0.1)

@@ -14,7 +14,7 @@ from vocabforge.core.errors import ArtifactError, DataError, MismatchError, Usag
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import FrequencyTable
 from vocabforge.vocab.subset.forced import ForceOptions, forced_ids
-from vocabforge.vocab.subset.schedule import LAWS, schedule_sizes
+from vocabforge.vocab.subset.schedule import SCHEDULES, schedule_sizes
 from vocabforge.vocab.subset.select import SpecialTokens, select
 from vocabforge.vocab.subset.subset import VocabSubset, load_subset, make_subset, save_subset
 
@@ -184,20 +184,20 @@ def test_forced_ids_refuse_a_target_with_another_tokenizer(tmp_path):
         forced_ids(table, ForceOptions(target=other))
 
 
-@given(st.sampled_from(sorted(LAWS)), st.integers(1, 200_000), st.data())
-def test_bounds_and_fall(law, k_max, data):
-    k_min = k_max if law == "constant" else data.draw(st.integers(1, k_max))
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 200_000), st.data())
+def test_bounds_and_fall(schedule, k_max, data):
+    k_min = k_max if schedule == "constant" else data.draw(st.integers(1, k_max))
     steps = data.draw(st.integers(1, 12))
-    sizes = schedule_sizes(law, k_max, k_min, steps)
+    sizes = schedule_sizes(schedule, k_max, k_min, steps)
     assert len(sizes) == steps
     assert sizes[:2] == (k_max, k_max)[:steps]
     assert all(k_min <= size <= k_max for size in sizes)
     assert list(sizes) == sorted(sizes, reverse=True)
-    if law in ("linear", "geometric") and steps > 2:
+    if schedule in ("linear", "geometric") and steps > 2:
         assert sizes[-1] == k_min
 
 
-def test_the_laws_by_hand():
+def test_the_schedules_by_hand():
     assert schedule_sizes("decay", 100, 20, 8) == (100, 100, 50, 33, 25, 20, 20, 20)
     assert schedule_sizes("linear", 100, 20, 6) == (100, 100, 80, 60, 40, 20)
     assert schedule_sizes("geometric", 160, 10, 6) == (160, 160, 80, 40, 20, 10)
@@ -205,7 +205,7 @@ def test_the_laws_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("law", "k_max", "k_min", "steps", "message"),
+    ("schedule", "k_max", "k_min", "steps", "message"),
     [
         ("decay", 10, 11, 7, "not in order"),
         ("decay", 10, 0, 7, "not in order"),
@@ -215,6 +215,6 @@ def test_the_laws_by_hand():
         ("decai", 10, 5, 7, "did you mean decay"),
     ],
 )
-def test_mistakes(law, k_max, k_min, steps, message):
+def test_mistakes(schedule, k_max, k_min, steps, message):
     with pytest.raises(UsageError, match=message):
-        schedule_sizes(law, k_max, k_min, steps)
+        schedule_sizes(schedule, k_max, k_min, steps)

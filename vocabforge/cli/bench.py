@@ -225,8 +225,8 @@ class BenchRequest(StrictModel):
     clusters: Annotated[Size, Field(ge=2)] = option(32, "draft-heads: clusters of the router.")
     budget: str | None = option(
         None,
-        "draft-heads: clusters that the router opens, K or LAW:K_MAX:K_MIN [default: an eighth, a quarter and a half "
-        "of them].",
+        "draft-heads: clusters that the router opens, K or SCHEDULE:K_MAX:K_MIN [default: an eighth, a quarter and a "
+        "half of them].",
         "K,...",
     )
     prompts: Positive = option(24, "draft-heads, drafters: held-out prompts decoded.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from .proposers.interface import Commit, Draw, Plan
 from .proposers.registry import Lap, Proposer
 from .request import SamplingParams
-from .sampling import SeededChance, no_law
+from .sampling import SeededChance, no_distribution
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree, root_trees
 from .verify.registry import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
@@ -130,7 +130,7 @@ class SteppedCycle:
 
 def is_line(tree: DraftTree) -> bool:
     """Whether every row is a chain whose drafts are a function of the context."""
-    return (tree.chain or tree.tokens.shape[1] == 1) and tree.alive is None and tree.laws is None
+    return (tree.chain or tree.tokens.shape[1] == 1) and tree.alive is None and tree.distributions is None
 
 
 def accepted_line(
@@ -145,7 +145,7 @@ def accepted_line(
     taken: list[int] = []
     for place, choice in enumerate(choices):
         if not highest[place] > -math.inf:
-            raise no_law("target", judge.history.length + place)
+            raise no_distribution("target", judge.history.length + place)
         taken.append(choice)
         if place + 1 == len(drafted) or drafted[place + 1] != choice:
             break

@@ -109,7 +109,7 @@ def target_weights(
         scores = history.penalise(scores, sampling, path_tokens)
     best = int(scores.argmax())  # the first NaN, where there is one
     if not scores[best] > -np.inf:
-        raise no_law("target", history.length + len(path_tokens))
+        raise no_distribution("target", history.length + len(path_tokens))
     return _transform(scores, best, sampling)
 
 
@@ -118,12 +118,12 @@ def draft_weights(logits: Tensor | np.ndarray[Any, Any], sampling: SamplingParam
     scores = _scores(logits)
     best = int(scores.argmax())
     if not scores[best] > -np.inf:
-        raise no_law("drafter")
+        raise no_distribution("drafter")
     return _transform(scores, best, sampling)
 
 
-def no_law(model: str, length: int | None = None) -> VocabForgeError:
-    """The error of logits that are no law; ``length`` tokens stand before the one they are for."""
+def no_distribution(model: str, length: int | None = None) -> VocabForgeError:
+    """The error of logits that are no distribution; ``length`` tokens stand before the one they are for."""
     where = "" if length is None else f" for token {length:,} (from 0) of prompt and output"
     return DataError(
         f"the {model}'s logits hold no largest number: NaN among them, or all are -inf",

@@ -52,7 +52,7 @@ class TreeSettings:
 
 
 @dataclass(frozen=True)
-class DraftLaw:
+class DraftDistribution:
     """The distribution that the children of one node were drawn from, without replacement, in their order: ``ids``
     (C,) int64 ascending and ``weights`` (C,) float64, 0 or above, up to a factor. Exactly what was drawn from."""
 
@@ -60,10 +60,11 @@ class DraftLaw:
     weights: Weights
 
 
-class LazyLaw(Protocol):
+class LazyDistribution(Protocol):
     """The distribution that one node's only child was drawn from, where naming all of it would cost too much.
 
-    What it leaves to 1 is the probability that nothing was drawn: a node with such a law may have no child, and that
+    What it leaves to 1 is the probability that nothing was drawn: a node with such a distribution may have no child,
+        and that
     was a draw, too.
     """
 
@@ -71,7 +72,7 @@ class LazyLaw(Protocol):
         """Exactly the probability that this token was drawn; 0 for those that cannot be."""
 
 
-Law = DraftLaw | LazyLaw
+Distribution = DraftDistribution | LazyDistribution
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class DraftTree:
     ancestors: Tensor  # bool (B, N, N), ancestors[b, i, j]: j is i or above it
     alive: Tensor | None = None  # bool (B, N), False if a node only pads a smaller tree; None: all are alive
     chain: bool = False  # every node is the child of the one before it
-    # For each row, node -> law of its children; None if drafts are a function of the context.
-    laws: Sequence[Mapping[int, Law]] | None = None
+    # For each row, node -> distribution of its children; None if drafts are a function of the context.
+    distributions: Sequence[Mapping[int, Distribution]] | None = None
     words: Tensor | None = None  # ``ancestors`` as bits, (B, N, W) int64, if they are known already
     exits: Any = None  # ``ExitStates``, if drafting has run a part of the target's own pass over it
 
@@ -127,7 +128,9 @@ class RowTree:
     sampling: SamplingParams
     chance: Chance
     history: TokenHistory  # prompt and committed output, the root included
-    laws: Mapping[int, Law] = field(default_factory=dict)  # of a node's children; point masses without one
+    distributions: Mapping[int, Distribution] = field(
+        default_factory=dict
+    )  # of a node's children; point masses without one
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 A weight is an integer multiple of 2^-84, in two int64 halves of 42 bits, so that sums are exact as long as no weight is
 above 1 and there are at most 2^20: however a kernel cuts a row, it gets the same bits. What is below 2^-84 counts
-nothing; the largest weight of a law is 1, and a float64 sum would lose it, too. ``kernels/common/mass.cuh`` is the same
-in C++.
+nothing; the largest weight of a distribution is 1, and a float64 sum would lose it, too. ``kernels/common/mass.cuh`` is
+the same in C++.
 """
 
 from __future__ import annotations

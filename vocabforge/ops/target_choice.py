@@ -19,17 +19,17 @@ _OP = Op("target_choice", target_choice_reference, FLOATS)
 
 
 def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
-    """The token that each row of logits chooses at temperature 0, and whether the row is a law.
+    """The token that each row of logits chooses at temperature 0, and whether the row is a distribution.
 
     Args:
         logits: (R, V) fp32, bf16 or fp16; fp64 in the reference, too.
 
     Returns:
-        choices (R,) int64, the first of equal maxima; lawful (R,) bool, False where the row holds NaN or nothing above
+        choices (R,) int64, the first of equal maxima; valid (R,) bool, False where the row holds NaN or nothing above
         -inf: its choice then means nothing.
     """
     check_shape("target_choice", "logits", logits, None, None)
     check_dtype("target_choice", "logits", logits, FLOATS | {torch.float64})
     check_range("target_choice", "the vocabulary", logits.shape[1], 1, 2**31)
-    choices, lawful = _OP(backend, logits.contiguous())
-    return choices, lawful
+    choices, valid = _OP(backend, logits.contiguous())
+    return choices, valid

@@ -1,4 +1,4 @@
-"""The target's law after temperature, top-k, top-p and min-p, and one draw from it a row.
+"""The target's distribution after temperature, top-k, top-p and min-p, and one draw from it a row.
 
 The transform and the draw of ``decode/sampling.py``, without penalties: the same tokens except where
 the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
@@ -60,10 +60,10 @@ def target_sample_reference(
 ) -> tuple[Tensor, Tensor]:
     """As :func:`target_sample`, in PyTorch."""
     highest, best = logits.float().max(-1)
-    lawful = highest > -torch.inf
+    valid = highest > -torch.inf
     weights = target_weights_reference(logits, temperature, top_k, top_p, min_p)
     drawn = draw_by_height(weights, philox_uniform(seeds, draws))
-    return torch.where(lawful & (temperature > 0), drawn, best), lawful
+    return torch.where(valid & (temperature > 0), drawn, best), valid
 
 
 _WEIGHTS = Op("target_weights_of", target_weights_reference, FLOATS)
@@ -79,7 +79,7 @@ def target_weights_of(
     *,
     backend: str = "auto",
 ) -> Tensor:
-    """The target's law of each row after the transform, up to a factor.
+    """The target's distribution of each row after the transform, up to a factor.
 
     Args:
         logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
@@ -87,8 +87,8 @@ def target_weights_of(
         top_k: (R,) int64, 0 keeps all.
 
     Returns:
-        (R, V) fp32, the largest weight of a row 1, exactly 0 outside the support; all 0 where the row is no law (NaN,
-        or nothing above -inf).
+        (R, V) fp32, the largest weight of a row 1, exactly 0 outside the support; all 0 where the row is no
+        distribution (NaN, or nothing above -inf).
     """
     settings = _checked("target_weights_of", logits, temperature, top_k, top_p, min_p)
     weights: Tensor = _WEIGHTS(backend, logits.contiguous(), *settings)
@@ -106,7 +106,7 @@ def target_sample(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """One token a row from the target's law after the transform.
+    """One token a row from the target's distribution after the transform.
 
     Args:
         logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
@@ -116,7 +116,7 @@ def target_sample(
         draws: (R,) int64: which number of the stream decides. A number decides once: the caller counts.
 
     Returns:
-        choices (R,) int64 and lawful (R,) bool, False where the row holds NaN or nothing above -inf: its choice then
+        choices (R,) int64 and valid (R,) bool, False where the row holds NaN or nothing above -inf: its choice then
         means nothing.
     """
     settings = _checked("target_sample", logits, temperature, top_k, top_p, min_p)
@@ -124,8 +124,8 @@ def target_sample(
         check_shape("target_sample", name, tensor, len(logits))
         check_dtype("target_sample", name, tensor, {torch.int64})
     check_together("target_sample", (logits, seeds, draws))
-    choices, lawful = _SAMPLE(backend, logits.contiguous(), *settings, seeds.contiguous(), draws.contiguous())
-    return choices, lawful
+    choices, valid = _SAMPLE(backend, logits.contiguous(), *settings, seeds.contiguous(), draws.contiguous())
+    return choices, valid
 
 
 def _checked(

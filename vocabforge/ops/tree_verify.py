@@ -16,7 +16,7 @@ MOST_NODES = 1024  # of the kernels
 class Verdict(NamedTuple):
     """Of B trees: ``path`` (B, levels + 1) int64, the accepted nodes from the root on, the last one repeated, and
     ``numbers`` (B, levels + 3) int64: the accepted depth; how many nodes of the path stand above the first without a
-    law (levels + 1 where all have one); the target's own choice at each node of the path."""
+    distribution (levels + 1 where all have one); the target's own choice at each node of the path."""
 
     path: Tensor
     numbers: Tensor
@@ -28,7 +28,7 @@ def tree_verify_reference(
     depths: Tensor,
     ancestors: Tensor,
     choices: Tensor,
-    lawful: Tensor,
+    valid: Tensor,
     alive: Tensor | None,
     levels: int,
 ) -> Verdict:
@@ -44,7 +44,7 @@ def tree_verify_reference(
     # Each node above goes to the place of its depth; the others to one place more, which is cut off.
     places = torch.where(above, depths, levels + 1)
     path = last.repeat(1, levels + 2).scatter(1, places, nodes.expand_as(places))[:, :-1].contiguous()
-    good = lawful.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
+    good = valid.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
     return Verdict(path, torch.cat([depth, good, choices.gather(1, path)], 1))
 
 
@@ -57,7 +57,7 @@ def tree_verify(
     depths: Tensor,
     ancestors: Tensor,
     choices: Tensor,
-    lawful: Tensor,
+    valid: Tensor,
     *,
     levels: int,
     alive: Tensor | None = None,
@@ -70,7 +70,7 @@ def tree_verify(
         ancestors: bool (B, N, N), [b, i, j]: j is i or above it. The kernel walks along ``parents``, which say
             the same.
         choices: (B, N) int64 of the target at each node: its argmax, or what was drawn there.
-        lawful: bool (B, N), False where the target's logits at a node are no law.
+        valid: bool (B, N), False where the target's logits at a node are no distribution.
         levels: of the trees, below the root.
         alive: bool (B, N), False where a node only pads; None: all are alive.
         backend: ``auto`` takes the reference for more than 1,024 nodes.
@@ -80,15 +80,15 @@ def tree_verify(
     for name, tensor, dtype in (
         ("depths", depths, torch.int64),
         ("choices", choices, torch.int64),
-        ("lawful", lawful, torch.bool),
+        ("valid", valid, torch.bool),
     ):
         check_shape("tree_verify", name, tensor, *tokens.shape)
         check_dtype("tree_verify", name, tensor, {dtype})
     check_dtype("tree_verify", "ancestors", ancestors, {torch.bool})
-    check_together("tree_verify", (tokens, parents, depths, ancestors, choices, lawful, alive))
+    check_together("tree_verify", (tokens, parents, depths, ancestors, choices, valid, alive))
     fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES:,} nodes"
     backend = fitting_backend("tree_verify", backend, tokens, fits, needs)
-    given = (one.contiguous() for one in (tokens, parents, depths, ancestors, choices, lawful))
+    given = (one.contiguous() for one in (tokens, parents, depths, ancestors, choices, valid))
     return Verdict(*_OP(backend, *given, None if alive is None else alive.contiguous(), levels))
 
 

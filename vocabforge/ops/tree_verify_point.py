@@ -1,8 +1,8 @@
 """Lossless sampled verification where draft tokens are point masses, on the device.
 
-Leviathan et al. 2023 with point masses as the draft law; siblings in SpecInfer's multi-step form (Miao et al. 2024).
-The decisions of ``decode/verify/point.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums, which
-are exact here (``ops/masses.py``).
+Leviathan et al. 2023 with point masses as the draft distribution; siblings in SpecInfer's multi-step form (Miao et al.
+2024). The decisions of ``decode/verify/point.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums,
+which are exact here (``ops/masses.py``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ MOST_NODES, MOST_VOCAB = 256, 1 << 20  # of the kernels
 class PointVerdict(NamedTuple):
     """Of B trees: ``path`` (B, levels + 1) int64, the accepted nodes from the root on, the last one repeated;
     ``numbers`` (B, levels + 3) int64: the accepted depth; how many nodes of the path stand above the first without a
-    law (levels + 1 where all have one); the token that follows each node of the path, the last being the target's own
-    (0 without a law); ``draws_after`` (B,) int64, the first number of each stream that has decided nothing yet."""
+    distribution (levels + 1 where all have one); the token that follows each node of the path, the last being the
+    target's own (0 without a distribution); ``draws_after`` (B,) int64, the first number of each stream that has
+    decided nothing yet."""
 
     path: Tensor
     numbers: Tensor
@@ -50,7 +51,7 @@ def tree_verify_point_reference(
 
 class _Walk(NamedTuple):
     """Where each of B walks stands: (B,) each, ``path`` and ``follow`` (B, levels + 1); the last three are of what is
-    left of the law at ``node``: the mass in two parts, and how many tokens have any."""
+    left of the distribution at ``node``: the mass in two parts, and how many tokens have any."""
 
     node: Tensor
     depth: Tensor
@@ -87,32 +88,35 @@ def walk_point(
         left = [now - part for now, part in zip(walk[5:], own)]
         agreed = uniforms[rows, walk.used] * mass_value(walk.high, walk.low) < weight
         accepted = turn & (agreed | (left[2] == 0))  # nothing else is possible: only rounding can lead there
-        law = [
+        distribution = [
             torch.where(accepted, below[:, child], torch.where(turn, less, now))
             for below, less, now in zip(whole, left, walk[5:])
         ]
         follow = torch.where(accepted[:, None] & (places == walk.depth[:, None]), token[:, None], walk.follow)
         node, depth = torch.where(accepted, child, walk.node), walk.depth + accepted
         path = torch.where(places >= depth[:, None], node[:, None], walk.path)
-        walk = _Walk(node, depth, walk.used + turn, path, follow, *law)
+        walk = _Walk(node, depth, walk.used + turn, path, follow, *distribution)
     return _own_token(
         walk, tokens, tried & (parents == walk.node[:, None]), weights[rows, walk.node], uniforms
     )
 
 
-def _own_token(walk: _Walk, tokens: Tensor, rejected: Tensor, law: Tensor, uniforms: Tensor) -> PointVerdict:
-    """The end of the walk: a draw from what the rejected children (B, N) leave of the last node's law (B, V)."""
+def _own_token(
+    walk: _Walk, tokens: Tensor, rejected: Tensor, distribution: Tensor, uniforms: Tensor
+) -> PointVerdict:
+    """The end of the walk: a draw from what the rejected children (B, N) leave of the last node's distribution (B,
+    V)."""
     levels = walk.path.shape[1] - 1
-    nodes, places = (torch.arange(size, device=law.device) for size in (tokens.shape[1], levels + 1))
+    nodes, places = (torch.arange(size, device=distribution.device) for size in (tokens.shape[1], levels + 1))
     rejected = rejected & (nodes > 0)  # the root is its own parent
-    gone = torch.zeros_like(law, dtype=torch.int64).scatter_add(1, tokens, rejected.long()) > 0
-    drawn = draw_by_height(law.masked_fill(gone, 0.0), uniforms.gather(1, walk.used[:, None])[:, 0])
-    lawful = walk.support > 0
-    own = torch.where(lawful, drawn, 0)
+    gone = torch.zeros_like(distribution, dtype=torch.int64).scatter_add(1, tokens, rejected.long()) > 0
+    drawn = draw_by_height(distribution.masked_fill(gone, 0.0), uniforms.gather(1, walk.used[:, None])[:, 0])
+    valid = walk.support > 0
+    own = torch.where(valid, drawn, 0)
     follow = torch.where(places >= walk.depth[:, None], own[:, None], walk.follow)
-    good = torch.where(lawful, levels + 1, walk.depth)
+    good = torch.where(valid, levels + 1, walk.depth)
     numbers = torch.cat([walk.depth[:, None], good[:, None], follow], 1)
-    return PointVerdict(walk.path.contiguous(), numbers, walk.used + lawful)
+    return PointVerdict(walk.path.contiguous(), numbers, walk.used + valid)
 
 
 _OP = Op("tree_verify_point", tree_verify_point_reference, frozenset({torch.int64}))
@@ -129,14 +133,15 @@ def tree_verify_point(
     levels: int,
     backend: str = "auto",
 ) -> PointVerdict:
-    """Walk down from the root: accept each child in turn with its share of the law, else take it out of the law; where
-    no child is left, draw from what remains. Every decision takes the next number of the row's stream.
+    """Walk down from the root: accept each child in turn with its share of the distribution, else take it out of the
+    distribution; where no child is left, draw from what remains. Every decision takes the next number of the row's
+    stream.
 
     Args:
         tokens, parents: (B, N) int64 of B trees; node 0 is the root and its own parent, parents come first.
         alive: bool (B, N), False where a node only pads; None: all are alive.
-        weights: (B, N, V) fp32, the target's law at each node up to a factor, no weight above 1; such as
-            ``target_weights_of`` gives. All zeros: no law, and the walk ends there.
+        weights: (B, N, V) fp32, the target's distribution at each node up to a factor, no weight above 1; such as
+            ``target_weights_of`` gives. All zeros: no distribution, and the walk ends there.
         seeds, draws: (B,) int64 of the rows' streams (``ops/philox.py``), and the place of the first fresh number.
         levels: of the trees, below the root.
         backend: ``auto`` takes the reference for more than 256 nodes.

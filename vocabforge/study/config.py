@@ -124,7 +124,7 @@ class MethodsConfig(StrictModel):
     """The draft vocabularies that are compared."""
 
     static: Sizes = (8192, 16384, 32768, 65536)  # R of FR-Spec and VocabTrim
-    # PA-FR: schedules ``LAW:K_MAX:K_MIN`` over the FR-Spec ranking.
+    # PA-FR: schedules ``SCHEDULE:K_MAX:K_MIN`` over the FR-Spec ranking.
     position: tuple[Annotated[str, Field(pattern=r"^[a-z]+:\d+:\d+$")], ...] = (
         "decay:32768:4096",
         "linear:32768:8192",
@@ -134,7 +134,7 @@ class MethodsConfig(StrictModel):
     shortlists: Sizes = (128, 256, 512, 1024, 2048, 4096)  # k of the rankers
     clusters: Sizes = (256, 1024)  # M of the routers
     budgets: Shares = (0.02, 0.05, 0.1, 0.2)  # of the clusters that a router opens, at every step
-    schedules: tuple[str, ...] = ("decay", "linear")  # laws by which the larger budgets fall to half
+    schedules: tuple[str, ...] = ("decay", "linear")  # schedules by which the larger budgets fall to half
     cores: Sizes = (512, 1024, 2048)  # of context and hybrid heads, ids of the FR-Spec ranking
     context: Size = 1024  # tokens of the text that a context head reads
     tail: Size = 512  # k of a hybrid head's ranker
@@ -193,7 +193,7 @@ class StudyConfig(StrictModel):
         names = [source.name for source in self.data.sources]
         layers, hidden, ranks = self.target.num_layers, self.target.hidden_size, self.methods.ranks
         largest = max(self.methods.static)
-        ranked = [*self.methods.cores, *(int(law.split(":")[1]) for law in self.methods.position)]
+        ranked = [*self.methods.cores, *(int(schedule.split(":")[1]) for schedule in self.methods.position)]
         if len(set(names)) != len(names):
             raise ValueError("two sources have one name")
         if all(source.role != "train" for source in self.data.sources):

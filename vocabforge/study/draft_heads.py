@@ -45,7 +45,7 @@ class HeadBenchOptions:
     """What is compared: see the options of ``bench``.
 
     Attributes:
-        budgets: clusters that the router opens, ``K`` or ``LAW:K_MAX:K_MIN``; empty: an eighth, a quarter and
+        budgets: clusters that the router opens, ``K`` or ``SCHEDULE:K_MAX:K_MIN``; empty: an eighth, a quarter and
             a half of them.
     """
 

@@ -81,10 +81,10 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
     ]
     ranked = tuple(load_subset(layout.subset("fr", max(own.static))).ranked.tolist())
     for text in own.position:
-        law, most, least = text.split(":")
-        sizes = schedule_sizes(law, int(most), int(least), levels)
+        schedule, most, least = text.split(":")
+        sizes = schedule_sizes(schedule, int(most), int(least), levels)
         options = HeadOptions(ranked=ranked[: int(most)], schedule=sizes)
-        setting = f"{law} {int(most):,} to {int(least):,}"
+        setting = f"{schedule} {int(most):,} to {int(least):,}"
         found.append(StudyMethod("pa-fr", "PA-FR", setting, kind="scheduled", options=options))
     for key, part in zip(RANKERS, own.ranks):
         for training, run in RUNS.items():
@@ -96,10 +96,12 @@ def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
     for clusters in own.clusters:
         counts = sorted({max(1, round(share * clusters)) for share in own.budgets})
         budgets: dict[str, tuple[int, ...]] = {f"{count}": (count,) for count in counts}
-        for law in own.schedules:
+        for schedule in own.schedules:
             for count in counts[-2:]:
                 least_of = max(1, count // 2)
-                budgets[f"{law} {count} to {least_of}"] = schedule_sizes(law, count, least_of, levels)
+                budgets[f"{schedule} {count} to {least_of}"] = schedule_sizes(
+                    schedule, count, least_of, levels
+                )
         name, head = f"router of {clusters:,}", f"{router_folder(clusters)}/router"
         for text, budget in budgets.items():
             # In a tree the union over a level's nodes would be open by default, which no single path tells: each row

@@ -119,9 +119,9 @@ def print_results(results: Results, output: Path, *, as_json: bool = False) -> N
     from ...evaluate.reports.tables import (
         category_table,
         count_lines,
+        distribution_line,
         divergence_line,
         headline,
-        law_line,
         load_table,
         overview_table,
         quality_table,
@@ -149,7 +149,7 @@ def print_results(results: Results, output: Path, *, as_json: bool = False) -> N
     for warning in results.warnings:
         console().print(warning, style="yellow")
     for method in results.methods[1:]:
-        if line := law_line(method):
+        if line := distribution_line(method):
             console().print(line, style="yellow")
     print_line(headline(results), style="bold")
     if len(results.methods) > 2:

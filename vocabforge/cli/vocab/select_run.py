@@ -40,10 +40,9 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
     options = ForceOptions(asked.force, asked.force_bytes, asked.force_tools, target)
     if asked.from_list is not None and tokenizer is not None:
         return _import_list(asked, asked.from_list, tokenizer, options, overwrite=overwrite)
-    law, largest = asked.schedule, asked.k_max
-    schedule = (
-        () if law is None or largest is None else schedule_sizes(law, largest, asked.k_min, asked.steps)
-    )
+    sizes: tuple[int, ...] = ()
+    if asked.schedule is not None and asked.k_max is not None:
+        sizes = schedule_sizes(asked.schedule, asked.k_max, asked.k_min, asked.steps)
     table, given, parents = _table(asked, tokenizer)
     forced = forced_ids(table, options)
     plan = _plan(asked, table.counts, forced)
@@ -67,7 +66,7 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
     made: dict[Path, VocabSubset] = {}
     for size in plan:
         made[places[size]] = make_subset(
-            table.counts, size, forced, fingerprint=table.fingerprint, fill=asked.fill, schedule=schedule
+            table.counts, size, forced, fingerprint=table.fingerprint, fill=asked.fill, schedule=sizes
         )
     exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
     _save(exports, parents, asked, table.sources, overwrite=overwrite)
@@ -118,13 +117,13 @@ def _check_sizes(asked: SelectRequest) -> None:
     elif not given:
         raise UsageError(
             "the size of the draft vocabulary is missing",
-            expected="--size N, --coverage SHARE, or --schedule LAW --k-max N",
+            expected="--size N, --coverage SHARE, or --schedule NAME --k-max N",
         )
     elif any(scheduled.values()) and (any(sized.values()) or not (asked.schedule and asked.k_max)):
         raise UsageError(
-            "a schedule makes one artefact, by its law and its largest size",
+            "a schedule makes one artefact, of its largest size",
             got=", ".join(given),
-            expected="--schedule LAW --k-max N without --size and --coverage",
+            expected="--schedule NAME --k-max N without --size and --coverage",
         )
 
 

@@ -41,7 +41,7 @@ class SelectRequest(StrictModel):
     schedule: str | None = option(
         None,
         "PA-FR: `constant`, `linear`, `geometric` or `decay`; draft step t uses the first B(t) ids in rank order.",
-        "LAW",
+        "NAME",
     )
     k_max: Size | None = option(None, "Schedule: size at draft steps 0 and 1, and size of the artefact.", "N")
     k_min: Size | None = option(None, "Schedule: smallest size.", "N")

@@ -165,7 +165,7 @@ class DeviceCycle:
         if a token takes one."""
         flat, (rows, count) = logits.flatten(0, 1), logits.shape[:2]
         if not sampled:
-            choices, lawful = target_choice(flat)
+            choices, valid = target_choice(flat)
         else:
             settings = (self._temperature, self._top_k, self._top_p, self._min_p)
             temperature, top_k, top_p, min_p = (one.repeat_interleave(count) for one in settings)
@@ -182,14 +182,14 @@ class DeviceCycle:
                 )
             draws = (self._draws[:, None] + tree.depths).flatten()  # a path takes one number a token
             seeds = self._seeds.repeat_interleave(count)
-            choices, lawful = target_sample(flat, temperature, top_k, top_p, min_p, seeds, draws)
+            choices, valid = target_sample(flat, temperature, top_k, top_p, min_p, seeds, draws)
         path, numbers = tree_verify(
             tree.tokens,
             tree.parents,
             tree.depths,
             tree.ancestors,
             choices.view(rows, count),
-            lawful.view(rows, count),
+            valid.view(rows, count),
             levels=self._plan.levels,
         )
         return path, numbers, None

@@ -161,15 +161,15 @@ def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOp
 
 def parse_budget(text: str, steps: int) -> tuple[int, ...]:
     """``32`` or ``decay:32:8`` -> clusters of each draft step."""
-    law, *sizes = text.split(":") if ":" in text else ("constant", text)
+    schedule, *sizes = text.split(":") if ":" in text else ("constant", text)
     if not 1 <= len(sizes) <= 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(
             "the budget of clusters cannot be read",
             got=text,
-            expected="K, or LAW:K_MAX:K_MIN such as decay:32:8",
+            expected="K, or SCHEDULE:K_MAX:K_MIN such as decay:32:8",
             source="--budget",
         )
-    return schedule_sizes(law, int(sizes[0]), int(sizes[1]) if sizes[1:] else None, max(steps, 2))
+    return schedule_sizes(schedule, int(sizes[0]), int(sizes[1]) if sizes[1:] else None, max(steps, 2))
 
 
 def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:

@@ -79,7 +79,7 @@ class MethodSpec(StrictModel):
     budget: Text | None = option(
         "Number of clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; at most all "
         "its clusters [default: the saved one: a quarter of the clusters, falling to a sixteenth].",
-        metavar="K|LAW:MAX:MIN",
+        metavar="K|SCHEDULE:MAX:MIN",
         heads=["router"],
     )
     head_rows: Literal["own", "shared"] | None = option(

@@ -1,9 +1,9 @@
 """A draft model with another vocabulary than the target's: TLI and SLEM (Timor et al. 2025).
 
 The draft model drafts in its own tokens, on its own spelling of the text (``text.py``). What it drafted then
-goes over to the target's tokens. TLI lets it draft only what both have, and maps token by token: the law of every
-draw is known. SLEM lets it draft any text, and spells that with the target's tokens: what the target would have
-chosen itself is accepted, so that its law plays no part.
+goes over to the target's tokens. TLI lets it draft only what both have, and maps token by token: the distribution of
+every draw is known. SLEM lets it draft any text, and spells that with the target's tokens: what the target would have
+chosen itself is accepted, so that its distribution plays no part.
 """
 
 from __future__ import annotations

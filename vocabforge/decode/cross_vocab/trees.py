@@ -12,7 +12,7 @@ from torch import Tensor
 from ...vocab.overlap.bridge import Bridge
 from ..proposers.interface import Plan
 from ..proposers.ngram import chain_trees, count_nodes, merged_trees
-from ..tree import DraftLaw, DraftTree, root_trees
+from ..tree import DraftDistribution, DraftTree, root_trees
 from .text import DraftText, cut_incomplete
 
 NO_TOKEN = -1
@@ -59,9 +59,12 @@ class TokenMap:
         tree = drafted.tree
         tokens = self._table[tree.tokens].clamp(min=0)  # nodes that only pad have any token
         tokens = torch.cat([roots[:, None], tokens[:, 1:]], 1)
-        laws = None
-        if tree.laws is not None:
-            laws = [{node: self._law(law) for node, law in row.items()} for row in tree.laws]
+        distributions = None
+        if tree.distributions is not None:
+            distributions = [
+                {node: self._distribution(distribution) for node, distribution in row.items()}
+                for row in tree.distributions
+            ]
         alive = tree.alive
         if drafted.even and alive is None:
             alive = torch.ones_like(tokens, dtype=torch.bool)
@@ -69,14 +72,14 @@ class TokenMap:
             whole = torch.tensor([[not text.held] for text in drafted.texts], device=roots.device)
             whole = whole | (torch.arange(tokens.shape[1], device=roots.device) == 0)
             alive = whole if alive is None else alive & whole
-        return replace(tree, tokens=tokens, laws=laws, alive=alive)
+        return replace(tree, tokens=tokens, distributions=distributions, alive=alive)
 
-    def _law(self, law: object) -> DraftLaw:
-        """The same law over the target's ids, which have another order."""
-        assert isinstance(law, DraftLaw)
-        ids = self._host[law.ids]
+    def _distribution(self, distribution: object) -> DraftDistribution:
+        """The same distribution over the target's ids, which have another order."""
+        assert isinstance(distribution, DraftDistribution)
+        ids = self._host[distribution.ids]
         order = ids.argsort()
-        return DraftLaw(ids[order], law.weights[order])
+        return DraftDistribution(ids[order], distribution.weights[order])
 
 
 class Respelling:

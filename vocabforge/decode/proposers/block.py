@@ -162,7 +162,7 @@ class ConfidentBackend(BlockBackend):
     """Ends a chain where the chance that it is accepted so far falls below ``least`` in every row (DSpark).
 
     The chance of a draft is estimated from the drafts before it, never from itself, so that what is verified does not
-    depend on what it is: the output's law stays the target's.
+    depend on what it is: the output's distribution stays the target's.
     """
 
     ends_chains = True

@@ -1,7 +1,7 @@
 """Several proposers in one decoder: each cycle's plan names the one that drafts, and all are told what is committed.
 
 Which arm pays (a trained drafter, n-grams, an early exit, and how long) is a control's choice, see
-``control/bandit.py``. It is made from past cycles, so the output's law stays the target's.
+``control/bandit.py``. It is made from past cycles, so the output's distribution stays the target's.
 """
 
 from __future__ import annotations

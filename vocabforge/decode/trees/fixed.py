@@ -17,7 +17,7 @@ from ...models.heads.registry import DraftHead, DraftState
 from ...ops.trees import bits_of
 from ..proposers.interface import Draw, Frontier, Growth, Plan
 from ..sampling import Chance, draft_weights
-from ..tree import DraftLaw, DraftTree, build_tree
+from ..tree import DraftDistribution, DraftTree, build_tree
 from .shapes import TreeShape
 
 MISSING = 0  # token of a node without one: a valid id, never accepted
@@ -120,16 +120,16 @@ class BestGrowth:
 
 
 class SampledGrowth:
-    """One drafting of tokens drawn from a head's distribution, with the laws that they were drawn from.
+    """One drafting of tokens drawn from a head's distribution, with the distributions that they were drawn from.
 
-    A node whose law has fewer tokens than the shape has children keeps the tokens that there are: the other
+    A node whose distribution has fewer tokens than the shape has children keeps the tokens that there are: the other
     children, and what is below them, are dead.
     """
 
     def __init__(self, policy: ShapePolicy, plan: Plan, draws: Sequence[Draw]) -> None:
         self._policy, self._plan, self._draws = policy, plan, draws
         self._tokens: list[Tensor] = []
-        self._laws: list[dict[int, DraftLaw]] = [{} for _ in draws]
+        self._distributions: list[dict[int, DraftDistribution]] = [{} for _ in draws]
         self._dead: list[set[int]] = [set() for _ in draws]
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
@@ -163,9 +163,9 @@ class SampledGrowth:
             weights = draft_weights(logits, draw.sampling)
             support = np.flatnonzero(weights > 0)
             support = support[ids[support].argsort()]
-            law = DraftLaw(ids[support], weights[support])
-            self._laws[row][node] = law
-            found = draw_children(law, len(children), draw.chance)
+            distribution = DraftDistribution(ids[support], weights[support])
+            self._distributions[row][node] = distribution
+            found = draw_children(distribution, len(children), draw.chance)
         dead.update(children[len(found) :])
         return found + [MISSING] * (len(children) - len(found))
 
@@ -176,15 +176,15 @@ class SampledGrowth:
             flags = [[node not in dead for node in range(tokens.shape[1])] for dead in self._dead]
             alive = torch.tensor(flags, device=tokens.device)
         layout = self._policy.ended(self._plan, len(self._tokens), tokens.device)
-        return _tree(layout, tokens, alive, self._laws)
+        return _tree(layout, tokens, alive, self._distributions)
 
 
-def draw_children(law: DraftLaw, most: int, chance: Chance) -> list[int]:
+def draw_children(distribution: DraftDistribution, most: int, chance: Chance) -> list[int]:
     """Up to ``most`` different tokens, drawn one after the other without replacement."""
-    weights, found = law.weights.copy(), []
-    for _ in range(min(most, len(law.ids))):
+    weights, found = distribution.weights.copy(), []
+    for _ in range(min(most, len(distribution.ids))):
         place = chance.draw(weights)
-        found.append(int(law.ids[place]))
+        found.append(int(distribution.ids[place]))
         weights[place] = 0 * weights[place]  # stays a fraction where it is one
     return found
 
@@ -204,7 +204,7 @@ def _tree(
     layout: _Layout,
     tokens: Tensor,
     alive: Tensor | None = None,
-    laws: Sequence[dict[int, DraftLaw]] | None = None,
+    distributions: Sequence[dict[int, DraftDistribution]] | None = None,
 ) -> DraftTree:
     rows = len(tokens)
     return DraftTree(
@@ -214,7 +214,7 @@ def _tree(
         layout.ancestors.expand(rows, -1, -1),
         alive=alive,
         chain=layout.shape.levels + 1 == layout.shape.nodes,
-        laws=laws,
+        distributions=distributions,
     )
 
 

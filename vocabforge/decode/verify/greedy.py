@@ -15,12 +15,12 @@ from .match import MATCH
 
 class GreedyVerdicts(NamedTuple):
     """Of B trees: ``path`` (B, levels + 1) int64 on the device, the last accepted node repeated, and on the host
-    ``tokens``, the accepted ones and the target's own, and ``lawless``: how many accepted nodes stand above the
+    ``tokens``, the accepted ones and the target's own, and ``invalid``: how many accepted nodes stand above the
     first whose logits hold no largest number, -1 where all have one."""
 
     path: Tensor
     tokens: list[list[int]]
-    lawless: list[int]
+    invalid: list[int]
 
 
 def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> GreedyVerdicts:
@@ -39,14 +39,14 @@ def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor,
     Numbers: the accepted depth, the nodes of the path above the first whose logits hold no largest number, and the
     target's own choice at each node of the path.
     """
-    choices, lawful = target_choice(logits.flatten(0, 1))
+    choices, valid = target_choice(logits.flatten(0, 1))
     shape = tree.tokens.shape
     if shape[1] == 1:  # a root alone, as in plain decoding, where a CPU counts the calls
         own = choices.view(shape)
         path = torch.zeros_like(own).expand(-1, levels + 1)
-        good = lawful.view(shape).long() * (levels + 1)
+        good = valid.view(shape).long() * (levels + 1)
         return path, torch.cat([path[:, :1], good, own.expand(-1, levels + 1)], 1)
-    given = choices.view(shape), lawful.view(shape)
+    given = choices.view(shape), valid.view(shape)
     path, numbers = tree_verify(
         tree.tokens, tree.parents, tree.depths, tree.ancestors, *given, levels=levels, alive=tree.alive
     )
@@ -64,5 +64,5 @@ def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
     )
 
 
-# For rows whose laws depend on the path (penalties): at temperature 0 all weight is on the best token.
+# For rows whose distributions depend on the path (penalties): at temperature 0 all weight is on the best token.
 GREEDY = Verifier(MATCH.walk, samples=False)

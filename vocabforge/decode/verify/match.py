@@ -1,7 +1,7 @@
 """Lossless sampling by the target's own choice: draw its token, and accept the child that equals it.
 
-The law is the target's whatever was drafted, and a child x is accepted with p(x), as where point masses are tried one
-after the other (``verify/point.py``). One uniform number a token, the same that plain decoding would use: a
+The distribution is the target's whatever was drafted, and a child x is accepted with p(x), as where point masses are
+tried one after the other (``verify/point.py``). One uniform number a token, the same that plain decoding would use: a
 request's output follows from its seed alone, not from what was drafted, how much, or beside whom.
 """
 

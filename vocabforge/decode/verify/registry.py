@@ -11,8 +11,8 @@ from torch import Tensor
 from ...core.errors import UsageError
 from ...core.registry import ExtensionTable, check_known, resolve
 from ..request import SamplingParams
-from ..sampling import Chance, TokenHistory, no_law
-from ..tree import DraftTree, Law, RowTree, Verifier, children_of
+from ..sampling import Chance, TokenHistory, no_distribution
+from ..tree import Distribution, DraftTree, RowTree, Verifier, children_of
 from .greedy import GreedyVerdicts, read_greedy, verify_greedy
 
 # name -> "module:attr", a tree.Verifier; a new one is a file and a row.
@@ -86,8 +86,8 @@ def verify(
         logits: (B, N, V) of the target at each node.
         rows: the requests; None if a row is idle.
         levels: below the root, which fixes the paths' length.
-        verifier: of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` if the tree has laws,
-            else ``match``. Rows at temperature 0 are always verified greedily.
+        verifier: of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` if the tree has
+            distributions, else ``match``. Rows at temperature 0 are always verified greedily.
 
     Raises:
         UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
@@ -129,8 +129,8 @@ def by_argmax(sampling: SamplingParams) -> bool:
 
 
 def _checked(greedy: GreedyVerdicts, number: int, history: TokenHistory) -> list[int]:
-    if greedy.lawless[number] >= 0:
-        raise no_law("target", history.length + greedy.lawless[number])
+    if greedy.invalid[number] >= 0:
+        raise no_distribution("target", history.length + greedy.invalid[number])
     return greedy.tokens[number]
 
 
@@ -152,10 +152,14 @@ def _walk_rows(
     for number in numbers:
         row = rows[number]
         assert row is not None
-        laws: Mapping[int, Law] = tree.laws[number] if tree.laws is not None else {}
+        distributions: Mapping[int, Distribution] = (
+            tree.distributions[number] if tree.distributions is not None else {}
+        )
         children = children_of(parents[number], alive[number] if alive else None)
-        one = RowTree(drafted[number], children, logits[number], row.sampling, row.chance, row.history, laws)
-        walked.append(_verifier_of(row.sampling, name, tree.laws is not None).walk(one))
+        one = RowTree(
+            drafted[number], children, logits[number], row.sampling, row.chance, row.history, distributions
+        )
+        walked.append(_verifier_of(row.sampling, name, tree.distributions is not None).walk(one))
     return walked
 
 

@@ -1,4 +1,4 @@
-"""Lossless sampling where the children of a node were drawn, without replacement, from a known law (B).
+"""Lossless sampling where the children of a node were drawn, without replacement, from a known distribution (B).
 
 Leviathan et al. 2023 and Chen et al. 2023 for one child; the recursion over siblings is that of Jeon et al. 2024
 (RSD) and Yang et al. 2024: a rejected child leaves the residual max(p - q, 0) to the next one, which was drawn
@@ -12,38 +12,40 @@ from typing import Any
 import numpy as np
 
 from ..sampling import Chance, Weights, target_weights
-from ..tree import DraftLaw, RowTree, Verifier, walk_down
+from ..tree import DraftDistribution, RowTree, Verifier, walk_down
 from .lazy import choose_lazy, not_drawn
 from .point import choose_point_mass
 
 
 def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
     weights = target_weights(row.logits[node], row.sampling, row.history, path_tokens)
-    law = row.laws.get(node)
-    if law is None or (isinstance(law, DraftLaw) and not row.children[node]):
+    distribution = row.distributions.get(node)
+    if distribution is None or (isinstance(distribution, DraftDistribution) and not row.children[node]):
         return choose_point_mass(row, node, weights)
-    if isinstance(law, DraftLaw):
-        return choose_drawn(row, node, weights, law)
-    return choose_lazy(row, node, weights, law)
+    if isinstance(distribution, DraftDistribution):
+        return choose_drawn(row, node, weights, distribution)
+    return choose_lazy(row, node, weights, distribution)
 
 
-def choose_drawn(row: RowTree, node: int, weights: Weights, law: DraftLaw) -> tuple[int | None, int]:
+def choose_drawn(
+    row: RowTree, node: int, weights: Weights, distribution: DraftDistribution
+) -> tuple[int | None, int]:
     """One step: the accepted child and its token, or None and a token drawn from the last residual.
 
     The children are tried in the order in which they were drawn. ``weights`` (V,) are the target's, up to a factor;
-    ``law`` is that of the first child, zero outside its ids. The residual spans all of V.
+    ``distribution`` is that of the first child, zero outside its ids. The residual spans all of V.
 
     Raises:
-        MismatchError: a child cannot have been drawn from the law.
+        MismatchError: a child cannot have been drawn from the distribution.
     """
     p = weights / weights.sum()
-    q = law.weights / law.weights.sum()
+    q = distribution.weights / distribution.weights.sum()
     for child in row.children[node]:
         token = row.tokens[child]
-        place = _place(law, q, token)
+        place = _place(distribution, q, token)
         if _accepts(p[token], q[place], row.chance):
             return child, token
-        rest = _residual(p, q, law)
+        rest = _residual(p, q, distribution)
         if not rest.any():  # p equals q, so only rounding can lead here
             return child, token
         p = rest / rest.sum()
@@ -56,24 +58,24 @@ def _accepts(p: Any, q: Any, chance: Chance) -> bool:
     return chance.happens(min(p, q), q)
 
 
-def _residual(p: Weights, q: Weights, law: DraftLaw) -> Weights:
+def _residual(p: Weights, q: Weights, distribution: DraftDistribution) -> Weights:
     """max(p - q, 0), in all of V."""
     rest = p.copy()
-    rest[law.ids] = np.maximum(p[law.ids] - q, 0 * q)
+    rest[distribution.ids] = np.maximum(p[distribution.ids] - q, 0 * q)
     return rest
 
 
 def _without(q: Weights, place: int) -> Weights:
-    """The law of the next draw; all zero after the last token of the support."""
+    """The distribution of the next draw; all zero after the last token of the support."""
     rest = q.copy()
     rest[place] = 0 * rest[place]
     return rest / rest.sum() if rest.any() else rest
 
 
-def _place(law: DraftLaw, q: Weights, token: int) -> int:
-    """Where a drawn token stands in its law."""
-    place = int(np.searchsorted(law.ids, token))
-    if place == len(law.ids) or law.ids[place] != token or not q[place] > 0:
+def _place(distribution: DraftDistribution, q: Weights, token: int) -> int:
+    """Where a drawn token stands in its distribution."""
+    place = int(np.searchsorted(distribution.ids, token))
+    if place == len(distribution.ids) or distribution.ids[place] != token or not q[place] > 0:
         raise not_drawn(f"token {token}", "one of the distribution's tokens, each at most once")
     return place
 

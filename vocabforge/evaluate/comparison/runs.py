@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.artifact import Artifact, open_artifact
 from ...core.errors import ArtifactError, MismatchError, UsageError
 from ...decode.request import SamplingParams
-from ..reports.tables import law_line
+from ..reports.tables import distribution_line
 from ..results.answers import MethodRows, read_method
 from ..results.schema import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
 
@@ -208,7 +208,7 @@ def run_notes(runs: Sequence[EvaluationRun], home: EvaluationRun, questions: int
     for run in runs:
         for method in run.results.methods:
             outputs = method.summary.outputs
-            if line := law_line(method):
+            if line := distribution_line(method):
                 found.append(
                     f"{run.label}: {line}; figures of lossless methods are not comparable with its own"
                 )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...decode.request import SamplingParams
-from ...decode.sampling import TokenHistory, no_law
+from ...decode.sampling import TokenHistory, no_distribution
 from ...decode.target_side import TargetSide
 from ...models.kv_cache import causal_mask, near_rule
 from ...models.target.interface import Target, TargetOutput
@@ -76,7 +76,7 @@ def ask_target(target: Target, place: OutputPosition, sampling: SamplingParams) 
     ways = [_read(side, pieces) for pieces in _ways(place)]
     plain, scores = ways[0], penalised(ways[0])
     if not scores[int(scores.argmax())] > -np.inf:  # NaN is the largest
-        raise no_law("target", place.length)
+        raise no_distribution("target", place.length)
     size = float(np.abs(plain[np.isfinite(plain)]).max(initial=0))
     floor, ceiling = (size * bound for bound in _bounds(target.dtype))
     noise = max(floor, _apart([penalised(way) for way in ways]))

@@ -12,10 +12,10 @@ from .plots import Bar, Trace, bar_rows, stacked_rows
 from .tables import (
     PART_NAMES,
     category_table,
+    distribution_line,
     divergence_line,
     figure_rows,
     headline,
-    law_line,
     load_table,
     number,
     overview_table,
@@ -77,7 +77,7 @@ def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
     lossy = [
         f"Not lossless. {line}: do not compare its speed with that of lossless methods."
         for method in methods[1:]
-        if (line := law_line(method))
+        if (line := distribution_line(method))
     ]
     return render_report_page(
         ReportPage(

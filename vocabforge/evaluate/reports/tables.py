@@ -130,7 +130,7 @@ def divergence_line(method: MethodResults) -> str:
     )
 
 
-def law_line(method: MethodResults) -> str:
+def distribution_line(method: MethodResults) -> str:
     """That a method changes the target's distribution; empty when it does not."""
     if method.lossless:
         return ""

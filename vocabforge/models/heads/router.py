@@ -377,7 +377,7 @@ def most_by_default(clusters: int) -> int:
 def default_budgets(clusters: int, *, decaying: bool) -> tuple[int, ...]:
     """Clusters of draft step 0, 1, ... if nothing is asked for; the last holds for deeper steps.
 
-    ``decaying``: DynaSpec's k(t) with the law ``decay`` from a quarter of the clusters to a sixteenth, our choice:
+    ``decaying``: DynaSpec's k(t) with the schedule ``decay`` from a quarter of the clusters to a sixteenth, our choice:
     the fourth step reaches it. A lower floor hardly saves more in seven steps (0.49 of k_max a step, not 0.51).
     Else a quarter at every step.
     """

@@ -1,7 +1,7 @@
 """Schedules: how many of a ranked draft vocabulary's tokens each draft step may use (PA-FR).
 
-At draft step t the vocabulary is ``V_t = {v : rank(v) <= B(t)}``. Every law has B(0) = B(1) = k_max and then
-falls, never rises, to k_min. The DynaSpec text lost its law: ``decay`` is our reading and the default.
+At draft step t the vocabulary is ``V_t = {v : rank(v) <= B(t)}``. Every schedule has B(0) = B(1) = k_max and then
+falls, never rises, to k_min. DynaSpec's formula is lost in its text: ``decay`` is our reading and the default.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from ...core.errors import UsageError
 from ...core.registry import resolve
 
-# name -> "module:attr"; a law gets (step >= 1, k_max, k_min, steps) and returns B(step).
-LAWS: dict[str, str] = {
+# name -> "module:attr"; a schedule gets (step >= 1, k_max, k_min, steps) and returns B(step).
+SCHEDULES: dict[str, str] = {
     "constant": "vocabforge.vocab.subset.schedule:constant",
     "linear": "vocabforge.vocab.subset.schedule:linear",
     "geometric": "vocabforge.vocab.subset.schedule:geometric",
@@ -22,16 +22,16 @@ DEFAULT_STEPS = 7
 
 
 def schedule_sizes(
-    law: str, k_max: int, k_min: int | None = None, steps: int = DEFAULT_STEPS
+    schedule: str, k_max: int, k_min: int | None = None, steps: int = DEFAULT_STEPS
 ) -> tuple[int, ...]:
     """B(0) ... B(K - 1), never rising, within k_min .. k_max; K = ``steps``. ``constant`` has no k_min.
 
     Raises:
-        UsageError: an unknown law, K below 1, sizes below 1 or the wrong way round, a k_min that is missing or has no
-            meaning.
+        UsageError: an unknown schedule, K below 1, sizes below 1 or the wrong way round, a k_min that is missing or has
+            no meaning.
     """
-    function: Callable[[int, int, int, int], int] = resolve(LAWS, law, "schedule")
-    if law == "constant":
+    function: Callable[[int, int, int, int], int] = resolve(SCHEDULES, schedule, "schedule")
+    if schedule == "constant":
         if k_min is not None and k_min != k_max:
             raise UsageError(
                 "a constant schedule has one size only",
@@ -40,7 +40,7 @@ def schedule_sizes(
             )
         k_min = k_max
     if k_min is None:
-        raise UsageError(f"the schedule {law} needs the size that it falls to", expected="--k-min N")
+        raise UsageError(f"the schedule {schedule} needs the size that it falls to", expected="--k-min N")
     if not 1 <= k_min <= k_max:
         raise UsageError(
             "the sizes of the schedule are not in order",

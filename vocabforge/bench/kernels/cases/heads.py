@@ -129,10 +129,10 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
     return build_head(kind, below, module, HeadOptions(**options)), module, ids
 
 
-Law = tuple[Tensor, "Tensor | None"]
+Distribution = tuple[Tensor, "Tensor | None"]
 
 
-def law_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
+def distribution_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
     """Logits (N, V) fp32 and bool (N, V) which of them are in the row's shortlist; None: all. Plainly, in fp32.
 
     Args:
@@ -321,7 +321,7 @@ def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[flo
 
 def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
     """(N, V) fp32 log-probabilities, -inf outside of a row's shortlist."""
-    logits, listed = law_of(setting.kind, inputs, topk)
+    logits, listed = distribution_of(setting.kind, inputs, topk)
     if listed is not None:
         logits = logits.masked_fill(~listed, float("-inf"))
     return (logits.log_softmax(-1),)
@@ -334,13 +334,16 @@ def _fused_reference(inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
     """Each answer has the probability that the reference gives it, and none is missed."""
-    (logprobs, ids), (law,) = got, expected
+    (logprobs, ids), (distribution,) = got, expected
     k = ids.shape[1]
-    if int((ids < 0).sum() + (ids >= law.shape[1]).sum()):
+    if int((ids < 0).sum() + (ids >= distribution.shape[1]).sum()):
         return "ids outside of the vocabulary"
     if bool((ids.sort(1).values.diff(dim=1) == 0).any()):
         return "an id stands twice in a row"
-    for what, theirs in (("of the ids", law.gather(1, ids)), ("of the best", law.topk(k, 1).values)):
+    for what, theirs in (
+        ("of the ids", distribution.gather(1, ids)),
+        ("of the best", distribution.topk(k, 1).values),
+    ):
         error = float((logprobs.double() - theirs.double()).abs().max())
         if not error <= _TOLERANCE:
             return f"log-probabilities {what} differ by {error:.3f}"

@@ -22,9 +22,9 @@ SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """One row (plain decoding) and the nodes of a verified tree under each transform; the laws alone, too."""
+    """One row (plain decoding) and the nodes of a verified tree under each transform; the distributions alone, too."""
     made = [_case(shape, rows, kind) for kind in SETTINGS for rows in sorted({1, shape.nodes})]
-    return [*made, _laws(shape)]
+    return [*made, _distributions(shape)]
 
 
 def _inputs(
@@ -47,8 +47,8 @@ def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
 
     def plain(inputs: Inputs) -> torch.Tensor:
         """Torch's own draw without top-k, top-p and min-p."""
-        law = (inputs["logits"].float() / inputs["temperature"][:, None].float()).softmax(-1)
-        return torch.multinomial(law, 1)
+        distribution = (inputs["logits"].float() / inputs["temperature"][:, None].float()).softmax(-1)
+        return torch.multinomial(distribution, 1)
 
     def floor(inputs: Inputs) -> float:
         return float(rows * shape.vocab * inputs["logits"].element_size() + 57 * rows)
@@ -79,11 +79,13 @@ def _flashinfer(inputs: Inputs) -> Callable[[], torch.Tensor]:
     ranked, floored = bool(top_k.any()), bool(min_p.any())
 
     def draw() -> torch.Tensor:
-        law = sampling.softmax(logits, temperature=temperature)
-        law = sampling.top_k_renorm_probs(law, top_k) if ranked else law
+        distribution = sampling.softmax(logits, temperature=temperature)
+        distribution = sampling.top_k_renorm_probs(distribution, top_k) if ranked else distribution
         if not floored:
-            return sampling.top_p_sampling_from_probs(law, top_p, **random)
-        return sampling.min_p_sampling_from_probs(sampling.top_p_renorm_probs(law, top_p), min_p, **random)
+            return sampling.top_p_sampling_from_probs(distribution, top_p, **random)
+        return sampling.min_p_sampling_from_probs(
+            sampling.top_p_renorm_probs(distribution, top_p), min_p, **random
+        )
 
     return draw
 
@@ -96,17 +98,19 @@ def _in_support(
 ) -> str | None:
     """Another stream of random numbers draws other tokens; each must be possible."""
     top_p, min_p = (inputs["top_p"] + _SLACK).clamp(max=1.0), inputs["min_p"] * (1.0 - _SLACK)
-    law = target_weights_reference(inputs["logits"], inputs["temperature"], inputs["top_k"], top_p, min_p)
+    distribution = target_weights_reference(
+        inputs["logits"], inputs["temperature"], inputs["top_k"], top_p, min_p
+    )
     token = got[0].long()
-    if token.shape != expected[0].shape or int(token.min()) < 0 or int(token.max()) >= law.shape[1]:
+    if token.shape != expected[0].shape or int(token.min()) < 0 or int(token.max()) >= distribution.shape[1]:
         return "no token of the vocabulary for each row"
-    outside = int((law.gather(1, token[:, None]) == 0).sum())
+    outside = int((distribution.gather(1, token[:, None]) == 0).sum())
     return (
         f"{outside} of {len(token)} tokens outside of what top-k, top-p and min-p leave" if outside else None
     )
 
 
-def _laws(shape: ModelShape) -> OpCase:
+def _distributions(shape: ModelShape) -> OpCase:
     rows, vocab = shape.nodes, shape.vocab
 
     def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:

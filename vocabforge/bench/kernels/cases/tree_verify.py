@@ -35,7 +35,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
         return {
             "tokens": integers(2, (1, nodes), random),  # so that paths are long
             "choices": integers(2, (1, nodes), random),
-            "lawful": torch.ones((1, nodes), dtype=torch.bool, device=random.device),
+            "valid": torch.ones((1, nodes), dtype=torch.bool, device=random.device),
             **random_tree(shape, random),
         }
 

@@ -1,7 +1,7 @@
 """What a draft model would draw behind a text and behind any continuation of it, for SLRS.
 
 Contexts are paths of draft tokens behind the committed text. Their keys lie in slots behind it, a few hundred at a
-time; laws are computed once for each path, many paths a pass, and what was drawn was drawn from exactly these.
+time; distributions are computed once for each path, many paths a pass, and what was drawn was drawn from exactly these.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Path = tuple[int, ...]  # draft tokens behind the committed text
 
 
 @dataclass(frozen=True)
-class StreamLaw:
-    """The law of the next draft token: ``heights`` (C + 1,) are cumulative from 0 to 1, over the drafter's tokens in
-    the order of their bytes, ``words`` of them, then its end tokens. Fractions if the transform's weights are."""
+class StreamDistribution:
+    """The distribution of the next draft token: ``heights`` (C + 1,) are cumulative from 0 to 1, over the drafter's
+    tokens in the order of their bytes, ``words`` of them, then its end tokens. Fractions if the transform's weights
+    are."""
 
     heights: Weights
     words: int
@@ -53,14 +54,14 @@ class StreamLaw:
         return self.heights[last] - self.heights[first]
 
 
-def stream_law(weights: Weights, words: int) -> StreamLaw:
-    """The law of weights (C,) up to a factor."""
+def stream_distribution(weights: Weights, words: int) -> StreamDistribution:
+    """The distribution of weights (C,) up to a factor."""
     heights = np.concatenate([0 * weights[:1], np.cumsum(weights)])
-    return StreamLaw(heights / heights[-1], words)
+    return StreamDistribution(heights / heights[-1], words)
 
 
 class ContextModel:
-    """A draft model as a source of laws: its LM head's rows are copied in the order of the tokens' bytes."""
+    """A draft model as a source of distributions: its LM head's rows are copied in the order of the tokens' bytes."""
 
     def __init__(self, drafter: LeanModel, words: DraftWords) -> None:
         self.drafter, self.words = drafter, words
@@ -68,12 +69,12 @@ class ContextModel:
         self._weight = drafter.lm_head_weight.detach()[rows]  # (C, H)
         self.reach = drafter.config.max_positions
 
-    def laws(self, hidden: Tensor, sampling: SamplingParams) -> list[StreamLaw]:
-        """The law of each state of (N, H)."""
+    def distributions(self, hidden: Tensor, sampling: SamplingParams) -> list[StreamDistribution]:
+        """The distribution of each state of (N, H)."""
         found = []
         for part in hidden.split(max(MOST_LOGITS // len(self._weight), 1)):
             logits = self.drafter.transform(F.linear(part, self._weight)).float().cpu().numpy()
-            found += [stream_law(draft_weights(one, sampling), len(self.words)) for one in logits]
+            found += [stream_distribution(draft_weights(one, sampling), len(self.words)) for one in logits]
         return found
 
 
@@ -82,7 +83,7 @@ class RowContexts:
 
     ``cache`` is of one row: the text's slots and, behind whatever it uses of them, ``scratch`` for nodes, at least as
     many as a path has tokens. ``wrap`` makes the pass of a single token faster. ``sampling`` is the transform of the
-    laws, ``evaluated`` counts the laws computed since :meth:`begin`.
+    distributions, ``evaluated`` counts the distributions computed since :meth:`begin`.
     """
 
     def __init__(self, model: ContextModel, cache: KVCache, scratch: int, wrap: Wrap | None = None) -> None:
@@ -101,22 +102,22 @@ class RowContexts:
         """The text is ``ids`` now, the first ``kept`` of which are as they were."""
         self.sampling = sampling or self.sampling
         self._ids, self._read = list(ids), min(self._read, kept)
-        self._laws: dict[Path, StreamLaw] = {}
+        self._distributions: dict[Path, StreamDistribution] = {}
         self._nodes: dict[Path, int] = {}  # path -> place among the nodes' slots
 
-    def known(self, path: Path) -> StreamLaw | None:
-        """The law behind a path, if it was computed."""
-        return self._laws.get(path)
+    def known(self, path: Path) -> StreamDistribution | None:
+        """The distribution behind a path, if it was computed."""
+        return self._distributions.get(path)
 
-    def law(self, path: Path) -> StreamLaw:
-        """The law behind a path."""
+    def distribution(self, path: Path) -> StreamDistribution:
+        """The distribution behind a path."""
         self.evaluate([path])
-        return self._laws[path]
+        return self._distributions[path]
 
     @torch.inference_mode()
     def evaluate(self, paths: Iterable[Path]) -> None:
-        """Compute the laws behind paths, in one pass as long as their keys find room."""
-        missing = sorted({path for path in paths if path not in self._laws})
+        """Compute the distributions behind paths, in one pass as long as their keys find room."""
+        missing = sorted({path for path in paths if path not in self._distributions})
         if not missing:
             return
         self._read_text()
@@ -131,9 +132,9 @@ class RowContexts:
         self._run_nodes(list(wanted))
 
     def _read_text(self) -> None:
-        """Compute the keys of the text's tokens that have none, and the law behind the last."""
+        """Compute the keys of the text's tokens that have none, and the distribution behind the last."""
         end = len(self._ids)
-        if self._read == end and () not in self._laws:
+        if self._read == end and () not in self._distributions:
             self._read = end - 1
         while self._read < end:
             start, stop = self._read, min(self._read + READ_AT_ONCE, end)
@@ -147,7 +148,8 @@ class RowContexts:
                 self._note([()], hidden[-1:])
 
     def _run_nodes(self, paths: Sequence[Path]) -> None:
-        """Compute the keys of nodes, whose ancestors have theirs or come before them, and the laws behind them."""
+        """Compute the keys of nodes, whose ancestors have theirs or come before them, and the distributions behind
+        them."""
         if not paths:
             return
         text, device = len(self._ids), self._slots.device
@@ -183,9 +185,10 @@ class RowContexts:
         ).hidden
 
     def _note(self, paths: Sequence[Path], hidden: Tensor) -> None:
-        """Keep the laws of states (N, H); one that is known stays, as something may have been drawn from it."""
-        new = [place for place, path in enumerate(paths) if path not in self._laws]
+        """Keep the distributions of states (N, H); one that is known stays, as something may have been drawn from
+        it."""
+        new = [place for place, path in enumerate(paths) if path not in self._distributions]
         if new:
-            laws = self._model.laws(hidden[new], self.sampling)
-            self._laws.update(zip((paths[place] for place in new), laws, strict=True))
+            distributions = self._model.distributions(hidden[new], self.sampling)
+            self._distributions.update(zip((paths[place] for place in new), distributions, strict=True))
             self.evaluated += len(new)

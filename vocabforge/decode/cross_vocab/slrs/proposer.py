@@ -1,7 +1,8 @@
-"""String-level rejection sampling (SLRS; Timor et al. 2025): drafts of another vocabulary with a law of their own.
+"""String-level rejection sampling (SLRS; Timor et al. 2025): drafts of another vocabulary with a distribution of their
+own.
 
 The draft model draws a text in its own tokens. Cut into the target's tokens, the longest match at each place, that is
-a chain whose law psi is known exactly (``psi.py``), so that a token is accepted with min(1, p / psi), as where
+a chain whose distribution psi is known exactly (``psi.py``), so that a token is accepted with min(1, p / psi), as where
 both models have one vocabulary. psi costs passes of the draft model: few where its tokens are bytes, which SLRS is
 meant for, and many where they are long. The paper drafts one target token; here the text goes on.
 """
@@ -24,31 +25,33 @@ from ...proposers.interface import Commit, Draw, Plan, Wrap
 from ...proposers.ngram import chain_trees
 from ...proposers.registry import Lap, ProposerParts
 from ...request import SamplingParams
-from ...tree import DraftTree, LazyLaw, root_trees
+from ...tree import DraftTree, LazyDistribution, root_trees
 from ...trees.policies import refuse_given
 from ..proposer import check_parts, target_levels, text_room
 from ..text import DraftText
 from .contexts import SCRATCH, ContextModel, Path, RowContexts
-from .psi import ChainLaws, Streams
+from .psi import ChainDistributions, Streams
 from .trie import DraftWords, TargetTrie, target_ids
 
 TARGET_TOKENS = 4  # of a drafted text by default, about
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default
 LOOK_AHEAD = 3  # bytes
 CONTEXTS = 512  # of a cycle, from which the next one draws a shorter text
-LAWS_BYTES = 1 << 28  # what their laws may take, before that
+DISTRIBUTIONS_BYTES = 1 << 28  # what their distributions may take, before that
 FIRST_LENGTH = 3  # draft tokens of a request's first texts where draft tokens are long
 LONG_WORDS = 1.5  # mean bytes of draft tokens from which psi needs many contexts
 
-Drafted = tuple[list[int], list[LazyLaw]]  # target tokens, and the laws of the nodes from the root on
+Drafted = tuple[
+    list[int], list[LazyDistribution]
+]  # target tokens, and the distributions of the nodes from the root on
 
 
 class SlrsProposer:
-    """Draws texts with a draft model of another vocabulary, and names the law of the target tokens in them.
+    """Draws texts with a draft model of another vocabulary, and names the distribution of the target tokens in them.
 
-    At temperature 0 the text is the draft model's best, and no law is needed. A text has ``length`` draft tokens, and
-    ``look_ahead`` bytes behind a target token are searched for a longer one; ``single`` drafts one target token, as in
-    the paper, and stops as soon as it is known.
+    At temperature 0 the text is the draft model's best, and no distribution is needed. A text has ``length`` draft
+    tokens, and ``look_ahead`` bytes behind a target token are searched for a longer one; ``single`` drafts one target
+    token, as in the paper, and stops as soon as it is known.
     """
 
     kind, label = "slrs", "SLRS"
@@ -75,7 +78,7 @@ class SlrsProposer:
         self.plan = list(self._lengths)[-1]
         self.draft_tokens = self._lengths[self.plan]
         words = len(self.words) + len(self.words.eos)
-        self._budget = max(min(CONTEXTS, LAWS_BYTES // (8 * words)), 1)
+        self._budget = max(min(CONTEXTS, DISTRIBUTIONS_BYTES // (8 * words)), 1)
         short = bridge.drafter.mean_bytes <= LONG_WORDS
         self._first = length if short else min(length, FIRST_LENGTH)
         self._even = False
@@ -100,7 +103,7 @@ class SlrsProposer:
         self._unread = [0] * rows  # prompt positions still to come
         self._busy = [False] * rows
         self._drawn: list[list[int]] = [[] for _ in range(rows)]  # draft tokens of the last drafting
-        self._laws: list[ChainLaws | None] = [None] * rows  # of the last drafting
+        self._distributions: list[ChainDistributions | None] = [None] * rows  # of the last drafting
         self._counts = [_no_counts() for _ in range(rows)]
         self._most = [self._first] * rows  # draft tokens that a row may draw now
         self._since = [0] * rows  # contexts evaluated before the last drafting
@@ -108,7 +111,7 @@ class SlrsProposer:
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         self._texts[row].begin(prompt_ids)
         self._unread[row], self._busy[row] = len(prompt_ids), True
-        self._drawn[row], self._laws[row], self._counts[row] = [], None, _no_counts()
+        self._drawn[row], self._distributions[row], self._counts[row] = [], None, _no_counts()
         self._most[row], self._since[row] = self._first, 0
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
@@ -134,24 +137,24 @@ class SlrsProposer:
                 self._contexts[row].restart(text.ids, kept=kept)
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Chains under the last committed tokens (B,), with the laws of rows above temperature 0."""
+        """Chains under the last committed tokens (B,), with the distributions of rows above temperature 0."""
         drafts: list[list[int]] = [[] for _ in self._texts]
-        laws: list[Mapping[int, LazyLaw]] = [{} for _ in self._texts]
+        distributions: list[Mapping[int, LazyDistribution]] = [{} for _ in self._texts]
         for row, text in enumerate(self._texts):
             self._settle(row)
             self._drawn[row] = []
             if self._busy[row] and not text.held:
                 draw = None if draws is None or draws[row].sampling.greedy else draws[row]
                 drafts[row], found = self._draft(row, plan, draw)
-                laws[row] = dict(enumerate(found[: plan.levels]))
+                distributions[row] = dict(enumerate(found[: plan.levels]))
         lap("layers")
         length = plan.levels if self._even else max(map(len, drafts))
         tree = chain_trees(roots, drafts, length, masked=self._even) if length else root_trees(roots)
         lap("draft")
-        return replace(tree, laws=laws) if any(laws) else tree
+        return replace(tree, distributions=distributions) if any(distributions) else tree
 
     def _draft(self, row: int, plan: Plan, draw: Draw | None) -> Drafted:
-        """The target tokens of a row's drafted text, and their laws; none where ``draw`` is None."""
+        """The target tokens of a row's drafted text, and their distributions; none where ``draw`` is None."""
         contexts, words = self._contexts[row], self.words
         length = min(self._lengths[plan], self._most[row])
         sampling = SamplingParams() if draw is None else draw.sampling
@@ -161,7 +164,7 @@ class SlrsProposer:
         before = contexts.evaluated
         path, text, ended = Path(), b"", False
         while len(path) < length and self.trie.segment(text, plan.levels).settled < plan.levels:
-            weights = contexts.law(path).weights
+            weights = contexts.distribution(path).weights
             place = int(np.argmax(weights)) if draw is None else draw.chance.draw(weights)
             self._counts[row]["drafted"] += 1
             ended = place >= len(words)
@@ -177,30 +180,32 @@ class SlrsProposer:
             tokens.append(self._end)
         if draw is None:
             return tokens, []
-        laws = self._laws[row] = ChainLaws(self.trie, Streams(words, contexts, length), self._end)
-        return tokens, list(laws.along(tokens))
+        distributions = self._distributions[row] = ChainDistributions(
+            self.trie, Streams(words, contexts, length), self._end
+        )
+        return tokens, list(distributions.along(tokens))
 
     def _settle(self, row: int) -> None:
-        """Count what verification asked of the last drafting's laws, and let the row's next text be shorter if that
-        took many contexts, longer if few.
+        """Count what verification asked of the last drafting's distributions, and let the row's next text be shorter if
+        that took many contexts, longer if few.
 
         The number of ways to write a string grows with its draft tokens without bound. The length follows from cycles
-        that are over, so that the law of what is drawn next is as it is.
+        that are over, so that the distribution of what is drawn next is as it is.
         """
         self._counts[row] = self.counts(row)
-        if self._laws[row] is not None:
+        if self._distributions[row] is not None:
             used = self._contexts[row].evaluated
             fresh, self._since[row] = used - self._since[row], used
             if fresh > self._budget:
                 self._most[row] = max(self._most[row] // 2, 1)
             elif fresh < self._budget // 8:
                 self._most[row] = min(self._most[row] + 1, max(self._lengths.values()))
-        self._laws[row] = None
+        self._distributions[row] = None
 
     def counts(self, row: int) -> dict[str, int]:
         """Of a row's request: probabilities ``psi`` evaluated, ``drafted`` tokens, and draft contexts for either."""
-        found, laws = dict(self._counts[row]), self._laws[row]
-        found["psi"] += 0 if laws is None else laws.asked
+        found, distributions = dict(self._counts[row]), self._distributions[row]
+        found["psi"] += 0 if distributions is None else distributions.asked
         found["psi_contexts"] = self._contexts[row].evaluated - found["draft_contexts"]
         return found
 

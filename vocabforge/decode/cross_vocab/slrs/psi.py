@@ -1,8 +1,9 @@
-"""The law of SLRS's target tokens: how probable it is that a draft model's text begins with a token.
+"""The distribution of SLRS's target tokens: how probable it is that a draft model's text begins with a token.
 
 String-level rejection sampling (Timor et al. 2025) drafts a text of n draft tokens and cuts it into target tokens,
 the longest match at each place. Its psi(t) is the sum over all draft texts that begin with the target token t. Here
-that sum is a few products: P(b), the probability that the text begins with the bytes b, needs the laws along b only,
+that sum is a few products: P(b), the probability that the text begins with the bytes b, needs the distributions along b
+    only,
 as the draft tokens that begin with the rest of b lie side by side; and that the cutting gives t and no longer token
 is P(t) less the P of the next longer tokens. For several tokens the same holds with all that may not follow.
 """
@@ -12,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .contexts import Path, StreamLaw
+from .contexts import Path, StreamDistribution
 from .trie import DraftWords, TargetTrie
 
 Spellings = dict[Path, Any]  # draft tokens that spell some bytes -> their probability
 
 
 class Contexts(Protocol):
-    """Laws behind paths of draft tokens; see :class:`~vocabforge.decode.cross_vocab.slrs.contexts.RowContexts`."""
+    """Distributions behind paths of draft tokens; see
+    :class:`~vocabforge.decode.cross_vocab.slrs.contexts.RowContexts`."""
 
-    def known(self, path: Path) -> StreamLaw | None: ...
+    def known(self, path: Path) -> StreamDistribution | None: ...
     def evaluate(self, paths: Iterable[Path]) -> None: ...
 
 
@@ -76,11 +78,11 @@ class Streams:
             first, last = self._words.beginning(text[-size:])
             if first < last:
                 for path, weight in spellings(len(text) - size).items():
-                    law = self._contexts.known(path)
-                    if law is None:
+                    distribution = self._contexts.known(path)
+                    if distribution is None:
                         missing.add(path)
                     else:
-                        total = total + weight * law.between(first, last)
+                        total = total + weight * distribution.between(first, last)
         return total
 
     def _try_ends(self, text: bytes, missing: set[Path]) -> Any:
@@ -88,15 +90,16 @@ class Streams:
             return 0
         total: Any = 0
         for path, weight in self._along(text, len(text), missing)(len(text)).items():
-            law = self._contexts.known(path)
-            if law is None:
+            distribution = self._contexts.known(path)
+            if distribution is None:
                 missing.add(path)
             else:
-                total = total + weight * law.end
+                total = total + weight * distribution.end
         return total
 
     def _along(self, text: bytes, end: int, missing: set[Path]) -> Callable[[int], Spellings]:
-        """The spellings of the text's first bytes, by their number up to ``end``; partial ones where laws lack."""
+        """The spellings of the text's first bytes, by their number up to ``end``; partial ones where distributions
+        lack."""
         start = end
         while text[:start] not in self._spellings:
             start -= 1
@@ -123,12 +126,12 @@ class Streams:
             for path, weight in before(len(text) - size).items() if first < last else ():
                 if len(path) + 1 >= self._length:
                     continue
-                law = self._contexts.known(path)
-                if law is None:
+                distribution = self._contexts.known(path)
+                if distribution is None:
                     missing.add(path)
                     continue
                 for place in range(first, last):
-                    share = law.between(place, place + 1)
+                    share = distribution.between(place, place + 1)
                     if share > 0:
                         longer = (*path, self._words.ids[place])
                         found[longer] = weight * share
@@ -157,8 +160,8 @@ def lengthen(trie: TargetTrie, chain: Chain, form: bytes) -> Chain | None:
     return Chain(chain.written + form, tuple(forbidden))
 
 
-class ChainLaws:
-    """Laws of the target tokens that one drafting gives; ``asked`` counts the probabilities, each once.
+class ChainDistributions:
+    """Distributions of the target tokens that one drafting gives; ``asked`` counts the probabilities, each once.
 
     ``eos`` is the target's end token that a drafter's end stands for; None if there is none.
     """
@@ -178,42 +181,43 @@ class ChainLaws:
             self._weights[chain.written] = whole
         return self._weights[chain.written]
 
-    def along(self, tokens: Sequence[int]) -> list[TokenLaw]:
-        """The law of each token of a drafted chain, and, last, that of the one behind it."""
-        chain, laws = Chain(), [TokenLaw(self, Chain())]
+    def along(self, tokens: Sequence[int]) -> list[TokenDistribution]:
+        """The distribution of each token of a drafted chain, and, last, that of the one behind it."""
+        chain, distributions = Chain(), [TokenDistribution(self, Chain())]
         for token in tokens:
             if token == self.eos:
                 break
             longer = lengthen(self.trie, chain, self.trie.forms[token])
             assert longer is not None  # a longest match
             chain = longer
-            laws.append(TokenLaw(self, chain))
-        return laws
+            distributions.append(TokenDistribution(self, chain))
+        return distributions
 
 
-class TokenLaw:
-    """psi(. | tokens before): the law of a drafted target token, given those before it (a ``tree.LazyLaw``)."""
+class TokenDistribution:
+    """psi(. | tokens before): the distribution of a drafted target token, given those before it (a
+    ``tree.LazyDistribution``)."""
 
-    def __init__(self, laws: ChainLaws, chain: Chain) -> None:
-        self._laws, self._chain = laws, chain
+    def __init__(self, distributions: ChainDistributions, chain: Chain) -> None:
+        self._distributions, self._chain = distributions, chain
         self._known: dict[int, Any] = {}
 
     def probability(self, token: int) -> Any:
         """0 for tokens that no draft text is cut into."""
         if token not in self._known:
-            self._laws.asked += 1
+            self._distributions.asked += 1
             self._known[token] = self._evaluate(token)
         return self._known[token]
 
     def _evaluate(self, token: int) -> Any:
-        laws = self._laws
-        before = laws.weight(self._chain)
+        distributions = self._distributions
+        before = distributions.weight(self._chain)
         if not before > 0:
             return 0
-        if token == laws.eos:
-            share = laws.streams.ends(self._chain.written)
+        if token == distributions.eos:
+            share = distributions.streams.ends(self._chain.written)
         else:
-            form = laws.trie.forms.get(token)
-            longer = None if form is None else lengthen(laws.trie, self._chain, form)
-            share = 0 if longer is None else laws.weight(longer)
+            form = distributions.trie.forms.get(token)
+            longer = None if form is None else lengthen(distributions.trie, self._chain, form)
+            share = 0 if longer is None else distributions.weight(longer)
         return share / before if share > 0 else 0  # not 0 / 1, which would make a float of fractions

@@ -1,6 +1,7 @@
-"""The law that verification is told of each drafted token is that of the draws, and the drafter's own.
+"""The distribution that verification is told of each drafted token is that of the draws, and the drafter's own.
 
-Enumerated in fractions: every way that a drafting can go, against the law that came with it, and against a plain
+Enumerated in fractions: every way that a drafting can go, against the distribution that came with it, and against a
+    plain
 evaluation of the drafter, token by token. With real seeds and floats: chi-square.
 """
 
@@ -14,10 +15,10 @@ from tests.decode.cross_vocab import (
     SITUATIONS,
     case_of,
     check_drafting,
+    distributions_of,
     draft,
     fits,
     foreign_proposer,
-    laws_of,
     new_drafting,
     target_of,
     wanted,
@@ -54,7 +55,7 @@ def test_what_is_reported_is_what_is_drawn_everywhere(
 
 
 def drafting_values(count: int) -> dict[tuple[str, str], float]:
-    """p-values of the first drafted token, real seeds and floats, against the reported law."""
+    """p-values of the first drafted token, real seeds and floats, against the reported distribution."""
     values = {}
     for name, way in (
         ("partial overlap", "tli, drawn chain"),
@@ -64,17 +65,20 @@ def drafting_values(count: int) -> dict[tuple[str, str], float]:
         drafting = new_drafting(name, way, "plain")
         seen: Counter[int] = Counter()
         for seed in range(count):
-            tokens, laws = draft(drafting, TRANSFORMS["plain"], SeededChance(seed))
+            tokens, distributions = draft(drafting, TRANSFORMS["plain"], SeededChance(seed))
             seen[tokens[0] if tokens else -1] += 1
-        law = {token: float(weight) for token, weight in laws_of(laws, drafting.size)[0].items()}
-        law[-1] = max(1 - sum(law.values()), 0.0)
-        if law[-1] < 1e-12:
-            del law[-1]
-        values[name, way] = p_value(seen, law)
+        distribution = {
+            token: float(weight)
+            for token, weight in distributions_of(distributions, drafting.size)[0].items()
+        }
+        distribution[-1] = max(1 - sum(distribution.values()), 0.0)
+        if distribution[-1] < 1e-12:
+            del distribution[-1]
+        values[name, way] = p_value(seen, distribution)
     return values
 
 
-def test_real_draws_follow_the_reported_law() -> None:
+def test_real_draws_follow_the_reported_distribution() -> None:
     values = drafting_values(80)
     assert not holm_rejections(list(values.values()), LEVEL), values
 
@@ -91,8 +95,8 @@ def engine_values(count: int) -> dict[tuple[str, str], float]:
         case = case_of(name, TRANSFORMS["plain"])
         decoder = Decoder(target_of(name, "plain"), foreign_proposer(name, way, ("plain", "plain")), rows=32)
         results = decoder.generate_batch([case.request(seed) for seed in range(count)])
-        law = {tokens: float(weight) for tokens, weight in wanted(name, "plain", case).items()}
-        values[name, way] = p_value(Counter(tuple(result.token_ids) for result in results), law)
+        distribution = {tokens: float(weight) for tokens, weight in wanted(name, "plain", case).items()}
+        values[name, way] = p_value(Counter(tuple(result.token_ids) for result in results), distribution)
     return values
 
 
@@ -108,7 +112,9 @@ def test_many_real_draws_and_texts() -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", ["drawn from another law than psi is of", "a law in the drafter's order"])
+@pytest.mark.parametrize(
+    "name", ["drawn from another distribution than psi is of", "a distribution in the drafter's order"]
+)
 def test_the_same_test_rejects_mistakes(name: str) -> None:
     with MUTANTS[name].change():
         values = list(drafting_values(1_000).values())
