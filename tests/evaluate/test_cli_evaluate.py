@@ -42,7 +42,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
         ((label, path),) = grid.drafters
         spec = grid.common.model_copy(update={"drafter": path})
         return DecodingRecipe(
-            target=target, tokenizer=tokenizer, dtype=passes.dtype, methods={label: spec}
+            target=target, tokenizer=tokenizer, dtype=passes.dtype or "float32", methods={label: spec}
         ), SimpleNamespace(model=SimpleNamespace(device="cpu"), tokenizer=load_tokenizer(target))
 
     def recipe_methods(recipe, only, **_):

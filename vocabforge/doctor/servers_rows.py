@@ -53,11 +53,12 @@ def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], coun
     own = agreement(served, served.layers, texts)
     share, rows = float(own.float().mean()), len(own)
     found = f"first draft tokens that are the target's: {share:.1%} of {rows:,} with outputs {list(served.layers)}"
-    better = None
+    better, highest = None, share
     for layers in neighbours(served.layers, count):
         other = agreement(served, layers, texts)
         there = float(other.float().mean())
         found += f", {there:.1%} with {list(layers)}"
+        highest = max(highest, there)
         if clearly_better(other, own) and (better is None or there > better[1]):
             better = layers, there
     if better is None and share < _HARDLY:
@@ -67,7 +68,7 @@ def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], coun
             "untrained, made for another target, or with a map of other tokens (head rows, below)",
         )
     if better is None:
-        return Finding(found)
+        return Finding(found if highest == share else f"{found}: no clear difference")
     return Finding(
         found,
         "failed",

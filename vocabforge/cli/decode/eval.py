@@ -229,6 +229,8 @@ def evaluate(
     ids and times, `results.json` and a self-contained `report.html`. Re-run the command to resume an
     interrupted run. `--recipe FILE` evaluates methods with different trees and heads, as written by
     `vocabforge tune`. `--server URL` measures a server instead.
+
+    Example: `vocabforge eval --target Qwen/Qwen3-0.6B --drafter run/drafter --benchmark spec-bench --output results`
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.prompt_format import resolve_format

@@ -53,7 +53,10 @@ def generate(
     passes: PassOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate text, streaming, and print the accepted length and tokens/s."""
+    """Generate text, streaming, and print the accepted length and tokens/s.
+
+    Example: `vocabforge generate --target Qwen/Qwen3-0.6B --drafter run/drafter --prompt "Why is the sky blue?"`
+    """
     from ...core.progress import hushed
     from ...decode.build.grid import check_spec
     from ...decode.build.methods import kind_of
