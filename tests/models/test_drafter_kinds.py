@@ -12,6 +12,7 @@ from tests.decode.drafting import KINDS, OWN_HEADS, make_drafter
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
 from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
 from vocabforge.export.revocab import prune_head, revocab_head
+from vocabforge.models.drafters.dflash import spread_layers
 from vocabforge.models.drafters.interface import is_autoregressive
 from vocabforge.models.drafters.io import native_sizes, save_drafter
 from vocabforge.models.drafters.parallel import is_parallel
@@ -190,3 +191,14 @@ def test_each_medusa_head_reads_its_blocks_and_its_own_rows(folder: Path, target
     ):
         with pytest.raises(ConfigError, match="an LM head for each of its heads"):
             refused()
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_a_block_drafter_reads_each_layer_once(count: int) -> None:
+    """Also of targets that have hardly more layers than it reads."""
+    for layers in range(1, 40):
+        found = spread_layers(layers, count)
+        assert list(found) == sorted(set(found))
+        assert len(found) == min(count, layers)
+        assert set(found) <= set(range(layers))
+    assert spread_layers(36, 5) == (1, 9, 17, 25, 33)

@@ -72,7 +72,8 @@ def spread_layers(layers: int, count: int) -> tuple[int, ...]:
     count = min(count, layers)
     if count == 1:
         return (layers // 2,)
-    first, last = min(1, layers - count), max(layers - 3, count - 1)
+    first = min(1, layers - count)
+    last = max(layers - 3, first + count - 1)
     return tuple(round(first + i * (last - first) / (count - 1)) for i in range(count))
 
 
