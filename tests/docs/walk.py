@@ -35,7 +35,7 @@ class Taken(NamedTuple):
     code: int
 
     def line(self) -> str:
-        text = self.command.text
+        text = self.command.text.removeprefix("vocabforge ")
         text = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
         ended = "" if self.code == 0 else f"exit code {self.code}"
         return f"| `{text}` | {self.seconds:.1f} | {self.megabytes:,.0f} | {ended} |"
@@ -91,16 +91,18 @@ def page(found: list[tuple[str, list[Taken]]]) -> str:
         "# Time and memory of the documented commands",
         "",
         f"Command: `python -m tests.docs.walk docs/internal/walk.md`. Date: {date.today()}. Machine:",
-        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}.",
+        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
+        f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}.",
         "",
         "Wall time of the whole process and its peak resident memory. The tutorial runs as printed. The",
         "other pages run over tiny models and texts: the least that a command costs, start-up and libraries.",
+        "`kernels build` finds everything built.",
         "",
         f"{len(every)} commands, {sum(one.seconds for one in every):,.0f} s, at most "
         f"{max(one.megabytes for one in every):,.0f} MB.",
     ]
     for document, taken in found:
-        lines += ["", f"## {document}", "", "| command | s | MB | |", "|---|---:|---:|---|"]
+        lines += ["", f"## {document}", "", "| `vocabforge` … | s | MB | |", "|---|---:|---:|---|"]
         lines += [one.line() for one in taken]
     return "\n".join([*lines, ""])
 
