@@ -112,7 +112,7 @@ def trace_lines(
         marks: places marked by lines across the chart.
         points: marked places (x, y) with their marker, as matplotlib names it; the first is on top.
         level: a value marked by a line across the chart.
-        legend: name the curves inside the chart (for a file that stands alone).
+        legend: name the curves beside the chart (for a file that stands alone).
     """
 
     def draw(axes: Axes) -> None:
@@ -146,9 +146,9 @@ def trace_lines(
         axes.grid(axis="y", color=RULE, linewidth=0.8)
         axes.set_axisbelow(True)
         if legend:
-            axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+            axes.figure.legend(loc="outside right center", frameon=False, labelcolor=INK, fontsize=9)
 
-    return render_chart(name, 3.0, draw)
+    return render_chart(name, 4.0, draw, width=8.0) if legend else render_chart(name, 3.0, draw)
 
 
 def _draw_trace(axes: Axes, trace: Trace) -> None:
