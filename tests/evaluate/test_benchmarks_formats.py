@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def lines(rows: list[dict]) -> bytes:
 
 
 def parquet(rows: list[dict]) -> bytes:
-    arrow, io = pytest.importorskip("pyarrow"), pytest.importorskip("io")
+    arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet as library
 
     stored = io.BytesIO()

@@ -370,7 +370,7 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
         try:
             row = parse_json(line)
         except (ValueError, RecursionError) as error:
-            row = error
+            row = str(error)
         if not isinstance(row, dict):
             raise DataError(
                 "a line of the log is no JSON object",
