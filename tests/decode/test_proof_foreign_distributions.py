@@ -1,8 +1,7 @@
 """The distribution that verification is told of each drafted token is that of the draws, and the drafter's own.
 
 Enumerated in fractions: every way that a drafting can go, against the distribution that came with it, and against a
-    plain
-evaluation of the drafter, token by token. With real seeds and floats: chi-square.
+plain evaluation of the drafter, token by token. With real seeds and floats: chi-square.
 """
 
 from __future__ import annotations

@@ -64,8 +64,7 @@ class LazyDistribution(Protocol):
     """The distribution that one node's only child was drawn from, where naming all of it would cost too much.
 
     What it leaves to 1 is the probability that nothing was drawn: a node with such a distribution may have no child,
-        and that
-    was a draw, too.
+    and that was a draw, too.
     """
 
     def probability(self, token: int) -> Any:
@@ -128,9 +127,8 @@ class RowTree:
     sampling: SamplingParams
     chance: Chance
     history: TokenHistory  # prompt and committed output, the root included
-    distributions: Mapping[int, Distribution] = field(
-        default_factory=dict
-    )  # of a node's children; point masses without one
+    # Of a node's children; point masses without one.
+    distributions: Mapping[int, Distribution] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

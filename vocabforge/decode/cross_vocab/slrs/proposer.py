@@ -41,9 +41,8 @@ DISTRIBUTIONS_BYTES = 1 << 28  # what their distributions may take, before that
 FIRST_LENGTH = 3  # draft tokens of a request's first texts where draft tokens are long
 LONG_WORDS = 1.5  # mean bytes of draft tokens from which psi needs many contexts
 
-Drafted = tuple[
-    list[int], list[LazyDistribution]
-]  # target tokens, and the distributions of the nodes from the root on
+# Target tokens, and the distributions of the nodes from the root on.
+Drafted = tuple[list[int], list[LazyDistribution]]
 
 
 class SlrsProposer:

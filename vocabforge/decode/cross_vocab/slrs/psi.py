@@ -3,9 +3,8 @@
 String-level rejection sampling (Timor et al. 2025) drafts a text of n draft tokens and cuts it into target tokens,
 the longest match at each place. Its psi(t) is the sum over all draft texts that begin with the target token t. Here
 that sum is a few products: P(b), the probability that the text begins with the bytes b, needs the distributions along b
-    only,
-as the draft tokens that begin with the rest of b lie side by side; and that the cutting gives t and no longer token
-is P(t) less the P of the next longer tokens. For several tokens the same holds with all that may not follow.
+only, as the draft tokens that begin with the rest of b lie side by side; and that the cutting gives t and no longer
+token is P(t) less the P of the next longer tokens. For several tokens the same holds with all that may not follow.
 """
 
 from __future__ import annotations
