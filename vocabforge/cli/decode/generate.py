@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 # Of a generation, as --json prints them.
 _FIGURES = (
-    *(
-        "token_ids",
-        "finish",
-        "mean_accepted_length",
-        "accept_lengths",
-        "accepted_by_depth",
-        "drafted_by_depth",
-    ),
-    *("drafted", "verified", "timings", "target_forwards", "prefill_s", "decode_s"),
+    "token_ids",
+    "finish",
+    "mean_accepted_length",
+    "accept_lengths",
+    "accepted_by_depth",
+    "drafted_by_depth",
+    "drafted",
+    "verified",
+    "timings",
+    "target_forwards",
+    "prefill_s",
+    "decode_s",
 )
 
 
