@@ -142,6 +142,7 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
+    Kept("docs/internal/study-results.md", "vocabforge study all", "hours, development data", _PLAN),
     Kept("docs/guides/draft-heads.md", "vocabforge bench draft-heads", "tests/study/test_draft_heads.py"),
     Kept("docs/guides/train-drafter.md", "vocabforge bench drafters", "tests/study/test_compare_drafters.py"),
     Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
