@@ -142,8 +142,9 @@ bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generati
 # No set-up of their own: a GPU machine may have no network, and any Python with torch will do.
 ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
+# ARCH="80 90a": compute capabilities, if not both.
 kernels:
-	$(ANY_PYTHON) kernels/build.py
+	$(ANY_PYTHON) kernels/build.py $(patsubst %,--arch %,$(ARCH))
 
 kernels-cpu:
 	$(ANY_PYTHON) kernels/build.py --cpu
