@@ -138,7 +138,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
     if name == "bench":
         from vocabforge.bench.decoding.load import LoadBenchConfig
         from vocabforge.bench.decoding.settings import DecodingBenchConfig
-        from vocabforge.bench.few_rows import FewRowsBenchConfig
         from vocabforge.bench.kernels.parts import KernelOptions
         from vocabforge.bench.memory import MemoryBenchConfig
         from vocabforge.bench.training import TrainingBenchConfig
@@ -150,7 +149,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
             "draft-heads": TrainConfig,
             "drafters": TrainConfig,
             "kernels": KernelOptions,
-            "few-rows": FewRowsBenchConfig,
             "memory": MemoryBenchConfig,
         }
         if params["name"] not in kinds:

@@ -6,9 +6,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vocabforge.bench.few_rows import bench_few_rows
-from vocabforge.cli.bench import few_rows_shown
-from vocabforge.core.errors import UsageError
 from vocabforge.ops.few_rows import MOST_ROWS, linear
 
 pytestmark = pytest.mark.usefixtures("native_cpu")
@@ -52,13 +49,3 @@ def test_gradients_flow() -> None:
     x = torch.randn(2, 8, requires_grad=True)
     linear(x, torch.ones(3, 8)).sum().backward()
     assert torch.equal(x.grad, torch.full((2, 8), 3.0))
-
-
-def test_the_benchmark_times_every_shape_and_number_of_rows() -> None:
-    result = bench_few_rows(["shapes=[16x8]", "rows=[2]"], repeats=1)
-    assert [(row["shape"], row["rows"]) for row in result["products"]] == [("16x8", 1), ("16x8", 2)]
-    one = min(result["products"][0]["torch_us"], result["products"][0]["ours_us"])
-    assert result["products"][1]["in_rows"] == pytest.approx(result["products"][1]["ours_us"] / one)
-    assert len(few_rows_shown(result)[0].rows) == 2
-    with pytest.raises(UsageError, match="shape of a matrix"):
-        bench_few_rows(["shapes=[16by8]"], repeats=1)

@@ -147,19 +147,6 @@ def kernels_shown(result: dict[str, Any]) -> list[DataTable | str]:
     return [markdown(result)]
 
 
-def few_rows_shown(result: dict[str, Any]) -> list[DataTable | str]:
-    names = ("inputs x outputs<", "rows", "torch, us", "ours, us", "torch / ours", "in single rows")
-    rows = [
-        [
-            *(row["shape"], str(row["rows"]), f"{row['torch_us']:,.0f}", f"{row['ours_us']:,.0f}"),
-            *(f"{row['torch_us'] / row['ours_us']:.2f}", f"{row['in_rows']:.2f}"),
-        ]
-        for row in result["products"]
-    ]
-    title = f"torch {result['torch']}, threads {result['threads']}"
-    return [DataTable(title, names, rows), "in single rows: ours over the faster of both at one row."]
-
-
 def memory_shown(result: dict[str, Any]) -> list[DataTable | str]:
     rows = [
         [name, f"{row['peak_mb']:,.0f}", f"{row['seconds']:,.1f}"] for name, row in result["commands"].items()
@@ -184,7 +171,6 @@ BENCHMARKS: dict[str, tuple[str, Callable[[dict[str, Any]], list[DataTable | str
     "decoding": ("vocabforge.bench.decoding.run:bench_decoding", decoding_shown),
     "draft-heads": ("vocabforge.study.draft_heads:bench_draft_heads", heads_shown),
     "drafters": ("vocabforge.study.drafters:bench_drafters", drafters_shown),
-    "few-rows": ("vocabforge.bench.few_rows:bench_few_rows", few_rows_shown),
     "kernels": ("vocabforge.bench.kernels.run:bench_kernels", kernels_shown),
     "load": ("vocabforge.bench.decoding.load:bench_load", load_shown),
     "memory": ("vocabforge.bench.memory:bench_memory", memory_shown),
@@ -193,7 +179,6 @@ BENCHMARKS: dict[str, tuple[str, Callable[[dict[str, Any]], list[DataTable | str
 
 
 _SETTINGS = (
-    "few-rows: shapes, rows, threads. "
     "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows. "
     "Shapes by default: tiny, tiny-long, small, rival-16k, rival-152k on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b, "
     "rival-8b on CUDA. "
@@ -265,8 +250,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: count-freq, training, decoding, load, draft-heads, drafters, few-rows, kernels or "
-            "memory.",
+            help="Which benchmark: count-freq, training, decoding, load, draft-heads, drafters, kernels or memory.",
         ),
     ],
     asked: BenchRequest,

@@ -21,11 +21,6 @@ def few_rows_reference(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
 _OP = Op("few_rows", few_rows_reference, frozenset({torch.float32}), host=True)
 
 
-def runs_products() -> bool:
-    """Whether the compiled op is there."""
-    return _OP.compiled(torch.empty(1)) is not None
-
-
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, *, backend: str = "auto") -> Tensor:
     """x W^T + bias, (..., K) x (N, K) -> (..., N): ``torch.nn.functional.linear``, quicker for few rows on a CPU.
 
