@@ -139,7 +139,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
         from vocabforge.bench.decoding.load import LoadBenchConfig
         from vocabforge.bench.decoding.settings import DecodingBenchConfig
         from vocabforge.bench.kernels.parts import KernelOptions
-        from vocabforge.bench.memory import MemoryBenchConfig
         from vocabforge.bench.training import TrainingBenchConfig
 
         kinds = {
@@ -149,7 +148,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
             "draft-heads": TrainConfig,
             "drafters": TrainConfig,
             "kernels": KernelOptions,
-            "memory": MemoryBenchConfig,
         }
         if params["name"] not in kinds:
             raise Wrong(f"bench {params['name']} takes no key=value settings")

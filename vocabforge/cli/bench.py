@@ -147,18 +147,6 @@ def kernels_shown(result: dict[str, Any]) -> list[DataTable | str]:
     return [markdown(result)]
 
 
-def memory_shown(result: dict[str, Any]) -> list[DataTable | str]:
-    rows = [
-        [name, f"{row['peak_mb']:,.0f}", f"{row['seconds']:,.1f}"] for name, row in result["commands"].items()
-    ]
-    title = f"V = {result['vocab']:,}, d = {result['hidden']}, {result['chats']:,} chats"
-    return [
-        DataTable(title, ("command<", "peak, MB", "seconds"), rows),
-        f"peak: highest resident memory of the process. One embedding of V rows takes {result['table_mb']:,.0f} MB in "
-        f"fp32, the logits of one position {result['row_mb']:.1f} MB.",
-    ]
-
-
 if TYPE_CHECKING:
     from ..study.draft_heads import HeadBenchOptions
     from ..study.drafters import DrafterBenchOptions
@@ -173,7 +161,6 @@ BENCHMARKS: dict[str, tuple[str, Callable[[dict[str, Any]], list[DataTable | str
     "drafters": ("vocabforge.study.drafters:bench_drafters", drafters_shown),
     "kernels": ("vocabforge.bench.kernels.run:bench_kernels", kernels_shown),
     "load": ("vocabforge.bench.decoding.load:bench_load", load_shown),
-    "memory": ("vocabforge.bench.memory:bench_memory", memory_shown),
     "training": ("vocabforge.bench.training:bench_training", training_shown),
 }
 
@@ -186,7 +173,6 @@ _SETTINGS = (
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
     "compile, tune_prompts. load: the same recipe, prompts, questions, max_new_tokens, threads; rows (requests side by "
     "side), device. draft-heads, drafters: keys of the recipe. "
-    "memory: vocab (V), hidden (d), length, chats. "
     "kernels: device, parts (heads, cycle, ops, drafting, libraries), shapes (llama3-8b, qwen3-8b, small), rows, "
     "ops, only, backend, measure and budget (seconds of one measurement, of everything)."
 )
@@ -250,7 +236,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: count-freq, training, decoding, load, draft-heads, drafters, kernels or memory.",
+            help="Which benchmark: count-freq, training, decoding, load, draft-heads, drafters or kernels.",
         ),
     ],
     asked: BenchRequest,
@@ -271,8 +257,6 @@ def bench(
     of drafter or of loss, drafting chains greedily and at temperature 1.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.
-    **memory** runs the commands from count-freq to eval on a tiny target with a large vocabulary, all made here, and
-    shows the highest memory of each.
 
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
