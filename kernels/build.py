@@ -142,9 +142,12 @@ def _key(unit: Unit, dependencies: Path) -> str:
 
 
 def build(
-    variant: str = "native", *, architectures: Sequence[str] = ARCHITECTURES, jobs: int | None = None
+    variant: str = "native", *, architectures: Sequence[str] | None = None, jobs: int | None = None
 ) -> Path:
     """Make the package's library, ``native`` or ``cpu``; nothing is done where it is up to date.
+
+    Args:
+        architectures: compute capabilities; by default those of the library that is there, at first all.
 
     Returns:
         the library.
@@ -159,8 +162,9 @@ def build(
             "implementations alone"
         )
     with _only_one():
-        units = _units(variant, op_folders(), nvcc, architectures)
-        facts = {"variant": variant, "architectures": list(architectures) if nvcc else []}
+        asked = list(architectures or (_facts(NATIVE) or {}).get("architectures") or ARCHITECTURES)
+        units = _units(variant, op_folders(), nvcc, asked)
+        facts = {"variant": variant, "architectures": asked if nvcc else []}
         _make(NATIVE, units, facts | {"nvcc": nvcc_version(nvcc) if nvcc else None}, nvcc, jobs)
     return NATIVE
 
@@ -263,7 +267,9 @@ def main() -> int:
     parser.add_argument("--emulator", action="store_true", help="the CUDA sources for the CPU, for tests")
     parser.add_argument("--only", action="append", help="with --emulator: a folder's name; default all")
     parser.add_argument(
-        "--arch", action="append", help=f"compute capability, as 90a; default {' '.join(ARCHITECTURES)}"
+        "--arch",
+        action="append",
+        help=f"compute capability, as 90a; default: as before, at first {' '.join(ARCHITECTURES)}",
     )
     parser.add_argument("--jobs", type=int, help="compilers at once")
     asked = parser.parse_args()
@@ -276,7 +282,7 @@ def main() -> int:
             build_emulated(asked.only, jobs=asked.jobs)
         else:
             variant = "cpu" if asked.cpu else "native"
-            build(variant, architectures=asked.arch or ARCHITECTURES, jobs=asked.jobs)
+            build(variant, architectures=asked.arch, jobs=asked.jobs)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -51,14 +51,13 @@ print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_
 """
 
 
-def take(command: Command, words: list[str]) -> Taken:
+def measure(words: list[str], folder: Path) -> tuple[float, float, int]:
+    """Wall seconds, peak resident MB and exit code of a command, whose output goes to ``folder/output.txt``."""
     done = subprocess.run(
-        [sys.executable, "-c", _BETWEEN, *words], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", _BETWEEN, *words], cwd=folder, stdout=subprocess.PIPE, text=True, check=True
     )
     seconds, megabytes, code = done.stdout.split()
-    found = Taken(command, float(seconds), float(megabytes), int(code))
-    print(found.line(), flush=True)
-    return found
+    return float(seconds), float(megabytes), int(code)
 
 
 def documents() -> Iterator[tuple[str, list[Command]]]:
@@ -80,7 +79,8 @@ def walk(world: World) -> Iterator[tuple[str, list[Taken]]]:
                         words = arguments_of(longest(command), found[:at])
                         words = [servers.get(word, word) for word in words]
                         provide(world, document, words, Path(folder))
-                    taken.append(take(command, words))
+                    taken.append(Taken(command, *measure(words, Path(folder))))
+                    print(taken[-1].line(), flush=True)
                 os.chdir(ROOT)
             yield document, taken
 

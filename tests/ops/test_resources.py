@@ -24,7 +24,7 @@ def architectures() -> list[str]:
 
 @pytest.fixture(scope="module")
 def compiled(architectures: list[str]) -> dict[str, dict[str, list[int]]]:
-    load_build().build(architectures=architectures)
+    load_build().build()
     table: dict[str, dict[str, list[int]]] = load_script("ptxas_table").resources()
     return table
 
