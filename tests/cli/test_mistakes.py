@@ -79,7 +79,7 @@ OUTPUTS = {
     "tune": lambda w: ("--target", w.target, "--drafter", w.drafter, "--prompts", "sample"),
     "study": lambda _: ("data", "--size", "ci"),
     "demo": lambda _: ("--size", "ci"),
-    "bench": lambda _: ("memory",),
+    "bench": lambda _: ("training",),
 }
 
 

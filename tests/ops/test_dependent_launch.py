@@ -61,7 +61,7 @@ def test_emulated_kernels_give_the_same_bits(
 ) -> None:
     for folder in FOLDERS:
         emulated(folder)
-    given, answers = weights(700), []
+    given, answers = weights(300), []
     for switch in ("0", "1"):
         monkeypatch.setenv("VOCABFORGE_PDL", switch)
         answers.append(chain(*states(1), given, "emulated"))
