@@ -70,10 +70,15 @@ def check(command: Command) -> None:
             arguments = ours(words)
             if arguments is None:
                 raise Wrong("no command of VocabForge behind the launcher")
-            _check_ours(arguments, whole=one.whole)
+            check_ours(arguments, whole=one.whole)
 
 
-def _check_ours(arguments: list[str], *, whole: bool) -> None:
+def check_ours(arguments: list[str], *, whole: bool = True) -> None:
+    """The words behind ``vocabforge`` must be readable; of a part (not ``whole``) only the options are looked at.
+
+    Raises:
+        Wrong: an unknown command, option, choice or key.
+    """
     if not arguments or arguments[0].startswith("-"):
         name, rest = None, arguments
     else:

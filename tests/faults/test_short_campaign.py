@@ -10,8 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.doc_parse import check_ours
+from tests.faults import forms
+from tests.faults.faults_world import JOBS
 from tests.faults.judging import Trial
+from tests.faults.writers import WRITERS
 from tests.worlds import ROOT
+
+
+@pytest.mark.parametrize("name", [*JOBS, *WRITERS, *forms.FORMS])
+def test_the_commands_of_the_whole_campaign_can_be_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "url_of", lambda *_: "http://127.0.0.1:1")
+    check_ours([str(word) for word in (JOBS | WRITERS | forms.FORMS)[name].argv(tmp_path, tmp_path)])
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="trials are watched by a Linux call")

@@ -33,7 +33,7 @@ def make_writers_world(world: Path) -> None:
     write_latency(place / "there.json", make_table(place, settings_of(place, [HeadChoice()])))
 
 
-_CLUSTERS = ("--backend", "torch", "--clusters", 8)
+_CLUSTERS = ("--clusters", 8)
 _TREES = ("--depth", "0,1", "--topk", 2, "--total-nodes", 6, "--max-new-tokens", 6)
 
 
