@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.docs.doc_commands import Command, commands, documents
-from tests.docs.doc_parse import Wrong, check, program
+from tests.docs.doc_parse import Wrong, check, check_ours, program
 from tests.docs.doc_tables import HUB_NAMES
 from tests.worlds import ROOT, cached_model
 
@@ -55,4 +58,29 @@ def test_the_first_lines_of_the_recipes_are_understood() -> None:
         ]
         text = "\n".join(re.sub(r"^ (accelerate|vocabforge) ", r"    \1 ", line) for line in lines)
         wrong += problems(commands(path, text))
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo", "bitllama", "drafters", "losses", "bench-decoding", "bench-foreign"),
+        *(("heads", f"HEADS_KIND={kind}") for kind in ("eagle3", "dflash", "dspark", "peagle")),
+    ],
+    ids=" ".join,
+)
+def test_what_make_would_run_is_understood(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets that take hours: no other test runs them."""
+    monkeypatch.chdir(ROOT)
+    done = subprocess.run(["make", "-n", *words], capture_output=True, text=True, check=True)
+    wrong = []
+    for line in done.stdout.replace("\\\n", " ").splitlines():
+        found = shlex.split(line.split(" > ")[0])
+        if found and found[0].endswith("bin/vocabforge"):
+            try:
+                check_ours(found[1:])
+            except Wrong as error:
+                wrong.append(f"{line}\n    {error}")
+    assert "bin/vocabforge" in done.stdout
     assert not wrong, "\n" + "\n".join(wrong)
