@@ -47,6 +47,7 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (TINY, "a key twice", more("seed: 1\n"), "is given twice"),
     (ROUTER, "a seed beyond 63 bits", swap("seed: 3", f"seed: {2**63}"), "run.seed"),
     (ROUTER, "no target", swap("target: t\n", ""), "missing key 'target'"),
+    (ROUTER, "a long name", swap("target: t", f"target: {'a' * 5000}"), "harmless: a target is looked for later"),
     (STUDY, "a base of a text", swap("base:", "base: x\nsizes0:"), ""),
     (STUDY, "sizes of a list", swap("sizes:", "sizes: [ci]\nold:"), ""),
     (STUDY, "sizes of a text", swap("sizes:", "sizes: ci\nold:"), ""),

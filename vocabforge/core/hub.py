@@ -5,6 +5,7 @@ folders pushed to it.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +35,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
         DataError: the Hub has no such model or revision, or does not give it to this user.
         VocabForgeError: it is not in the cache, and the Hub cannot be reached.
     """
-    found = None if path.exists() else _NAME.fullmatch(path.as_posix())
+    # Path.exists would raise for a name that is too long.
+    found = None if os.path.exists(path) else _NAME.fullmatch(path.as_posix())
     if found is None:
         return path
     import huggingface_hub

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, AliasPath, ConfigDict, Field
+from pydantic import AliasChoices, AliasPath, ConfigDict, Field, model_validator
 
 from ...core.records import read_versioned
 from ...evaluate.results.schema import Figure, Strict
@@ -127,12 +127,18 @@ class StudyResults(_Read):
     seeds: list[int]
     command: str
     vocab_size: int
-    shapes: list[DraftShape]
+    shapes: list[DraftShape] = Field(min_length=1)
     groups: list[QuestionGroup]
     methods: list[MethodFigures]
     checked: Checked | None
     facts: dict[str, str]
     config: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _has_a_full_head(self) -> StudyResults:
+        if all(one.family != "full" for one in self.methods):
+            raise ValueError("methods: none is of the family 'full', which all are compared with")
+        return self
 
     @property
     def main_shape(self) -> str:
