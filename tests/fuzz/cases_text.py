@@ -88,6 +88,7 @@ TARGETS: list[tuple[str, str, Change, str]] = [
     (LEAN, "quantised", put("quantization_config", {"quant_method": "awq"}, CONFIG), "quant_method"),
 
     (HF, "a model type of nobody", put("model_type", "nobody", CONFIG), ""),
+    (HF, "architectures of a number", put("architectures", 5, CONFIG), "harmless: model_type decides"),
     (HF, "a model type of a list", put("model_type", ["llama"], CONFIG), ""),
     (HF, "code of its own", put("auto_map", {"AutoModelForCausalLM": "evil.Model"}, CONFIG), "harmless: it is not run, the class of the architecture is known"),
     (HF, "a size of a text", put("hidden_size", "32", CONFIG), ""),

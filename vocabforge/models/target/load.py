@@ -141,7 +141,8 @@ def auto_class(path: Path, config: Mapping[str, Any]) -> Any:
     """
     import transformers
 
-    named = ", ".join(map(str, config.get("architectures") or [f"model_type {config.get('model_type')}"]))
+    listed = config.get("architectures") or f"model_type {config.get('model_type')}"
+    named = ", ".join(map(str, listed)) if isinstance(listed, list) else str(listed)
     try:
         known = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         text = known.get_text_config(decoder=True)
