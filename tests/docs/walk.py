@@ -47,7 +47,7 @@ import os, resource, subprocess, sys, time
 began = time.monotonic()
 with open("output.txt", "ab") as output:
     code = subprocess.call([sys.executable, "-m", "vocabforge", *sys.argv[1:]], stdout=output, stderr=output)
-print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, code)
+print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6, code)
 """
 
 
