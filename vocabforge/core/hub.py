@@ -1,5 +1,5 @@
-"""Models and tokenizers by their names on the Hugging Face Hub: ``Qwen/Qwen3-0.6B`` or ``Qwen/Qwen3-0.6B@REVISION``;
-folders pushed to it.
+"""Models and tokenizers by name: a folder, a GGUF file, or a name on the Hugging Face Hub (``Qwen/Qwen3-0.6B``,
+``Qwen/Qwen3-0.6B@REVISION``, ``OWNER/NAME:FILE.gguf``); folders pushed to the Hub.
 """
 
 from __future__ import annotations
@@ -13,31 +13,51 @@ from typing import Any
 
 from .distributed import rank
 from .errors import DataError, UsageError, VocabForgeError
+from .gguf import find_converted, find_gguf, gguf_folder, gguf_source
 
 # As huggingface_hub allows them.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
+# A file of a repository: OWNER/NAME:FILE.gguf, OWNER/NAME@REVISION:FILE.gguf.
+_HUB_GGUF = re.compile(r"(.+?):([\w./ -]+\.gguf)", re.IGNORECASE)
+# As records name a converted file: NAME.gguf@sha256:HASH.
+_CONVERTED = re.compile(r"([^/]+\.gguf)@sha256:([0-9a-f]{12,64})", re.IGNORECASE)
 _SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})$")
 _CARD = "README.md"
+# Drafters that come with the package, by the name of their folder.
+_SHIPPED = Path(__file__).resolve().parents[1] / "drafters"
 _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", _CARD]
 _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
 
 
 def model_folder(path: Path, *, weights: bool = True) -> Path:
-    """The local folder that ``path`` means.
+    """Return the local Hugging Face folder that ``path`` means.
 
-    What exists is taken as it is. Else a name of the Hub is looked up in the cache of huggingface_hub, then downloaded:
-    configuration, tokenizer, model card and safetensors weights. Everything else comes back unchanged.
+    An existing path is taken as it is, then a drafter that comes with the package by its name. A GGUF file, or a folder with one, is converted once into the cache (see
+    :func:`~vocabforge.core.gguf.gguf_folder`). A name of the Hub is looked up in the cache of huggingface_hub, then
+    downloaded: configuration, tokenizer, model card and safetensors weights, or the GGUF file that it names. Anything
+    else comes back unchanged.
 
     Args:
         weights: False for a tokenizer alone.
 
     Raises:
-        DataError: the Hub has no such model or revision, or does not give it to this user.
+        DataError: the Hub has no such model or revision, or does not give it to this user; or the GGUF file cannot be
+            converted.
         VocabForgeError: it is not in the cache, and the Hub cannot be reached.
     """
     # Path.exists would raise for a name that is too long.
-    found = None if os.path.exists(path) else _NAME.fullmatch(path.as_posix())
-    if found is None:
+    if os.path.exists(path):
+        file = find_gguf(path)
+        return path if file is None else gguf_folder(file, weights=weights)
+    if len(path.parts) == 1 and (_SHIPPED / path / "manifest.json").is_file():
+        return _SHIPPED / path
+    if (recorded := _CONVERTED.fullmatch(path.name)) is not None:
+        return _converted(path, recorded[1], recorded[2])
+    part = _HUB_GGUF.fullmatch(path.as_posix())
+    if part is not None and _NAME.fullmatch(part[1]):
+        return gguf_folder(_hub_file(path, part[1], part[2]), weights=weights)
+    found = _NAME.fullmatch(path.as_posix())
+    if found is None or path.suffix.lower() == ".gguf":  # a missing file, and no repository
         return path
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -63,6 +83,39 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     except Exception as error:  # also those of its HTTP library
         if cached is not None and isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
             return cached  # what is missing in it is named by who reads it
+        raise _refusal(path, found[1], error) from error
+
+
+def _converted(path: Path, name: str, digest: str) -> Path:
+    found = find_converted(name, digest)
+    if found is None:
+        raise DataError(
+            "this converted GGUF file is not in the cache",
+            got=path,
+            expected=f"a file {name} with SHA-256 {digest[:12]}… that was converted on this machine",
+            remedy="pass the GGUF file itself",
+        )
+    return found
+
+
+def _hub_file(path: Path, name: str, file: str) -> Path:
+    """One file of a repository, from the cache of huggingface_hub or downloaded into it."""
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    where = {"repo_id": found[1], "filename": file, "revision": found[2]}
+    try:
+        return Path(huggingface_hub.hf_hub_download(**where))
+    except Exception as error:  # also those of its HTTP library
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            raise DataError(
+                "the repository has no such file",
+                got=file,
+                source=f"{huggingface_hub.constants.ENDPOINT}/{found[1]}/tree/main",
+                remedy="check the file's name there",
+            ) from error
         raise _refusal(path, found[1], error) from error
 
 
@@ -131,7 +184,13 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
 
 
 def hub_name(path: Path, *, revision: bool = True) -> str:
-    """``NAME@COMMIT`` of a folder in the Hub's cache, so that records hold on other machines; else the path."""
+    """Return a model's name as records hold it on other machines: ``NAME@COMMIT`` of a folder in the Hub's cache,
+    ``FILE.gguf@sha256:HASH`` of a converted GGUF file; else the path.
+    """
+    if (source := gguf_source(path)) is not None:
+        return f"{source[0]}@sha256:{source[1]}"
+    if path.parent == _SHIPPED:
+        return path.name
     found = _SNAPSHOT.search(path.as_posix())
     if found is None:
         return str(path)
@@ -139,7 +198,9 @@ def hub_name(path: Path, *, revision: bool = True) -> str:
 
 
 def model_name(path: Path) -> str:
-    """The last part of a model's name."""
+    """Return the last part of a model's name."""
+    if (source := gguf_source(path)) is not None:
+        return Path(source[0]).stem
     found = _SNAPSHOT.search(path.as_posix())
     return path.resolve().name if found is None else found[2]
 

@@ -9,19 +9,18 @@ from pathlib import Path
 from ...core.console import say
 from ...core.errors import DataError, UsageError
 from ...core.files import atomic_write
+from ...core.gguf import cache_root
 from .types import BenchmarkRow, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"
-CACHE_VARIABLE = "VOCABFORGE_CACHE"
 HUB_OFFLINE = "HF_HUB_OFFLINE"
 _TRUE = ("1", "ON", "YES", "TRUE")
 _TIMEOUT_S = 30.0
 
 
 def cache_folder() -> Path:
-    """Where fetched question files are kept, the same for every project of a user."""
-    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(os.environ.get(CACHE_VARIABLE) or Path(shared) / "vocabforge") / "benchmarks"
+    """Return the folder of fetched question files, shared by all projects of a user."""
+    return cache_root() / "benchmarks"
 
 
 def folders(data: Path | None) -> list[Path]:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....core.errors import DataError, MismatchError, VocabForgeError
+from ....core.errors import DataError, MismatchError
 from ....core.files import form_errors, read_json
+from ....core.gguf import package, reader_class, shortest
 from ....models.drafters.parts import LayerSizes
 from ....models.lean.config import LeanConfig
 from ....models.rope import RopeSettings, inverse_frequencies
@@ -48,17 +49,6 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {_CASES + r"\p{N}{1,3}" + _REST: "llama-bpe", _CASES + r"\p{N}" + _REST: "qwen2"}
 _WHOLE_FIRST = ("llama-bpe",)
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
-
-
-def package() -> Any:
-    """The package ``gguf``, which llama.cpp publishes."""
-    try:
-        import gguf
-    except ImportError as error:
-        raise VocabForgeError(
-            "GGUF files need the package gguf", got=error, remedy="pip install gguf"
-        ) from error
-    return gguf
 
 
 def to_neighbours(weight: Tensor, heads: int) -> Tensor:
@@ -195,7 +185,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     gguf, dtypes = package(), {kind: dtype for dtype, (kind, _) in _TYPES.items()}
     damaged = "the GGUF file cannot be read"
     with form_errors(damaged, path, remedy="fetch the file again, or export it again", kind=DataError):
-        reader = _bounded(gguf)(path)
+        reader = reader_class(gguf)(path)
         fields = {
             name: field.contents()
             for name, field in reader.fields.items()
@@ -222,24 +212,6 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 data = gguf.quants.dequantize(item.data, item.tensor_type).copy()
                 tensors[item.name] = torch.from_numpy(data).to(dtypes[item.tensor_type.name])
     return fields, tensors
-
-
-def _bounded(gguf: Any) -> Any:
-    """The package's reader, which takes lengths beyond the file's end for empty values: an array of them never ends."""
-
-    class Bounded(gguf.GGUFReader):
-        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-            found = super()._get(offset, dtype, count, override_order)
-            if len(found) < count:
-                raise ValueError(f"its {len(self.data):,} bytes end inside a value at byte {offset:,}")
-            return found
-
-    return Bounded
-
-
-def shortest(value: Any) -> Any:
-    """A number that was stored in single precision as it was before: 1e-6, not 9.999999974752427e-07."""
-    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def settings_of(fields: Mapping[str, Any], architecture: str, path: Path) -> dict[str, Any]:

@@ -1,0 +1,477 @@
+"""Models in GGUF files, converted once into a cached Hugging Face folder.
+
+Transformers maps configuration and tensors; what a GGUF file states and Transformers drops (RoPE scaling, the
+pre-tokenizer, tokens that end a turn) is added here or refused by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .artifact import MANIFEST, open_artifact, write_artifact
+from .console import say
+from .errors import DataError, VocabForgeError
+from .files import atomic_write_json, disk_errors, read_json, sha256_file
+from .lock import only_writer
+from .progress import ProgressBar
+
+CACHE_VARIABLE = "VOCABFORGE_CACHE"
+SUFFIX = ".gguf"
+_KIND = "target"
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+# tokenizer.ggml.pre of vocabularies that split digits before GPT-2's pattern (llama.cpp, src/llama-vocab.cpp).
+_SINGLE_DIGITS = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
+# Tokens that end a turn, by name, as llama.cpp looks for them.
+_TURN_ENDS = (
+    "<end_of_turn>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|end|>",
+    "<|eom_id|>",
+    "<|return|>",
+    "<|endoftext|>",
+)
+# general.type, or general.architecture, of files that hold no language model.
+_OTHER_FILES = {
+    "mmproj": "the vision part of a model",
+    "clip": "the vision part of a model",
+    "adapter": "an adapter",
+    "eagle3": "an EAGLE-3 drafter",
+}
+
+
+def package() -> Any:
+    """Return the package ``gguf``, which llama.cpp publishes.
+
+    Raises:
+        VocabForgeError: the package is not installed.
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise VocabForgeError(
+            "GGUF files need the package gguf", got=error, remedy="pip install gguf"
+        ) from error
+    return gguf
+
+
+def cache_root() -> Path:
+    """Return the folder of everything that VocabForge caches, shared by all projects of a user."""
+    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get(CACHE_VARIABLE) or Path(shared) / "vocabforge")
+
+
+def find_gguf(path: Path) -> Path | None:
+    """Return the GGUF file that ``path`` means: the file itself, or the only one of a folder without config.json.
+
+    Raises:
+        DataError: the folder has several, or the file is one part of a split model.
+    """
+    if path.is_dir():
+        if (path / "config.json").exists() or (path / "tokenizer.json").exists():
+            return None
+        files = sorted(path.glob(f"*{SUFFIX}"))
+        kinds = [_peek_architecture(file) for file in files]
+        if not files or any(kind in _OTHER_FILES for kind in kinds):  # a drafter's folder
+            return None
+        if len(files) > 1 and not _SPLIT.search(files[0].name):
+            raise DataError(
+                "the folder has several GGUF files",
+                got=", ".join(file.name for file in files[:5]),
+                expected="one file",
+                source=path,
+                remedy=f"pass one of them: {files[0]}",
+            )
+        path = files[0]
+    elif path.suffix.lower() != SUFFIX or not path.is_file():
+        return None
+    if _SPLIT.search(path.name):
+        raise DataError(
+            "the GGUF file is one part of a split model",
+            got=path.name,
+            expected="a single file",
+            source=path,
+            remedy="merge the parts with llama.cpp: llama-gguf-split --merge FIRST_PART MERGED.gguf",
+        )
+    return path
+
+
+def _peek_architecture(file: Path) -> str | None:
+    """general.architecture, which writers put first; None if it is not there."""
+    with open(file, "rb") as handle:
+        head = handle.read(256)
+    key = b"general.architecture"
+    start = head.find(key) + len(key) + 4  # behind the value's type
+    if key not in head or len(head) < start + 8:
+        return None
+    length = int.from_bytes(head[start : start + 8], "little")
+    return head[start + 8 : start + 8 + length].decode("utf-8", "replace")
+
+
+def gguf_folder(file: Path, *, weights: bool = True) -> Path:
+    """Return the cached Hugging Face folder of a GGUF file, converted on first use.
+
+    Weights are dequantised to fp32, or keep bf16 or fp16 if the file has one of them. Processes that need the same
+    file wait for the one that converts it.
+
+    Args:
+        weights: False converts the tokenizer alone.
+
+    Raises:
+        DataError: the file is truncated, or its architecture, quantisation or RoPE scaling is not supported.
+        VocabForgeError: the package gguf is missing, or the disk is full.
+    """
+    digest = _digest(file)
+    root = cache_root() / "gguf"
+    whole = root / f"{file.stem}-{digest[:12]}"
+    folder = (
+        whole if weights or (whole / MANIFEST).is_file() else root / f"{file.stem}-{digest[:12]}-tokenizer"
+    )
+    if (folder / MANIFEST).is_file():
+        return folder
+    with only_writer(folder, wait=True):
+        if not (folder / MANIFEST).is_file():
+            with _explained(file):
+                _convert(file, digest, folder, weights)
+    return folder
+
+
+def gguf_source(folder: Path) -> tuple[str, str] | None:
+    """Return name and SHA-256 of the GGUF file that a cached folder was converted from; None for any other folder."""
+    if folder.parent.name != "gguf" or not (folder / MANIFEST).is_file():
+        return None
+    meta = open_artifact(folder, verify=False).meta
+    return (str(meta["gguf"]), str(meta["sha256"])) if "gguf" in meta else None
+
+
+def find_converted(name: str, digest: str) -> Path | None:
+    """Return the cached folder of a GGUF file by its name and (the start of) its SHA-256; None if there is none."""
+    stem = Path(name).stem
+    found = cache_root() / "gguf" / f"{stem}-{digest[:12]}"
+    return found if (found / MANIFEST).is_file() else None
+
+
+def _digest(file: Path) -> str:
+    """SHA-256 of a file, remembered by path, size and time of change: hashing gigabytes takes a while."""
+    stat = file.stat()
+    facts = {"path": str(file.resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
+    note = (
+        cache_root() / "gguf" / "hashes" / f"{hashlib.sha256(facts['path'].encode()).hexdigest()[:16]}.json"
+    )
+    with contextlib.suppress(DataError, OSError):
+        known = read_json(note)
+        if {key: known.get(key) for key in facts} == facts:
+            return str(known["sha256"])
+    with ProgressBar(f"hash {file.name}"):
+        digest = sha256_file(file)
+    with disk_errors(note):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(note, {**facts, "sha256": digest})
+    return digest
+
+
+@contextlib.contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """Turn what gguf and transformers raise for a file that they cannot read into one clear error."""
+    try:
+        yield
+    except (VocabForgeError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # any kind: the file is foreign input
+        raise DataError(
+            "the GGUF file cannot be converted",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            expected="a complete language model that Transformers reads from GGUF",
+            source=file,
+            remedy="the file may be truncated, so fetch it again; or upgrade transformers",
+        ) from error
+
+
+def _convert(file: Path, digest: str, folder: Path, weights: bool) -> None:
+    gguf = package()
+    with ProgressBar(f"read {file.name}"):
+        reader = reader_class(gguf)(file)
+    fields = dict(reader.fields)
+    architecture = str(_value(fields, "general.architecture"))
+    kind = str(_value(fields, "general.type") or "model")
+    other = _OTHER_FILES.get(kind) or _OTHER_FILES.get(architecture)
+    if other is not None:
+        raise DataError(
+            "the GGUF file is not a language model",
+            got=f"{other} (general.type {kind}, architecture {architecture})",
+            expected="a language model",
+            source=file,
+        )
+    _check_architecture(architecture, file)
+    types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    meta = {
+        "gguf": file.name,
+        "sha256": digest,
+        "architecture": architecture,
+        "name": _value(fields, "general.name"),
+        "licence": _value(fields, "general.license"),
+        "types": dict(sorted(types.items())),
+        "weights": weights,
+    }
+    if weights:
+        elements = sum(int(tensor.n_elements) for tensor in reader.tensors)
+        size = 2 if _half(types) else 4
+        say(
+            f"Converting {file.name} ({elements / 1e6:,.0f}M parameters, {', '.join(types)}) to {folder}: "
+            f"{elements * size / 1e9:.1f} GB, once"
+        )
+        _check_disk(folder, elements * size)
+    with (
+        _quiet_transformers(),
+        _fast_reader(gguf),
+        write_artifact(folder, _KIND, meta) as temporary,
+        ProgressBar(f"convert {file.name}") as bar,
+    ):
+        bar.update(0, "tokenizer")
+        _write_tokenizer(file, fields, temporary)
+        if weights:
+            bar.update(0, "weights")
+            _write_model(file, fields, reader, architecture, _half(types), temporary)
+
+
+def _check_architecture(architecture: str, file: Path) -> None:
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    known = {name.replace("_", "").replace("-", "") for name in GGUF_SUPPORTED_ARCHITECTURES}
+    with contextlib.suppress(ImportError):
+        from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
+
+        known |= {name.replace("_", "").replace("-", "") for name in GGUF_CONFIG_ARCHS}
+    if architecture.replace("_", "").replace("-", "") not in known:
+        raise DataError(
+            "Transformers does not read this architecture from GGUF",
+            got=architecture,
+            expected=", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES)),
+            source=file,
+            remedy="pass the original checkpoint (safetensors), or upgrade transformers",
+        )
+
+
+def _half(types: Mapping[str, int]) -> str | None:
+    """bfloat16 or float16, if the file's matrices have it; fp32 holds every quantised value exactly enough."""
+    matrices = [name for name in types if name != "F32"]
+    return {"BF16": "bfloat16", "F16": "float16"}.get(matrices[0]) if len(matrices) == 1 else None
+
+
+def _check_disk(folder: Path, needed: int) -> None:
+    at = folder
+    while not at.exists():
+        at = at.parent
+    free = shutil.disk_usage(at).free
+    if free < needed * 1.05:
+        raise VocabForgeError(
+            "there is no room for the converted model",
+            got=f"{free / 1e9:.1f} GB free at {at}",
+            expected=f"{needed / 1e9:.1f} GB",
+            remedy=f"free disk space, or set {CACHE_VARIABLE} to a folder on another disk",
+        )
+
+
+def _value(fields: Mapping[str, Any], name: str) -> Any:
+    field = fields.get(name)
+    return None if field is None else field.contents()
+
+
+def reader_class(gguf: Any) -> Any:
+    """gguf's reader, ten times as fast for vocabularies: it slices a plain array instead of a memory map."""
+    import numpy as np
+
+    class FastReader(gguf.GGUFReader):  # type: ignore[misc]
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: str | None = None) -> Any:
+            if not hasattr(self, "_plain"):
+                self._plain = self.data.view(np.ndarray)
+            kind = np.dtype(dtype)
+            end = offset + kind.itemsize * int(count)
+            if end > self._plain.size:
+                raise ValueError(f"the file ends at byte {self._plain.size:,}, inside its header")
+            order = override_order or self.byte_order
+            return self._plain[offset:end].view(kind if order in "I<" else kind.newbyteorder("S"))
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == gguf.GGUFValueType.ARRAY:
+                item = int(self._get(orig_offs, np.uint32)[0])
+                plain = self.gguf_scalar_to_np.get(item)
+                if plain is not None:
+                    count = int(self._get(orig_offs + 4, np.uint64)[0])
+                    values = self._get(orig_offs + 12, plain, count)
+                    head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+                    types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(item)]
+                    return (
+                        12 + values.nbytes,
+                        [*head, *values.reshape(-1, 1)],
+                        list(range(2, 2 + count)),
+                        types,
+                    )
+            return super()._get_field_parts(orig_offs, raw_type)
+
+        def _build_tensors(self, start_offs: int, fields: list[Any]) -> None:
+            super()._build_tensors(start_offs, fields)
+            ends = max((int(one.data_offset) + int(one.n_bytes) for one in self.tensors), default=0)
+            if ends > self.data.size:
+                raise ValueError(f"the file has {self.data.size:,} bytes, its tensors end at {ends:,}")
+
+    return FastReader
+
+
+@contextlib.contextmanager
+def _fast_reader(gguf: Any) -> Iterator[None]:
+    """Let transformers read with the fast reader: it asks the package for ``GGUFReader`` at every load."""
+    original, gguf.GGUFReader = gguf.GGUFReader, reader_class(gguf)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = original
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No bars and notes of transformers: the conversion has a bar of its own."""
+    from transformers import modeling_gguf_pytorch_utils as loading
+    from transformers.utils import logging as hf_logging
+
+    level, bar = hf_logging.get_verbosity(), loading.tqdm
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    loading.tqdm = lambda items, **_: items
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        loading.tqdm = bar
+
+
+def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if _value(fields, "tokenizer.ggml.pre") in _SINGLE_DIGITS:
+        from tokenizers import pre_tokenizers
+
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    template = _value(fields, "tokenizer.chat_template")
+    if template and not tokenizer.chat_template:
+        tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    ends = [_value(fields, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    known = tokenizer.get_vocab()
+    ends += [known[token] for token in _TURN_ENDS if token in known and token in str(template or "")]
+    ids = {
+        "bos_token_id": _value(fields, "tokenizer.ggml.bos_token_id"),
+        "eos_token_id": list(dict.fromkeys(int(token) for token in ends if token is not None)),
+        "pad_token_id": _value(fields, "tokenizer.ggml.padding_token_id"),
+    }
+    found = {name: value for name, value in ids.items() if value not in (None, [])}
+    (folder / "generation_config.json").write_text(json.dumps(found, indent=2), "utf-8")
+
+
+def _write_model(
+    file: Path, fields: Mapping[str, Any], reader: Any, architecture: str, half: str | None, folder: Path
+) -> None:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+
+    dtype = getattr(torch, half or "float32")
+    model, info = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True
+    )
+    missing = [name for name in info["missing_keys"] if "rotary" not in name and name != "lm_head.weight"]
+    if missing:
+        raise DataError(
+            "the GGUF file lacks weights that the architecture has",
+            got=f"{len(missing)} missing, first: {', '.join(sorted(missing)[:3])}",
+            expected=f"a whole model of architecture {architecture}",
+            source=file,
+            remedy="pass the original checkpoint (safetensors), or upgrade transformers",
+        )
+    config = model.config.to_dict()
+    for key in ("quantization_config", "_name_or_path", "_model_name_or_path"):
+        config.pop(key, None)
+    config["architectures"] = [type(model).__name__]
+    config["dtype"] = half or "float32"
+    # GGUF stores fp32: 1e-05 comes back as 9.999999747378752e-06.
+    config = {key: shortest(value) for key, value in config.items()}
+    _add_rope(config, fields, reader, architecture, file)
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str), "utf-8")
+    state = model.state_dict()
+    if config.get("tie_word_embeddings"):
+        state = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
+    del model
+    save_file(
+        {name: tensor.detach().to(dtype).contiguous() for name, tensor in state.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+
+def shortest(value: Any) -> Any:
+    """A number that was stored in single precision as it was before: 1e-6, not 9.999999974752427e-07."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def _add_rope(
+    config: dict[str, Any], fields: Mapping[str, Any], reader: Any, architecture: str, file: Path
+) -> None:
+    """Add the RoPE scaling that the file states and Transformers drops; DataError for kinds that are not known."""
+    rope = config.get("rope_parameters")
+    if not isinstance(rope, dict):
+        return
+    scaling = _value(fields, f"{architecture}.rope.scaling.type")
+    factors = next((one for one in reader.tensors if one.name == "rope_freqs.weight"), None)
+    layers = [rope.get("full_attention", rope)] if "full_attention" in rope else [rope]
+    kept = [one.get("rope_type", "default") != "default" for one in layers]
+    if any(kept) or (scaling in (None, "none", "") and factors is None):
+        return
+    if scaling == "linear":
+        factor = _value(fields, f"{architecture}.rope.scaling.factor")
+        for one in layers:
+            one.update(rope_type="linear", factor=float(factor))
+        return
+    found = None if factors is None else _llama3(factors.data.reshape(-1), rope)
+    if found is None:
+        raise DataError(
+            "the RoPE scaling of this GGUF file is not known",
+            got=f"rope.scaling.type {scaling}" if factors is None else "rope_freqs.weight of another kind",
+            expected="none, linear, or Llama 3's frequencies",
+            source=file,
+            remedy="pass the original checkpoint (safetensors)",
+        )
+    rope.update(found)
+
+
+def _llama3(factors: Any, rope: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Llama 3's RoPE settings whose frequency factors the file has; published are factors of 8 and 32."""
+    import numpy as np
+
+    theta, count = float(rope.get("rope_theta", 10_000.0)), len(factors)
+    waves = 2 * np.pi * theta ** (np.arange(count) / count)
+    for factor in (8.0, 32.0, 4.0, 16.0, 64.0):
+        low, high, original = 1.0, 4.0, 8192
+        smooth = (original / waves - low) / (high - low)
+        blended = 1 / ((1 - smooth) / factor + smooth)
+        wanted = np.where(waves < original / high, 1.0, np.where(waves > original / low, factor, blended))
+        if np.allclose(wanted, factors, rtol=1e-3):
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": original,
+            }
+    return None
