@@ -121,7 +121,7 @@ def test_a_local_target_answers_as_generate_does(rows, tmp_path, target):
             assert answer["prompt_tokens"] == ids.shape[1]
             assert answer["finish_reason"] == ("stop" if expected[-1] == 257 else "length")
             assert row["messages"][number]["content"] == tokenizer.decode([i for i in expected if i != 257])
-    assert meta(tmp_path / "out")["generation"]["backend"]["kind"] == "huggingface"
+    assert meta(tmp_path / "out")["generation"]["backend"]["kind"] == "decoder"
 
 
 def test_local_sampling_is_seeded_and_resumes_to_the_same_file(rows, tmp_path, target, monkeypatch):
@@ -137,24 +137,30 @@ def test_local_sampling_is_seeded_and_resumes_to_the_same_file(rows, tmp_path, t
     )
     assert one == single  # a row's draws do not depend on its neighbours
     assert sum(left == right for left, right in zip(one, two)) <= 1
-    calls = 0
     answer = LocalTarget.answer
 
     def failing(self, prompts):
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return answer(self, prompts)
+        for count, found in enumerate(answer(self, prompts)):
+            if count == 7:
+                raise KeyboardInterrupt
+            yield found
 
     monkeypatch.setattr(LocalTarget, "answer", failing)
     assert local(rows, tmp_path / "out", target, temperature=1.0, top_p=0.9).exit_code == 130
     log = tmp_path / "out.partial/answers.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 8
-    log.write_bytes(b"".join(lines[:6]) + lines[6][:20])  # killed within the second batch
+    assert len(lines) == 7
+    log.write_bytes(b"".join(lines[:5]) + lines[5][:20])  # killed while it wrote the sixth
+    monkeypatch.setattr(LocalTarget, "answer", answer)
     ok(local(rows, tmp_path / "out", target, temperature=1.0, top_p=0.9))
     assert (tmp_path / "out/responses.jsonl").read_bytes() == whole
+
+
+def test_drafts_do_not_change_answers(rows, tmp_path, target):
+    ok(local(rows, tmp_path / "plain", target))
+    ok(local(rows, tmp_path / "drafted", target, proposer="n-gram", batch_size=3))
+    plain, drafted = ((tmp_path / name / "responses.jsonl").read_bytes() for name in ("plain", "drafted"))
+    assert plain == drafted
 
 
 def test_local_mistakes(rows, tmp_path, target):

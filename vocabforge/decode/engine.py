@@ -284,7 +284,7 @@ class Decoder:
             one = work[row]
             assert one is not None
             if one.finish is not None:
-                one.result.finish = one.finish
+                one.result.finish, one.result.done = one.finish, True
                 if isinstance(self.proposer, Counts):
                     one.result.counts = self.proposer.counts(row)
                 timings = one.result.timings

@@ -114,6 +114,7 @@ class Generation:
     # Seconds by part: prefill; drafting in layers, head and draft (growing the tree); verify; other.
     timings: dict[str, float] = field(default_factory=dict)
     finish: Finish = "length"  # stop token or string, length limit, or cache full
+    done: bool = False  # nothing more comes
     # Verifications whose path reached depth i + 1, and those whose tree offered that depth.
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -148,3 +148,39 @@ class TextDecoder:
         answer.prompt = prompt
         ids = encode_prompt(self.tokenizer, prompt)
         return ids, tuple(ids[-_CONTEXT:])
+
+
+def continue_batches(
+    models: Models,
+    spec: MethodSpec,
+    *,
+    rows: int,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+) -> tuple[Callable[[Sequence[tuple[list[int], int]]], Iterator[tuple[int, list[int]]]], int]:
+    """Return a function that continues many prompts, ``rows`` of them side by side, and the decoder's context.
+
+    The function takes token ids and a seed for each prompt. It yields a prompt's number and its new ids, the end token
+    included, as soon as that answer ends. A row whose answer has ended takes the next prompt.
+
+    Raises:
+        VocabForgeError: see :class:`TextDecoder`.
+    """
+    sampled = temperature > 0
+    method = build_method(models, spec, spec.label, rows=rows, sampled=sampled)
+    decoder = method.generator
+    assert isinstance(decoder, Decoder)
+    ends = set(models.tokenizer.eos_ids)
+
+    def run(prompts: Sequence[tuple[list[int], int]]) -> Iterator[tuple[int, list[int]]]:
+        requests = [
+            Request(ids, max_new_tokens, ends, SamplingParams(temperature, top_p=top_p, seed=seed))
+            for ids, seed in prompts
+        ]
+        results = [Generation() for _ in requests]
+        for number, _ in decoder.stream_batch(requests, results):
+            if results[number].done:
+                yield number, results[number].token_ids
+
+    return run, decoder.context

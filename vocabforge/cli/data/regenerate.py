@@ -57,7 +57,15 @@ class RegenerateOptions(StrictModel):
     timeout: Annotated[float, Field(ge=0.1)] = option(600.0, "Timeout of one answer, seconds.", "S")
     retries: Annotated[int, Field(ge=0)] = option(7, "Retries if a server is busy or unreachable.", "N")
     api_key_env: str | None = option(None, "Environment variable with the servers' API key.", "VARIABLE")
-    batch_size: Positive = option(16, "With --target: conversations per batch.", "N")
+    batch_size: Positive = option(
+        16, "With --target: requests decoded side by side. It does not change the answers.", "N"
+    )
+    drafter: ModelPath | None = option(
+        None,
+        "With --target: a drafter, or a smaller model, that drafts the answers. It does not change them.",
+        "DIR",
+    )
+    proposer: str | None = option(None, "With --target: another way of drafting, such as `n-gram`.", "NAME")
     dtype: str = option(
         "auto",
         "With --target: `auto` (the checkpoint's own on CUDA, `float32` on a CPU), `float32`, `bfloat16` or `float16`.",

@@ -11,7 +11,7 @@ from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import yaml_pairs
 from ...corpus.regenerate.backends import Backend, local_backend, server_backend
-from ...corpus.regenerate.local import LocalTarget
+from ...corpus.regenerate.local import LocalTarget, check_answers_end
 from ...corpus.regenerate.pool import PoolOptions
 from ...corpus.regenerate.rows import GenerationSettings
 from ...corpus.regenerate.server import ChatServer, Server, TryAgain, Unusable, api_key, base_url
@@ -42,12 +42,13 @@ def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
 def _local_side(
     path: Path, wanted: Mapping[str, Any], options: RegenerateOptions
 ) -> tuple[GenerationSettings, Backend]:
-    import torch
-
     from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...decode.build.models import Models
+    from ...decode.build.spec import MethodSpec
+    from ...decode.text import continue_batches
     from ...models.device import choose_device
     from ...models.target.fingerprint import target_fingerprint
-    from ...models.target.load import Placement, load_causal_lm
+    from ...models.target.load import decoding_dtype
 
     check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
     if wanted["body"]:
@@ -58,18 +59,28 @@ def _local_side(
             remedy="leave --body out, or ask a server",
         )
     tokenizer = load_tokenizer(options.tokenizer or path)
-    device = str(choose_device(options.device))
+    check_answers_end(tokenizer)  # before weights are read
+    device = choose_device(options.device)
+    dtype = decoding_dtype(path, None if options.dtype == "auto" else options.dtype, device)
+    # Neither the batch size nor drafts are part of it: they do not change what a request gets.
     backend = {
-        "kind": "huggingface",
+        "kind": "decoder",
         "target": target_fingerprint(path),
         "tokenizer": tokenizer.fingerprint,
-        "batch_size": options.batch_size,
-        "dtype": options.dtype,
-        "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
+        "dtype": dtype,
+        "device": device.type,  # draws of a GPU's generator are not those of a CPU's
     }
     generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
-    placement = Placement(torch.device(device), options.device_map)
-    target = LocalTarget(lambda: load_causal_lm(path, options.dtype, placement), tokenizer, generation)
+    models = Models(path, options.tokenizer, device=str(device), dtype=dtype, device_map=options.device_map)
+    continue_ids, context = continue_batches(
+        models,
+        MethodSpec(drafter=options.drafter, proposer=options.proposer),
+        rows=options.batch_size,
+        max_new_tokens=generation.max_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+    )
+    target = LocalTarget(continue_ids, tokenizer, generation, context)
     return generation, local_backend(target, options.batch_size)
 
 

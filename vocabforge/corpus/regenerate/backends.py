@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
-from ...core.progress import ProgressBar
+from ...core.progress import ProgressBar, human_rate
 from ..sources.bytes import Problems
 from ..sources.document import SourceOptions
 from ..sources.sources import iter_documents
@@ -20,6 +21,7 @@ from .rows import ChatCompletion, GenerationSettings, PromptConversation, Walk, 
 from .server import ChatServer
 
 _SHOWN = 5
+_SHOWN_TEXT = 48  # characters of the newest answer beside the bar
 _ALL_REFUSED = 20
 _CHUNK_BATCHES = 16
 
@@ -65,13 +67,15 @@ class RegenerateRun:
         self.failed = 0
         self._bar = bar
         self._counted = len(log)
+        self._tokens, self._began = 0, time.monotonic()
 
     def settle(self, walk: Walk, answer: ChatCompletion | None, reason: str = "") -> None:
         """Give a walk the answer to its request, or note that there is none; the bar moves by what is done."""
-        turns = walk.open_turns
+        turns, note = walk.open_turns, None
         if answer is not None:
             walk.add(answer)
             turns -= walk.open_turns
+            note = self._note(answer)
         else:
             self.failed += 1
             if self.failed <= _SHOWN:
@@ -80,7 +84,15 @@ class RegenerateRun:
                 say("More requests failed; only their number is reported.")
         before = min(self._counted, turns)
         self._counted -= before
-        self._bar.update(turns - before, f"{self.failed:,} without answer" if self.failed else None)
+        failed = f"{self.failed:,} without answer" if self.failed else ""
+        self._bar.update(turns - before, " | ".join(filter(None, (failed, note))) or None)
+
+    def _note(self, answer: ChatCompletion) -> str:
+        """Tokens a second, and how the newest answer begins."""
+        self._tokens += answer.completion_tokens or 0
+        rate = human_rate(self._tokens / max(time.monotonic() - self._began, 1e-9), "tokens")
+        text = " ".join(str(answer.message.get("content") or "").split())
+        return f"{rate} | {text[:_SHOWN_TEXT]}{'…' if len(text) > _SHOWN_TEXT else ''}"
 
 
 Backend = Callable[[RegenerateJob, RegenerateRun], None]
@@ -137,40 +149,37 @@ def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backe
 
 
 def local_backend(target: LocalTarget, batch_size: int) -> Backend:
-    """Answer in this process, turn by turn through chunks of conversations, in batches of like length.
-
-    A batch is a function of the input alone: after a resume, a batch that was kept in part is answered whole
-    again, since neighbours in a batch can decide near ties.
-    """
+    """Answer in this process, turn by turn through chunks of conversations, prompts of like length side by side."""
 
     def run(work: RegenerateJob, run: RegenerateRun) -> None:
         walks = map(work.walk, work.conversations())
         while chunk := list(islice(walks, _CHUNK_BATCHES * batch_size)):
-            while True:
-                asked: dict[str, Prompt] = {}
-                pending: list[tuple[Walk, str]] = []
-                for walk in chunk:
-                    if (request := walk.request()) is not None:
-                        pending.append((walk, request.key))
-                        if request.key not in asked:
-                            asked[request.key] = target.prompt(request)
-                if not pending:
-                    break
-                _answer_all(target, list(asked.values()), batch_size, run)
-                chunk = []
-                for walk, key in pending:
-                    answer = run.log.get(key)
-                    run.settle(walk, answer, asked[key].reason or "")
-                    chunk += [walk] if answer is not None else []
+            while chunk:
+                chunk = _next_turn(target, chunk, run)
 
     return run
 
 
-def _answer_all(target: LocalTarget, prompts: Sequence[Prompt], batch_size: int, run: RegenerateRun) -> None:
-    possible = sorted((p for p in prompts if p.reason is None), key=lambda prompt: len(prompt.ids))
-    for start in range(0, len(possible), batch_size):
-        batch = possible[start : start + batch_size]
-        if all(run.log.get(prompt.request.key) is not None for prompt in batch):
-            continue
-        for prompt, answer in zip(batch, target.answer(batch), strict=True):
-            run.log.add(prompt.request.key, answer)
+def _next_turn(target: LocalTarget, walks: Sequence[Walk], run: RegenerateRun) -> list[Walk]:
+    """Answer the next request of every walk; returns the walks that may have another one."""
+    waiting: dict[str, list[Walk]] = {}  # equal prompts are asked once
+    asked: dict[str, Prompt] = {}
+    for walk in walks:
+        if (request := walk.request()) is not None:
+            waiting.setdefault(request.key, []).append(walk)
+            if request.key not in asked:
+                asked[request.key] = target.prompt(request)
+    known = {key: run.log.get(key) for key in asked}
+    todo = [prompt for key, prompt in asked.items() if known[key] is None and prompt.reason is None]
+    going_on: list[Walk] = []
+    for key, prompt in asked.items():
+        if known[key] is not None or prompt.reason is not None:
+            for walk in waiting[key]:
+                run.settle(walk, known[key], prompt.reason or "")
+            going_on += waiting[key] if known[key] is not None else []
+    for prompt, answer in target.answer(sorted(todo, key=lambda prompt: len(prompt.ids))):
+        run.log.add(prompt.request.key, answer)
+        for walk in waiting[prompt.request.key]:
+            run.settle(walk, answer)
+        going_on += waiting[prompt.request.key]
+    return going_on

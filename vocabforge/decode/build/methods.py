@@ -104,11 +104,17 @@ def build_methods(
 
 
 def build_method(
-    models: Models, spec: MethodSpec, name: str, *, wrap: Wrap | None = None, sampled: bool = False
+    models: Models,
+    spec: MethodSpec,
+    name: str,
+    *,
+    rows: int = 1,
+    wrap: Wrap | None = None,
+    sampled: bool = False,
 ) -> Method:
-    """One way of decoding; see :func:`recipe_methods`. Errors name the method."""
+    """Build one way of decoding ``rows`` requests side by side; see :func:`recipe_methods`. Errors name the method."""
     if not spec.drafts:
-        return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
+        return Method(name, Decoder(models.model, rows=rows, wrap=wrap), "one token a target forward")
     with _named(name):
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
         trained = spec.drafter is not None and not is_draft_model(spec.drafter)
@@ -117,7 +123,7 @@ def build_method(
         spec = spec.on(device, chains=chains, sampled=sampled, trained=trained, most_levels=most)
         made, built, way = build_proposer(models, spec, name, sampled=sampled)
         control = spec.control or "fixed"
-        decoder = Decoder(models.model, made, control=control, verifier=spec.verifier, wrap=wrap)
+        decoder = Decoder(models.model, made, rows=rows, control=control, verifier=spec.verifier, wrap=wrap)
     plan = made.plan
     parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
     if way is not None:
