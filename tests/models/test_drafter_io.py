@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.core.artifact import write_artifact
+from safetensors.torch import load_file
+from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.models.drafters.dflash import DFlashConfig
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
@@ -28,6 +29,8 @@ from vocabforge.models.drafters.io import (
 )
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.rope import inverse_frequencies, parse_rope, rope_at
+from vocabforge.export.revocab import with_stored_rows
+from vocabforge.models.target.fingerprint import target_facts, target_fingerprint
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget
 
@@ -54,6 +57,46 @@ def test_a_drafter_takes_the_targets_dtype(target: HFTarget, tmp_path: Path) -> 
         torch.bfloat16
     }
     assert loaded.target_ids.dtype == torch.int64
+
+
+def test_restricted_to_rows_of_the_targets_head_it_stores_only_their_ids(
+    target: HFTarget, tmp_path: Path
+) -> None:
+    """The rows are the target's: in the file they would be most of a small drafter."""
+    drafter = tiny_drafter(target, target_ids=IDS)
+    assert drafter.restricted
+    assert not drafter.has_own_head
+    g = torch.randn(2, 3, target.hidden_size)
+    whole = tiny_drafter(target).logits(g)
+    torch.testing.assert_close(drafter.logits(g), whole[..., IDS])
+    save_drafter(tmp_path / "d", drafter, {})
+    stored = load_file(tmp_path / "d/drafter.safetensors")
+    assert [name for name in stored if "head" in name] == []
+    loaded, _ = load_native(tmp_path / "d", shared(target))
+    assert loaded.restricted
+    assert torch.equal(loaded.target_ids, IDS)
+    assert torch.equal(loaded.logits(g), drafter.logits(g))
+    served = with_stored_rows(loaded)  # what servers load has them
+    assert served.has_own_head
+    assert torch.equal(served.lm_head.weight, target.head_weight[IDS])
+
+
+def test_another_quantisation_of_the_target_is_reported_another_target_refused(
+    target: HFTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import save_file
+
+    folder = tiny_target(tmp_path / "target")
+    save_drafter(tmp_path / "d", make(target, "target"), target_facts(folder))
+    artifact = open_artifact(tmp_path / "d")
+    weights = load_file(folder / "model.safetensors")
+    rounded = {name: t if t.dim() == 1 else (t * 16).round() / 16 for name, t in weights.items()}
+    save_file(rounded, folder / "model.safetensors", {"format": "pt"})
+    check_target(artifact, target_fingerprint(folder), target=folder)
+    assert "another quantisation" in capsys.readouterr().err
+    other = tiny_target(tmp_path / "other", seed=1)
+    with pytest.raises(MismatchError, match="another target"):
+        check_target(artifact, target_fingerprint(other), target=other)
 
 
 def test_strictness(target: HFTarget) -> None:

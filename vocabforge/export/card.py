@@ -145,7 +145,8 @@ def _vocabulary(export: Export) -> str:
     drafter = export.drafter
     rows, size = len(drafter.target_ids), drafter.config.vocab_size
     if not drafter.has_own_head:
-        return f"all {size:,} tokens, by the target's LM head"
+        said = f"{rows:,} of" if drafter.restricted else "all"
+        return f"{said} {size:,} tokens, by the target's LM head"
     if rows == size:
         return f"all {size:,} tokens, by an LM head of its own"
     said, coverage = f"{rows:,} of {size:,} tokens", export.meta.get("coverage")

@@ -10,9 +10,9 @@ from pathlib import Path
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import ArtifactError
 from ..core.files import sha256_file
-from ..core.hub import hub_name, model_name
+from ..core.hub import hub_name
 from ..models.drafters.io import KIND, load_target_tensors, save_drafter
-from ..models.target.fingerprint import target_fingerprint
+from ..models.target.fingerprint import target_facts, target_fingerprint
 from .registry import load_drafter
 
 _KEPT = ("tokenizer_fingerprint", "eos_ids")  # facts of an export that hold for what is made from it
@@ -46,7 +46,7 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
     save_drafter(
         output,
         drafter,
-        meta | {"target_fingerprint": fingerprint, "target_name": model_name(target)},
+        meta | target_facts(target),
         parents={"layout": digest},
         config={"target": hub_name(target), "imported": hub_name(path)},
         overwrite=True,

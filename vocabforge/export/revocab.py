@@ -61,6 +61,13 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
     return with_head(drafter, ids, drafter.head_weight[rows])
 
 
+def with_stored_rows(drafter: Drafter) -> Drafter:
+    """The drafter, with the rows of the target's head that it is restricted to as an own head: what servers load."""
+    if not drafter.restricted:
+        return drafter
+    return with_head(drafter, drafter.target_ids, drafter.head_weight * drafter.target_transform.scale)
+
+
 def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Places of ``ids`` (R,) in the ascending ``have`` (N,), and whether they are there at all: (R,), (R,) bool."""
     rows = torch.searchsorted(have, ids).clamp(max=len(have) - 1)

@@ -114,7 +114,8 @@ class DrafterConfig(StrictModel):
             the keys below must not contradict it.
         freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
         head: ``target`` shares the target's frozen head; ``own`` trains a head that starts from its rows.
-        vocab: subset artefact: an own head over these tokens only (EAGLE-3's reduced vocabulary).
+        vocab: subset artefact: draft over these tokens only (EAGLE-3's reduced vocabulary). With ``head: target`` the
+            rows are the target's and stay frozen, so that only the ids are stored.
         aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``, any number of them; default 1,
             n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
         intermediate_size: width of the decoder layer's MLP; default: the target's.
@@ -174,10 +175,6 @@ class DrafterConfig(StrictModel):
 
     @model_validator(mode="after")
     def _goes_together(self) -> DrafterConfig:
-        if self.vocab is not None and self.head != "own":
-            raise ValueError(
-                "drafter.vocab needs drafter.head: own (a full drafter is restricted by export --vocab)"
-            )
         if self.medusa_own_heads and self.head != "own":
             raise ValueError("drafter.medusa_own_heads needs drafter.head: own")
         if self.fc_norm and self.norm_before_fc:

@@ -14,12 +14,11 @@ from ..capture.online import CapturedBatch
 from ..core.artifact import check_output
 from ..core.console import say
 from ..core.errors import DataError
-from ..core.hub import model_name
 from ..core.journal import MetricsLog
 from ..models.drafters.interface import Drafter, is_autoregressive
 from ..models.drafters.io import save_drafter
 from ..models.drafters.registry import new_drafter
-from ..models.target.fingerprint import target_fingerprint
+from ..models.target.fingerprint import target_facts
 from .config import JOINT_TARGET
 from .heads.draft_heads import draft_heads, save_heads
 from .heads.report import head_report
@@ -111,7 +110,7 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
         weights: full tensors (``drafter.*``, ``heads.*``); missing ones are the modules' own.
     """
     source = trainer.step_module.drafter
-    ids = source.target_ids if source.has_own_head else None
+    ids = source.target_ids if source.has_own_head or source.restricted else None
     scorers, heads = trainer.step_module.heads, {}
     with torch.random.fork_rng(devices=[]):  # their initial weights are drawn, and thrown away
         drafter = new_drafter(
@@ -209,7 +208,7 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
     if trainer.step_module.joint is not None:  # the drafter is the trained target's
         place, original = config.output / JOINT_TARGET, trainer.meta["target_fingerprint"]
         trainer.step_module.joint.save(place, config.target, summary["target"], original)
-        trainer.meta |= {"target_fingerprint": target_fingerprint(place), "target_name": model_name(place)}
+        trainer.meta |= target_facts(place)
         say(f"The trained target is in {place}")
     if group.rank == 0:
         meta = {"steps": steps, "heldout": summary, **trainer.facts}

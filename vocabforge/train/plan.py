@@ -58,7 +58,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     if "rows" in data:
         config = config.model_copy(update={"optim": config.optim.over(data["rows"])})
     meta = torch.empty(sizes.vocab_size, sizes.hidden_size, device="meta")
-    rows = sizes.draft_vocab_size
+    rows = sizes.draft_vocab_size if basis.subset is None else len(basis.subset.ids)
     with torch.device("meta"):
         ids = None if rows is None else torch.empty(rows, dtype=torch.int64)
         drafter: Any = new_drafter(config.drafter.kind, sizes, meta, meta, ids)

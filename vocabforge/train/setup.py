@@ -17,7 +17,6 @@ from ..core.artifact import open_artifact
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError
 from ..core.files import check_run_folder
-from ..core.hub import model_name
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.interface import Drafter
@@ -25,7 +24,7 @@ from ..models.drafters.io import TargetTensors, check_target, load_trainable, na
 from ..models.drafters.registry import check_wishes, drafter_class, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
-from ..models.target.fingerprint import target_fingerprint
+from ..models.target.fingerprint import target_facts, target_fingerprint
 from ..models.target.hf import HFTarget, check_row_length, check_tokenizer_fits, read_target_config
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
@@ -223,7 +222,8 @@ def build_trainer(
         path=config.target,
         fingerprint=fingerprint,
         owner=f"{config.output.absolute()} {group.rank}",
-        reduced=basis.sizes.draft_vocab_size not in (None, target.vocab_size),
+        reduced=(basis.subset is not None and len(basis.subset.ids) < target.vocab_size)
+        or basis.sizes.draft_vocab_size not in (None, target.vocab_size),
     )
     if config.drafter.init is None:
         drafter = _fresh_drafter(basis, target, captured, data, device)
@@ -244,8 +244,7 @@ def build_trainer(
         "passes": "bf16" if uses_bf16(config, device) else "fp32",
     }
     meta = {
-        "target_fingerprint": fingerprint,
-        "target_name": model_name(config.target),
+        **target_facts(config.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }

@@ -10,7 +10,7 @@ from ...core.artifact import MANIFEST, Artifact, check_output, open_artifact
 from ...core.console import say
 from ...core.errors import DataError, UsageError
 from ...core.files import check_apart
-from ...core.hub import hub_name, model_folder, model_name
+from ...core.hub import hub_name, model_folder
 from ...core.registry import check_known
 from ...corpus.tokenizer.tokenizer import load_tokenizer
 from ...decode.build.heads import head_parts
@@ -21,11 +21,12 @@ from ...export.checked import write_checked
 from ...export.layouts.eagle1 import SERVERS, ranked_ids
 from ...export.layouts.interface import Export
 from ...export.registry import layout_of, load_drafter, restrict
+from ...export.revocab import with_stored_rows
 from ...models.drafters.io import load_target_tensors
 from ...models.heads.io import HeadOwner, check_owner, drafter_digest, load_head
 from ...models.heads.registry import base_of
 from ...models.heads.served import ServedHead
-from ...models.target.fingerprint import target_fingerprint
+from ...models.target.fingerprint import target_facts, target_fingerprint
 from ...models.target.hf import read_target_config
 from ...models.target.load import DTYPES
 from ...vocab.subset.subset import load_subset
@@ -52,6 +53,7 @@ def run_export(
     target = request.target or trained_with(request.drafter)
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
+    loaded = with_stored_rows(loaded)
     given = [*(["head"] if request.head is not None else []), *drafting.given()]
     if given and request.format != WITH_HEAD:
         raise UsageError(
@@ -174,7 +176,7 @@ def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str,
     meta = (
         {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
     )
-    return {"target_fingerprint": target_fingerprint(target), "target_name": model_name(target)} | meta
+    return target_facts(target) | meta
 
 
 def _facts(request: ExportRequest, export: Export) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from ...core.artifact import Artifact, check_output, open_artifact
 from ...core.console import say
 from ...core.files import check_apart
-from ...core.hub import hub_name, model_name
+from ...core.hub import hub_name
 from ...core.registry import check_known
 from ...corpus.tokenizer.files import named_eos_ids, read_side_files
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
@@ -22,7 +22,7 @@ from ...export.registry import layout_of, load_drafter
 from ...export.revocab import change_of, end_tokens, head_drift, revocab_head
 from ...models.checkpoint import checkpoint_files, read_headers
 from ...models.drafters.io import WEIGHTS, load_target_tensors
-from ...models.target.fingerprint import target_fingerprint
+from ...models.target.fingerprint import target_facts
 from ...models.target.hf import read_target_config
 from ...models.target.load import DTYPES
 from ...vocab.subset.select import SpecialTokens
@@ -32,7 +32,15 @@ from .export_run import trained_with
 from .revocab import FULL, RevocabRequest
 
 _STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_KEPT_FACTS = ("target_fingerprint", "target_name", "tokenizer_fingerprint", "eos_ids", "run", "steps")
+_KEPT_FACTS = (
+    "target_fingerprint",
+    "target_norms",
+    "target_name",
+    "tokenizer_fingerprint",
+    "eos_ids",
+    "run",
+    "steps",
+)
 
 
 def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any]:
@@ -130,7 +138,7 @@ def _facts(
     """What binds the new drafter to its target and tokenizer; figures of the former vocabulary are left out."""
     if artifact is not None:
         return {name: artifact.meta[name] for name in _KEPT_FACTS if name in artifact.meta}
-    facts = {"target_fingerprint": target_fingerprint(target), "target_name": model_name(target)}
+    facts: dict[str, Any] = dict(target_facts(target))
     if tokenizer is not None:
         facts["tokenizer_fingerprint"] = tokenizer.fingerprint
     return {**facts, "eos_ids": list(eos)}

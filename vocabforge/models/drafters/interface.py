@@ -21,7 +21,8 @@ class Drafter(nn.Module):
     Args:
         config: sizes of the kind.
         embedding, target_head: (V, H) the target's; shared buffers, never trained, never saved.
-        target_ids: (R,) ascending target ids of the own head's rows; required if R is below V.
+        target_ids: (R,) ascending target ids of the own head's rows; required if R is below V. Without an own head
+            they restrict the target's head to these rows.
 
     Attributes:
         kind: its row of the drafter table; ``label`` as people write it.
@@ -44,6 +45,7 @@ class Drafter(nn.Module):
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
+    shared_rows: Tensor
     target_transform: LogitTransform = IDENTITY
     lm_head: nn.Linear
     rows_by_token: ClassVar[tuple[str, ...]] = ()
@@ -74,15 +76,24 @@ class Drafter(nn.Module):
         self.register_buffer("embedding", embedding.detach(), persistent=False)
         self.register_buffer("target_head", target_head.detach(), persistent=False)
         self.register_buffer("target_ids", target_ids, persistent=False)
+        if rows is None and len(target_ids) < config.vocab_size:
+            self.register_buffer("shared_rows", target_head.detach()[target_ids], persistent=False)
 
     @property
     def has_own_head(self) -> bool:
         return self.config.draft_vocab_size is not None
 
     @property
+    def restricted(self) -> bool:
+        """Whether the drafter is read by some rows of the target's head, which are not stored with it."""
+        return not self.has_own_head and len(self.target_ids) < self.config.vocab_size
+
+    @property
     def head_weight(self) -> Tensor:
         """(R, H) or (V, H) rows that score draft tokens; an error if ``heads_differ``."""
-        return self.lm_head.weight if self.has_own_head else self.target_head
+        if self.has_own_head:
+            return self.lm_head.weight
+        return self.shared_rows if self.restricted else self.target_head
 
     @property
     def bias_weight(self) -> Tensor | None:

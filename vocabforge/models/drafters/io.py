@@ -12,9 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...core.artifact import Artifact, open_artifact, write_artifact
+from ...core.console import say
 from ...core.errors import ArtifactError, DataError, MismatchError
 from ...core.files import atomic_write_json, form_errors, read_json
+from ...core.hub import model_name
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
+from ..target.fingerprint import norms_fingerprint
 from ..target.head_rows import EMBEDDINGS, HEADS, check_plain
 from ..target.load import read_target_config
 from ..target.logits import IDENTITY, LogitTransform
@@ -56,7 +59,7 @@ def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None
     tensors = buffers | {
         name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()
     }
-    if drafter.has_own_head:
+    if drafter.has_own_head or drafter.restricted:
         tensors[TARGET_IDS] = drafter.target_ids.cpu()
     save_file(tensors, folder / WEIGHTS)
     atomic_write_json(folder / CONFIG, {"kind": drafter.kind, **drafter.config.to_dict()})
@@ -231,13 +234,20 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
-    """Refuse a drafter made for another target.
+    """Check that a drafter was made for a target, or for another quantisation of it, which is reported.
 
     Raises:
-        MismatchError: fingerprints differ.
+        MismatchError: it was made for another target.
     """
     expected = artifact.meta.get("target_fingerprint")
     if expected is not None and expected != fingerprint:
+        norms = artifact.meta.get("target_norms")
+        if norms is not None and norms == norms_fingerprint(target):
+            say(
+                f"The drafter was trained for {artifact.meta.get('target_name')}, another quantisation of "
+                f"{model_name(target)} (same norms): it works, with a slightly different accepted length."
+            )
+            return
         raise MismatchError(
             "this drafter was trained for another target",
             got=f"target {target} with fingerprint {fingerprint[:12]}…",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...core.errors import DataError, VocabForgeError
+from ...core.hub import model_name
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files
 from ..rope import parse_rope
 from .load import read_target_config
 
+_NORM = re.compile(r"norm[^.]*\.weight$|\.ln_[^.]*\.weight$")
 _SAMPLED_ROWS = 16  # spread over the tensor, the first and the last among them
 # Keys of config.json that change what the weights compute, whatever they are called in other files of the folder.
 _FIELDS = (
@@ -60,17 +65,9 @@ def target_fingerprint(path: Path) -> str:
     digest = hashlib.sha256(json.dumps([facts, _rotary(config)], sort_keys=True, default=str).encode())
     rows: dict[str, bytes] = {}
     for file in checkpoint_files(path):
-        try:
-            with safe_open(file, framework="pt") as handle:
-                for name in handle.keys():  # noqa: SIM118 (not a mapping)
-                    rows[name] = _sample(handle.get_slice(name))
-        except (SafetensorError, OSError) as error:
-            raise DataError(
-                "a weight file of the target cannot be read",
-                got=error,
-                source=file,
-                remedy="the file may be truncated; fetch it again",
-            ) from error
+        with _opened(file) as handle:
+            for name in handle.keys():  # noqa: SIM118 (not a mapping)
+                rows[name] = _sample(handle.get_slice(name))
     if rows.get(LM_HEAD) == rows.get(EMBEDDING):
         rows.pop(LM_HEAD, None)
     if not rows:
@@ -81,6 +78,49 @@ def target_fingerprint(path: Path) -> str:
         digest.update(name.encode())
         digest.update(rows[name])
     return digest.hexdigest()
+
+
+def norms_fingerprint(path: Path) -> str:
+    """Hash of the weights of all norms, rounded to bf16.
+
+    Quantisation leaves norms as they are, so this is equal for all quantisations of a model. It is equal, too, for a
+    fine-tune that left the norms alone, such as merged LoRA weights.
+
+    Raises:
+        DataError: no readable safetensors file.
+    """
+    norms: dict[str, bytes] = {}
+    for file in checkpoint_files(path):
+        with _opened(file) as handle:
+            for name in filter(_NORM.search, handle.keys()):
+                norms[name] = handle.get_tensor(name).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+    digest = hashlib.sha256()
+    for name in sorted(norms):
+        digest.update(name.encode() + norms[name])
+    return digest.hexdigest()
+
+
+def target_facts(path: Path) -> dict[str, str]:
+    """What a drafter records of its target: ``target_fingerprint``, ``target_norms`` and ``target_name``."""
+    return {
+        "target_fingerprint": target_fingerprint(path),
+        "target_norms": norms_fingerprint(path),
+        "target_name": model_name(path),
+    }
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        with safe_open(file, framework="pt") as handle:
+            yield handle
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            "a weight file of the target cannot be read",
+            got=error,
+            source=file,
+            remedy="the file may be truncated; fetch it again",
+        ) from error
 
 
 def _rotary(config: dict[str, Any]) -> Any:
