@@ -7,12 +7,14 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
+.PHONY: help setup demo smollm2 gemma3 bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
+	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (two hours, resumes)"
+	@echo "make gemma3  the same for Gemma 3 270M (262,144 tokens), a base model that learns from texts"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make drafters  drafters of every kind for that model and the demo's, compared (an hour a seed: SEEDS=0,1,2)"
 	@echo "make losses  accepted length by loss, three seeds, on that model and on the demo's target"
@@ -52,8 +54,47 @@ $(STAMP): $(INSTALLED) $(wildcard kernels/cpu/* kernels/common/*)
 demo: $(STAMP)
 	$(BIN)/vocabforge demo --output $(DEMO_OUTPUT)
 
-# A real target: needs the development data (VOCABFORGE_DATA), see docs/guides/real-model.md.
 VOCABFORGE_DATA ?= ../shared/data
+
+# A real language model on two CPU cores, from its file to measured speed. Every stage resumes: run it again.
+# TARGET: a name on the Hub, a folder or a GGUF file, instead of the file that the package index carries.
+SMOLLM2 := runs/smollm2
+SMOLLM2_TARGET = $(or $(TARGET),$(SMOLLM2)/SmolLM2-135M-Instruct.Q4_1.gguf)
+SMOLLM2_DATA = $(if $(wildcard $(VOCABFORGE_DATA)/SOURCES.md),--data $(VOCABFORGE_DATA))
+SMOLLM2_MORE = $(wildcard $(VOCABFORGE_DATA)/smollm2/answers.jsonl.xz)
+comma := ,
+
+smollm2: $(STAMP)
+	$(if $(TARGET),,$(BIN)/python recipes/models/fetch.py smollm2-135m --output $(SMOLLM2))
+	$(BIN)/python recipes/models/smollm2_prompts.py $(SMOLLM2_DATA) --output $(SMOLLM2)/prompts.jsonl
+	test -d $(SMOLLM2)/responses || $(BIN)/vocabforge regenerate --target "$(SMOLLM2_TARGET)" \
+	  --input $(SMOLLM2)/prompts.jsonl --max-tokens 112 --batch-size 32 --output $(SMOLLM2)/responses
+	$(BIN)/vocabforge count-freq --tokenizer "$(SMOLLM2_TARGET)" --mode assistant --overwrite \
+	  --input $(SMOLLM2)/responses/responses.jsonl $(SMOLLM2_MORE) --output $(SMOLLM2)/counts
+	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --size 8192 --overwrite \
+	  --output $(SMOLLM2)/vocab
+	$(BIN)/vocabforge train-drafter --config smollm2-135m target="$(SMOLLM2_TARGET)" drafter.vocab=$(SMOLLM2)/vocab \
+	  "data.train=[$(SMOLLM2)/responses/responses.jsonl$(addprefix $(comma),$(SMOLLM2_MORE))]" output=$(SMOLLM2)/run
+	$(BIN)/vocabforge eval --target "$(SMOLLM2_TARGET)" --drafter smollm2=$(SMOLLM2)/run/drafter --overwrite \
+	  --benchmark $(SMOLLM2)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(SMOLLM2)/eval
+
+# Gemma 3 270M, the base model: it continues texts. TEXTS: what it learns from, if there is no development data.
+GEMMA3 := runs/gemma3
+GEMMA3_TARGET = $(or $(TARGET),$(GEMMA3)/gemma-3-270m-q4_k_m.gguf)
+TEXTS ?= $(VOCABFORGE_DATA)/corpus/c4_demo.jsonl.xz,$(VOCABFORGE_DATA)/corpus/wiki_demo.txt.xz
+
+gemma3: $(STAMP)
+	$(if $(TARGET),,$(BIN)/python recipes/models/fetch.py gemma3-270m --output $(GEMMA3))
+	$(BIN)/vocabforge count-freq --tokenizer "$(GEMMA3_TARGET)" --overwrite --output $(GEMMA3)/counts \
+	  --input $(subst $(comma), ,$(TEXTS))
+	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 16384 --overwrite \
+	  --fill lowest-id --output $(GEMMA3)/vocab
+	$(BIN)/vocabforge train-drafter --config gemma3-270m target="$(GEMMA3_TARGET)" drafter.vocab=$(GEMMA3)/vocab \
+	  "data.train=[$(TEXTS)]" data.text_unit=line output=$(GEMMA3)/run
+	$(BIN)/vocabforge eval --target "$(GEMMA3_TARGET)" --drafter gemma3=$(GEMMA3)/run/drafter --overwrite \
+	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(GEMMA3)/eval
+
+# A real target: needs the development data (VOCABFORGE_DATA), see docs/guides/real-model.md.
 REAL := runs/bitllama
 
 $(REAL)/target/generation_config.json:

@@ -65,6 +65,7 @@ def test_the_first_lines_of_the_recipes_are_understood() -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        ("smollm2", "gemma3"),
         ("demo", "bitllama", "drafters", "losses", "bench-decoding", "bench-foreign"),
         *(("heads", f"HEADS_KIND={kind}") for kind in ("eagle3", "dflash", "dspark", "peagle")),
     ],

@@ -46,6 +46,16 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "smollm2-135m": (
+        "LlamaConfig",
+        {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+            "num_hidden_layers": 30,  # the recipe names layers
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-5,
+        },
+    ),
+    "gemma3-270m": ("Gemma3TextConfig", {"sliding_window": 64, "tie_word_embeddings": True}),
     "olmo2-7b": (
         "Olmo2Config",
         {

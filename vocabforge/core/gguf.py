@@ -238,6 +238,8 @@ def _convert(file: Path, digest: str, folder: Path, weights: bool) -> None:
     ):
         bar.update(0, "tokenizer")
         _write_tokenizer(file, fields, temporary)
+        card = f"---\nlicense: {meta['licence'] or 'unknown'}\n---\nConverted from {file.name}, SHA-256 {digest}.\n"
+        (temporary / "README.md").write_text(card, "utf-8")
         if weights:
             bar.update(0, "weights")
             _write_model(file, fields, reader, architecture, _half(types), temporary)

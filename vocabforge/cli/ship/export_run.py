@@ -53,7 +53,8 @@ def run_export(
     target = request.target or trained_with(request.drafter)
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
-    loaded = with_stored_rows(loaded)
+    if request.format != "native":
+        loaded = with_stored_rows(loaded)
     given = [*(["head"] if request.head is not None else []), *drafting.given()]
     if given and request.format != WITH_HEAD:
         raise UsageError(
