@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo smollm2 gemma3 bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
+.PHONY: help setup demo smollm2 gemma3 bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make test-transformers  targets under the oldest transformers that is supported, installed beside the environment"
+	@echo "make test-smollm2  the shipped drafter on SmolLM2-135M-Instruct, which this fetches"
 	@echo "make test-servers  real servers load what export writes, each in an environment that this makes (optional)"
 	@echo "make servers-table  the demo's drafter in each of them: the table of docs/guides/serving.md"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
@@ -77,6 +78,11 @@ smollm2: $(STAMP)
 	  "data.train=[$(SMOLLM2)/responses/responses.jsonl$(addprefix $(comma),$(SMOLLM2_MORE))]" output=$(SMOLLM2)/run
 	$(BIN)/vocabforge eval --target "$(SMOLLM2_TARGET)" --drafter smollm2=$(SMOLLM2)/run/drafter --overwrite \
 	  --benchmark $(SMOLLM2)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(SMOLLM2)/eval
+
+# The shipped drafter on the real model: eight questions, recorded cycles.
+test-smollm2: $(STAMP)
+	$(BIN)/python recipes/models/fetch.py smollm2-135m --output $(SMOLLM2)
+	VOCABFORGE_SMOLLM2=$(SMOLLM2)/SmolLM2-135M-Instruct.Q4_1.gguf $(BIN)/python -m pytest -q tests/pipeline/test_shipped_drafter.py
 
 # Gemma 3 270M, the base model: it continues texts. TEXTS: what it learns from, if there is no development data.
 GEMMA3 := runs/gemma3

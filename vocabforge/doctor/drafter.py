@@ -93,7 +93,8 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
     recorded, tokenizer = (artifact.meta.get(f"{what}_fingerprint") for what in ("target", "tokenizer"))
     if not recorded:
         return Finding("it does not record its target", "warning", "export it again from the training run")
-    check_target(artifact, target_fingerprint(target.path), target=target.path)
+    if not check_target(artifact, target_fingerprint(target.path), target=target.path):
+        return Finding("it was trained for another quantisation of this target", "warning")
     if not tokenizer or target.tokenizer is None:
         return Finding("the target's fingerprint agrees; the tokenizer's cannot be compared", "warning")
     check_fingerprint(

@@ -233,8 +233,11 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     return TargetTensors(shared[EMBEDDING], head_rows, LogitTransform.of(text_config(config, path)))
 
 
-def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
+def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> bool:
     """Check that a drafter was made for a target, or for another quantisation of it, which is reported.
+
+    Returns:
+        whether it was made for these very weights, as far as it is known.
 
     Raises:
         MismatchError: it was made for another target.
@@ -247,7 +250,7 @@ def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
                 f"The drafter was trained for {artifact.meta.get('target_name')}, another quantisation of "
                 f"{model_name(target)} (same norms): it works, with a slightly different accepted length."
             )
-            return
+            return False
         raise MismatchError(
             "this drafter was trained for another target",
             got=f"target {target} with fingerprint {fingerprint[:12]}…",
@@ -255,3 +258,4 @@ def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
             source=artifact.path,
             remedy="give the target that it was trained for, or train a drafter for this one",
         )
+    return True
