@@ -27,8 +27,14 @@ _LEAN, _LAYERS = "vocabforge.models.lean.model", "vocabforge.models.drafters.eag
 def without(name: str) -> Iterator[None]:
     """Switch one optimisation off."""
     patches = {
-        "few_rows": [("vocabforge.ops.few_rows.MOST_ROWS", 0), (f"{_LEAN}.MOST_ROWS", 0), (f"{_LAYERS}.MOST_ROWS", 0)],
-        "few_rows above 16": [(f"{place}.MOST_ROWS", 16) for place in ("vocabforge.ops.few_rows", _LEAN, _LAYERS)],
+        "few_rows": [
+            ("vocabforge.ops.few_rows.MOST_ROWS", 0),
+            (f"{_LEAN}.MOST_ROWS", 0),
+            (f"{_LAYERS}.MOST_ROWS", 0),
+        ],
+        "few_rows above 16": [
+            (f"{place}.MOST_ROWS", 16) for place in ("vocabforge.ops.few_rows", _LEAN, _LAYERS)
+        ],
         "decoder_layers": [(f"{_LEAN}.runs_layers", _never), (f"{_LAYERS}.runs_layers", _never)],
         "draft_chain": [("vocabforge.decode.proposers.eagle.runs_chains", _never)],
     }
@@ -59,7 +65,9 @@ def main() -> None:
         turns = row.get("messages") or [{"role": "user", "content": row["turns"][0]}]
         prompts.append(tokenizer.encode(tokenizer.render(turns[:1], add_generation_prompt=True)))
     chain = vf.MethodSpec(drafter=asked.drafter, tree="chain", depth=3, control="fixed")
-    tree = vf.MethodSpec(drafter=asked.drafter, tree="dynamic", depth=3, topk=4, total_nodes=25, control="fixed")
+    tree = vf.MethodSpec(
+        drafter=asked.drafter, tree="dynamic", depth=3, topk=4, total_nodes=25, control="fixed"
+    )
     methods = {"plain": vf.MethodSpec(), "chain of 4": chain, "tree of 24": tree}
     switches = ["nothing", "few_rows", "few_rows above 16", "decoder_layers", "draft_chain", "one thread"]
     threads = torch.get_num_threads()

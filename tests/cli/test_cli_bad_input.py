@@ -198,6 +198,7 @@ def train(world: World, tmp_path: Path, *overrides: str, **sections: Any):
         (["drafter.aux_layers=[]"], 2, "drafter.aux_layers"),
         (["drafter.aux_layers=[1,2,99]"], 1, "no such layers"),
         (["drafter.aux_layers=[1,2,99]", "--plan"], 1, "no such layers"),
+        (["drafter.vocab=x"], 2, "needs drafter.head: own"),
         (["run.device=gpu"], 2, "no such device"),
         (["data.sequence_length=4096"], 2, "longer than the target's context"),
         (["data.train=[/nowhere.txt]"], 1, "the input is missing"),

@@ -35,11 +35,20 @@ def source(tmp_path_factory) -> Path:
     body = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     body["pre_tokenizer"]["use_regex"] = True
     (folder / "tokenizer.json").write_text(json.dumps(body), "utf-8")
-    tiny_target(folder, vocab_size=size, bos_token_id=0, eos_token_id=1, tie_word_embeddings=True, intermediate_size=64)
+    tiny_target(
+        folder,
+        vocab_size=size,
+        bos_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=True,
+        intermediate_size=64,
+    )
     return folder
 
 
-def write(path: Path, source: Path, *, kind: str = "F32", architecture: str = "llama", **fields: object) -> Path:
+def write(
+    path: Path, source: Path, *, kind: str = "F32", architecture: str = "llama", **fields: object
+) -> Path:
     """Write a checkpoint's weights, in a type of GGUF, and its tokenizer."""
     from vocabforge.export.layouts.gguf.file import add_tokenizer, to_neighbours
     from vocabforge.export.layouts.gguf.target import _gguf_name, _tensors

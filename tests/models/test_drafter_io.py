@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from tests.worlds import tiny_drafter, tiny_target
-from safetensors.torch import load_file
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
+from vocabforge.export.revocab import with_stored_rows
 from vocabforge.models.drafters.dflash import DFlashConfig
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import RMSNorm
@@ -29,7 +30,6 @@ from vocabforge.models.drafters.io import (
 )
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.rope import inverse_frequencies, parse_rope, rope_at
-from vocabforge.export.revocab import with_stored_rows
 from vocabforge.models.target.fingerprint import target_facts, target_fingerprint
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget
@@ -93,7 +93,7 @@ def test_another_quantisation_of_the_target_is_reported_another_target_refused(
     rounded = {name: t if t.dim() == 1 else (t * 16).round() / 16 for name, t in weights.items()}
     save_file(rounded, folder / "model.safetensors", {"format": "pt"})
     check_target(artifact, target_fingerprint(folder), target=folder)
-    assert "another quantisation" in capsys.readouterr().err
+    assert "another quantisation of it, or a fine-tune" in capsys.readouterr().err
     other = tiny_target(tmp_path / "other", seed=1)
     with pytest.raises(MismatchError, match="another target"):
         check_target(artifact, target_fingerprint(other), target=other)

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -63,4 +62,6 @@ def test_prompts_are_the_same_every_time_and_different_from_one_another(tmp_path
     rows = [json.loads(line) for line in first.splitlines()]
     asked = [row["messages"][0]["content"] for row in rows]
     assert len(set(asked)) == len(asked) >= 900
-    assert {"qa", "translation", "summarization", "rag", "math", "coding"} <= {row["category"] for row in rows}
+    assert {"qa", "translation", "summarization", "rag", "math", "coding"} <= {
+        row["category"] for row in rows
+    }

@@ -20,14 +20,17 @@ from typing import Any
 from .artifact import MANIFEST, open_artifact, write_artifact
 from .console import say
 from .errors import DataError, VocabForgeError
-from .files import atomic_write_json, disk_errors, read_json, sha256_file
+from .files import atomic_write_json, read_json, sha256_file
 from .lock import only_writer
 from .progress import ProgressBar
 
 CACHE_VARIABLE = "VOCABFORGE_CACHE"
 SUFFIX = ".gguf"
 _KIND = "target"
+_CACHE = "gguf-2"  # the number grows when conversions change
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+# tokenizer.ggml.pre that need no pattern beyond GPT-2's own.
+_AS_GPT2 = {None, "default", "gpt-2", "gpt2"}
 # tokenizer.ggml.pre of vocabularies that split digits before GPT-2's pattern (llama.cpp, src/llama-vocab.cpp).
 _SINGLE_DIGITS = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
 # Tokens that end a turn, by name, as llama.cpp looks for them.
@@ -39,6 +42,9 @@ _TURN_ENDS = (
     "<|eom_id|>",
     "<|return|>",
     "<|endoftext|>",
+    "<turn|>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
 )
 # general.type, or general.architecture, of files that hold no language model.
 _OTHER_FILES = {
@@ -71,17 +77,17 @@ def cache_root() -> Path:
 
 
 def find_gguf(path: Path) -> Path | None:
-    """Return the GGUF file that ``path`` means: the file itself, or the only one of a folder without config.json.
+    """Return the GGUF file that ``path`` means: the file itself, or the only model of a folder without safetensors.
 
     Raises:
         DataError: the folder has several, or the file is one part of a split model.
     """
     if path.is_dir():
-        if (path / "config.json").exists() or (path / "tokenizer.json").exists():
+        if any(path.glob("*.safetensors")):
             return None
-        files = sorted(path.glob(f"*{SUFFIX}"))
-        kinds = [_peek_architecture(file) for file in files]
-        if not files or any(kind in _OTHER_FILES for kind in kinds):  # a drafter's folder
+        kinds = {file: _peek_architecture(file) for file in sorted(path.glob(f"*{SUFFIX}")) if file.is_file()}
+        files = [file for file, kind in kinds.items() if kind not in ("clip", "mmproj")]
+        if not files or any(kinds[file] in _OTHER_FILES for file in files):  # a drafter's folder
             return None
         if len(files) > 1 and not _SPLIT.search(files[0].name):
             raise DataError(
@@ -107,8 +113,11 @@ def find_gguf(path: Path) -> Path | None:
 
 def _peek_architecture(file: Path) -> str | None:
     """general.architecture, which writers put first; None if it is not there."""
-    with open(file, "rb") as handle:
-        head = handle.read(256)
+    try:
+        with open(file, "rb") as handle:
+            head = handle.read(256)
+    except OSError:  # told when it is read
+        return None
     key = b"general.architecture"
     start = head.find(key) + len(key) + 4  # behind the value's type
     if key not in head or len(head) < start + 8:
@@ -131,7 +140,7 @@ def gguf_folder(file: Path, *, weights: bool = True) -> Path:
         VocabForgeError: the package gguf is missing, or the disk is full.
     """
     digest = _digest(file)
-    root = cache_root() / "gguf"
+    root = cache_root() / _CACHE
     whole = root / f"{file.stem}-{digest[:12]}"
     folder = (
         whole if weights or (whole / MANIFEST).is_file() else root / f"{file.stem}-{digest[:12]}-tokenizer"
@@ -147,17 +156,17 @@ def gguf_folder(file: Path, *, weights: bool = True) -> Path:
 
 def gguf_source(folder: Path) -> tuple[str, str] | None:
     """Return name and SHA-256 of the GGUF file that a cached folder was converted from; None for any other folder."""
-    if folder.parent.name != "gguf" or not (folder / MANIFEST).is_file():
+    if folder.parent.name != _CACHE or not (folder / MANIFEST).is_file():
         return None
     meta = open_artifact(folder, verify=False).meta
     return (str(meta["gguf"]), str(meta["sha256"])) if "gguf" in meta else None
 
 
-def find_converted(name: str, digest: str) -> Path | None:
+def find_converted(name: str, digest: str, *, weights: bool = True) -> Path | None:
     """Return the cached folder of a GGUF file by its name and (the start of) its SHA-256; None if there is none."""
-    stem = Path(name).stem
-    found = cache_root() / "gguf" / f"{stem}-{digest[:12]}"
-    return found if (found / MANIFEST).is_file() else None
+    found = cache_root() / _CACHE / f"{Path(name).stem}-{digest[:12]}"
+    folders = [found] if weights else [found, found.with_name(f"{found.name}-tokenizer")]
+    return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
 
 
 def _digest(file: Path) -> str:
@@ -165,7 +174,7 @@ def _digest(file: Path) -> str:
     stat = file.stat()
     facts = {"path": str(file.resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
     note = (
-        cache_root() / "gguf" / "hashes" / f"{hashlib.sha256(facts['path'].encode()).hexdigest()[:16]}.json"
+        cache_root() / _CACHE / "hashes" / f"{hashlib.sha256(facts['path'].encode()).hexdigest()[:16]}.json"
     )
     with contextlib.suppress(DataError, OSError):
         known = read_json(note)
@@ -173,7 +182,9 @@ def _digest(file: Path) -> str:
             return str(known["sha256"])
     with ProgressBar(f"hash {file.name}"):
         digest = sha256_file(file)
-    with disk_errors(note):
+    with contextlib.suppress(
+        OSError, VocabForgeError
+    ):  # a cache that cannot be written to: hash again next time
         note.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_json(note, {**facts, "sha256": digest})
     return digest
@@ -186,6 +197,12 @@ def _explained(file: Path) -> Iterator[None]:
         yield
     except (VocabForgeError, KeyboardInterrupt):
         raise
+    except MemoryError as error:
+        raise VocabForgeError(
+            "there is not enough memory to convert the GGUF file",
+            source=file,
+            remedy="convert it on a machine with more memory, or pass the original checkpoint (safetensors)",
+        ) from error
     except Exception as error:  # any kind: the file is foreign input
         raise DataError(
             "the GGUF file cannot be converted",
@@ -210,6 +227,7 @@ def _convert(file: Path, digest: str, folder: Path, weights: bool) -> None:
             got=f"{other} (general.type {kind}, architecture {architecture})",
             expected="a language model",
             source=file,
+            remedy="pass the file of the model itself",
         )
     _check_architecture(architecture, file)
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
@@ -360,7 +378,16 @@ def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> Non
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    if _value(fields, "tokenizer.ggml.pre") in _SINGLE_DIGITS:
+    pre = _value(fields, "tokenizer.ggml.pre")
+    if _value(fields, "tokenizer.ggml.model") == "gpt2" and pre not in _known_splits():
+        raise DataError(
+            "it is not known how the tokenizer of this GGUF file splits texts",
+            got=f"tokenizer.ggml.pre {pre}",
+            expected=", ".join(sorted(map(str, _known_splits() - {None}))),
+            source=file,
+            remedy="pass the original checkpoint (safetensors), or upgrade transformers",
+        )
+    if pre in _SINGLE_DIGITS:
         from tokenizers import pre_tokenizers
 
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -382,6 +409,16 @@ def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> Non
     (folder / "generation_config.json").write_text(json.dumps(found, indent=2), "utf-8")
 
 
+def _known_splits() -> set[str | None]:
+    """tokenizer.ggml.pre that Transformers or this module turns into a pre-tokenizer."""
+    known = _AS_GPT2 | _SINGLE_DIGITS
+    with contextlib.suppress(ImportError):
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+        known = known | set(GGUF_PRE_TOKENIZER_SPLITS)
+    return known
+
+
 def _write_model(
     file: Path, fields: Mapping[str, Any], reader: Any, architecture: str, half: str | None, folder: Path
 ) -> None:
@@ -393,6 +430,23 @@ def _write_model(
     model, info = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True
     )
+    state = model.state_dict()
+    biases = [one.name for one in reader.tensors if one.name.endswith(".bias")]
+    if biases and not any(name.endswith(".bias") for name in state):
+        raise DataError(
+            "Transformers leaves out weights of this GGUF file",
+            got=f"{len(biases)} biases, first: {biases[0]}",
+            expected=f"what its architecture {architecture} has in Transformers",
+            source=file,
+            remedy="pass the original checkpoint (safetensors)",
+        )
+    if packed := [name for name, tensor in state.items() if tensor.dtype == torch.uint8]:
+        raise DataError(
+            "Transformers keeps weights of this GGUF file quantised",
+            got=f"{len(packed)} tensors, first: {packed[0]}",
+            source=file,
+            remedy="pass the original checkpoint (safetensors), or uninstall the package kernels",
+        )
     missing = [name for name in info["missing_keys"] if "rotary" not in name and name != "lm_head.weight"]
     if missing:
         raise DataError(
@@ -411,7 +465,14 @@ def _write_model(
     config = {key: shortest(value) for key, value in config.items()}
     _add_rope(config, fields, reader, architecture, file)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str), "utf-8")
-    state = model.state_dict()
+    beside = folder / "generation_config.json"
+    body = json.loads(beside.read_text("utf-8"))
+    ends = config.get("eos_token_id")
+    more = ends if isinstance(ends, list) else [ends]
+    body["eos_token_id"] = list(
+        dict.fromkeys([*body.get("eos_token_id", []), *(end for end in more if end is not None)])
+    )
+    beside.write_text(json.dumps(body, indent=2), "utf-8")
     if config.get("tie_word_embeddings"):
         state = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
     del model
@@ -432,6 +493,17 @@ def _add_rope(
 ) -> None:
     """Add the RoPE scaling that the file states and Transformers drops; DataError for kinds that are not known."""
     rope = config.get("rope_parameters")
+    other = [one.name for one in reader.tensors if one.name.startswith("rope_factors")]
+    turned, size = _value(fields, f"{architecture}.rope.dimension_count"), config.get("head_dim")
+    partial = turned and size and turned != size and not config.get("partial_rotary_factor")
+    if other or partial:
+        raise DataError(
+            "the RoPE of this GGUF file is not known",
+            got=", ".join(other) or f"{turned} of {size} dimensions are rotated",
+            expected="RoPE over whole heads, with at most Llama 3's scaling",
+            source=file,
+            remedy="pass the original checkpoint (safetensors)",
+        )
     if not isinstance(rope, dict):
         return
     scaling = _value(fields, f"{architecture}.rope.scaling.type")

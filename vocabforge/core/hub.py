@@ -32,9 +32,10 @@ _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
 def model_folder(path: Path, *, weights: bool = True) -> Path:
     """Return the local Hugging Face folder that ``path`` means.
 
-    An existing path is taken as it is, then a drafter that comes with the package by its name. A GGUF file, or a folder with one, is converted once into the cache (see
-    :func:`~vocabforge.core.gguf.gguf_folder`). A name of the Hub is looked up in the cache of huggingface_hub, then
-    downloaded: configuration, tokenizer, model card and safetensors weights, or the GGUF file that it names. Anything
+    An existing path is taken as it is, then a drafter that comes with the package, by its name. A GGUF file, or a
+    folder with one, is converted once into the cache (:func:`~vocabforge.core.gguf.gguf_folder`). A name of the Hub is
+    looked up in the cache of huggingface_hub, then downloaded: configuration, tokenizer, model card and safetensors
+    weights, or the GGUF file that it names. Anything
     else comes back unchanged.
 
     Args:
@@ -52,7 +53,7 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     if len(path.parts) == 1 and (_SHIPPED / path / "manifest.json").is_file():
         return _SHIPPED / path
     if (recorded := _CONVERTED.fullmatch(path.name)) is not None:
-        return _converted(path, recorded[1], recorded[2])
+        return _converted(path, recorded[1], recorded[2], weights)
     part = _HUB_GGUF.fullmatch(path.as_posix())
     if part is not None and _NAME.fullmatch(part[1]):
         return gguf_folder(_hub_file(path, part[1], part[2]), weights=weights)
@@ -86,8 +87,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
         raise _refusal(path, found[1], error) from error
 
 
-def _converted(path: Path, name: str, digest: str) -> Path:
-    found = find_converted(name, digest)
+def _converted(path: Path, name: str, digest: str, weights: bool) -> Path:
+    found = find_converted(name, digest, weights=weights)
     if found is None:
         raise DataError(
             "this converted GGUF file is not in the cache",
@@ -188,7 +189,7 @@ def hub_name(path: Path, *, revision: bool = True) -> str:
     ``FILE.gguf@sha256:HASH`` of a converted GGUF file; else the path.
     """
     if (source := gguf_source(path)) is not None:
-        return f"{source[0]}@sha256:{source[1]}"
+        return f"{source[0]}@sha256:{source[1]}" if revision else source[0]
     if path.parent == _SHIPPED:
         return path.name
     found = _SNAPSHOT.search(path.as_posix())

@@ -62,10 +62,10 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
 
 
 def with_stored_rows(drafter: Drafter) -> Drafter:
-    """The drafter, with the rows of the target's head that it is restricted to as an own head: what servers load."""
+    """Return the drafter with the rows of the target's head that it is restricted to as an own head, for servers."""
     if not drafter.restricted:
         return drafter
-    return with_head(drafter, drafter.target_ids, drafter.head_weight * drafter.target_transform.scale)
+    return with_head(drafter, drafter.target_ids, drafter.head_weight * drafter.transform.scale)
 
 
 def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

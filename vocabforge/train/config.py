@@ -175,6 +175,10 @@ class DrafterConfig(StrictModel):
 
     @model_validator(mode="after")
     def _goes_together(self) -> DrafterConfig:
+        if self.vocab is not None and "head" not in self.model_fields_set:
+            raise ValueError(
+                "drafter.vocab needs drafter.head: own (its rows are trained) or target (rows of the target's head)"
+            )
         if self.medusa_own_heads and self.head != "own":
             raise ValueError("drafter.medusa_own_heads needs drafter.head: own")
         if self.fc_norm and self.norm_before_fc:

@@ -56,7 +56,8 @@ def _drafter(artifact: Artifact, config: Any, tensors: Tensors, *, ids: str) -> 
     tensors = {name: one for name, one in tensors.items() if not name.startswith(PREFIX)}  # a draft head's
     trained = {name: one for name, one in tensors.items() if name not in ("target_ids", "d2t", "t2d")}
     if ids in tensors:
-        head = f"its own, {math.prod(tensors[ids]['shape']):,} rows"
+        own = "its own" if any("lm_head" in name for name in tensors) else "the target's"
+        head = f"{own}, {math.prod(tensors[ids]['shape']):,} rows"
     else:  # the target's, of which a list beside the drafter may name the draft tokens
         lists = [name for name in artifact.manifest["files"] if name.startswith("freq_")]
         size = artifact.meta.get("draft_vocab_size")

@@ -69,6 +69,10 @@ class RegenerateRun:
         self._counted = len(log)
         self._tokens, self._began = 0, time.monotonic()
 
+    def count(self, answer: ChatCompletion) -> None:
+        """Count an answer that was made now, for the tokens per second."""
+        self._tokens += answer.completion_tokens or 0
+
     def settle(self, walk: Walk, answer: ChatCompletion | None, reason: str = "") -> None:
         """Give a walk the answer to its request, or note that there is none; the bar moves by what is done."""
         turns, note = walk.open_turns, None
@@ -89,7 +93,6 @@ class RegenerateRun:
 
     def _note(self, answer: ChatCompletion) -> str:
         """Tokens a second, and how the newest answer begins."""
-        self._tokens += answer.completion_tokens or 0
         rate = human_rate(self._tokens / max(time.monotonic() - self._began, 1e-9), "tokens")
         text = " ".join(str(answer.message.get("content") or "").split())
         return f"{rate} | {text[:_SHOWN_TEXT]}{'…' if len(text) > _SHOWN_TEXT else ''}"
@@ -132,6 +135,7 @@ def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backe
                 if outcome.answer is not None:
                     answered = True
                     run.log.add(outcome.request.key, outcome.answer)
+                    run.count(outcome.answer)
                 else:
                     refused += 1
                 if refused >= _ALL_REFUSED and not answered:
@@ -179,6 +183,7 @@ def _next_turn(target: LocalTarget, walks: Sequence[Walk], run: RegenerateRun) -
             going_on += waiting[key] if known[key] is not None else []
     for prompt, answer in target.answer(sorted(todo, key=lambda prompt: len(prompt.ids))):
         run.log.add(prompt.request.key, answer)
+        run.count(answer)
         for walk in waiting[prompt.request.key]:
             run.settle(walk, answer)
         going_on += waiting[prompt.request.key]

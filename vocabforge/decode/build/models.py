@@ -14,7 +14,7 @@ from ...export.registry import load_drafter
 from ...models.backends import load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
-from ...models.drafters.io import TargetTensors
+from ...models.drafters.io import TargetTensors, check_target
 from ...models.heads.io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ...models.lean.config import find_family
 from ...models.lean.model import LeanModel, load_target
@@ -79,7 +79,11 @@ class Models:
             tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             drafter, artifact = load_drafter(path, tensors, self.target)
             expected = trained_for(artifact)
-            if expected and expected != self.tokenizer.fingerprint:
+            same = artifact is None or check_target(
+                artifact, target_fingerprint(self.target), target=self.target, quiet=True
+            )
+            # The tokenizer of another quantisation is the same one in another spelling.
+            if expected and expected != self.tokenizer.fingerprint and same:
                 # Other ids with the right sizes would only lower acceptance, in silence.
                 say(
                     f"Warning: the drafter was trained with another tokenizer than {self.tokenizer.source}; "

@@ -233,7 +233,7 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     return TargetTensors(shared[EMBEDDING], head_rows, LogitTransform.of(text_config(config, path)))
 
 
-def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> bool:
+def check_target(artifact: Artifact, fingerprint: str, *, target: Path, quiet: bool = False) -> bool:
     """Check that a drafter was made for a target, or for another quantisation of it, which is reported.
 
     Returns:
@@ -246,9 +246,11 @@ def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> bool:
     if expected is not None and expected != fingerprint:
         norms = artifact.meta.get("target_norms")
         if norms is not None and norms == norms_fingerprint(target):
+            if quiet:
+                return False
             say(
-                f"The drafter was trained for {artifact.meta.get('target_name')}, another quantisation of "
-                f"{model_name(target)} (same norms): it works, with a slightly different accepted length."
+                f"The drafter was trained for {artifact.meta.get('target_name')}, which has the same norms as "
+                f"{model_name(target)}: another quantisation of it, or a fine-tune. The accepted length may differ."
             )
             return False
         raise MismatchError(

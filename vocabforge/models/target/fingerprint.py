@@ -80,11 +80,11 @@ def target_fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
-def norms_fingerprint(path: Path) -> str:
-    """Hash of the weights of all norms, rounded to bf16.
+def norms_fingerprint(path: Path) -> str | None:
+    """Return a hash of sizes, rotary settings and the weights of all norms, rounded to bf16; None without norms.
 
-    Quantisation leaves norms as they are, so this is equal for all quantisations of a model. It is equal, too, for a
-    fine-tune that left the norms alone, such as merged LoRA weights.
+    Most quantisations leave norms as they are, so this is equal for them. It is equal, too, for a fine-tune that left
+    the norms alone, such as merged LoRA weights.
 
     Raises:
         DataError: no readable safetensors file.
@@ -94,14 +94,18 @@ def norms_fingerprint(path: Path) -> str:
         with _opened(file) as handle:
             for name in filter(_NORM.search, handle.keys()):
                 norms[name] = handle.get_tensor(name).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
-    digest = hashlib.sha256()
+    if not norms:
+        return None
+    config = read_target_config(path)
+    facts = [config.get("vocab_size"), config.get("hidden_size"), _rotary(config)]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for name in sorted(norms):
         digest.update(name.encode() + norms[name])
     return digest.hexdigest()
 
 
-def target_facts(path: Path) -> dict[str, str]:
-    """What a drafter records of its target: ``target_fingerprint``, ``target_norms`` and ``target_name``."""
+def target_facts(path: Path) -> dict[str, str | None]:
+    """Return what a drafter records of its target: ``target_fingerprint``, ``target_norms`` and ``target_name``."""
     return {
         "target_fingerprint": target_fingerprint(path),
         "target_norms": norms_fingerprint(path),
