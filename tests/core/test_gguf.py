@@ -169,7 +169,7 @@ def test_what_cannot_be_converted_is_one_error_and_leaves_nothing(source, tmp_pa
         model_folder(file)
     assert message in str(error.value)
     assert "spoilt.gguf" in str(error.value)
-    assert [one.name for one in (tmp_path / "cache/gguf").iterdir() if one.name != "hashes"] == []
+    assert [one.name for one in (tmp_path / "cache/gguf-2").iterdir() if one.name != "hashes"] == []
 
 
 def test_llama3_frequencies_become_settings_again(source, tmp_path):
@@ -222,6 +222,6 @@ def test_two_processes_convert_a_file_once(source, tmp_path):
     for one in both:
         one.join()
     assert len(found) == 1
-    assert sorted(one.name for one in (tmp_path / "cache/gguf").iterdir() if one.is_dir()) == sorted(
+    assert sorted(one.name for one in (tmp_path / "cache/gguf-2").iterdir() if one.is_dir()) == sorted(
         ["hashes", Path(found.pop()).name]
     )

@@ -13,6 +13,8 @@ HUB_NAMES = (
     "meta-llama/Llama-3.1-8B-Instruct",
     *("meta-llama/Llama-3.2-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
 )
+# Of commands that are read and not executed.
+READ_NAMES = ("HuggingFaceTB/SmolLM2-135M-Instruct", "google/gemma-3-270m")
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
 GIVEN: dict[str, tuple[str, ...]] = {
     "target": ("MODEL", "TARGET", "model", "MODEL_A", "runs/bitllama/target", *HUB_NAMES),

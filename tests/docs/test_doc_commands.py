@@ -12,14 +12,14 @@ import pytest
 
 from tests.docs.doc_commands import Command, commands, documents
 from tests.docs.doc_parse import Wrong, check, check_ours, program
-from tests.docs.doc_tables import HUB_NAMES
+from tests.docs.doc_tables import HUB_NAMES, READ_NAMES
 from tests.worlds import ROOT, cached_model
 
 
 @pytest.fixture(autouse=True)
 def _cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The models that the documents name are in the cache of the Hub."""
-    for name in HUB_NAMES:
+    for name in (*HUB_NAMES, *READ_NAMES):
         cached_model(monkeypatch, tmp_path, name, {})
 
 

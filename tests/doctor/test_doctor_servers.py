@@ -162,6 +162,7 @@ def test_other_logits_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -
     from vocabforge.models.drafters.eagle_layers import MLP
 
     right = MLP.forward
+    monkeypatch.setattr("vocabforge.models.drafters.eagle_layers.runs_layers", lambda _: False)
     monkeypatch.setattr(MLP, "forward", lambda self, x: right(self, x) * 1.01)
     row = world.examine(world.folders["sglang"])[f"{SGLANG}: logits"]
     assert (row.state, "other logits" in row.found) == ("failed", True)

@@ -68,7 +68,7 @@ def test_the_noise_is_that_of_the_passes(window: int | None) -> None:
     apart = float(np.abs(alone - evidence.scores).max())
     size = float(np.abs(evidence.scores).max())
     assert evidence.sound
-    assert 0 < apart <= 2 * evidence.noise < 1e-4 * size  # another cut is about as far away
+    assert apart <= 2 * evidence.noise < 1e-4 * size  # another cut is at most about as far away
     assert evidence.noise >= 4 * torch.finfo(torch.float32).eps * size
 
 

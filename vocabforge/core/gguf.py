@@ -377,7 +377,9 @@ def _quiet_transformers() -> Iterator[None]:
 def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer = AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, trust_remote_code=False
+    )
     pre = _value(fields, "tokenizer.ggml.pre")
     if _value(fields, "tokenizer.ggml.model") == "gpt2" and pre not in _known_splits():
         raise DataError(
@@ -428,7 +430,7 @@ def _write_model(
 
     dtype = getattr(torch, half or "float32")
     model, info = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True
+        file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True, trust_remote_code=False
     )
     state = model.state_dict()
     biases = [one.name for one in reader.tensors if one.name.endswith(".bias")]
