@@ -205,7 +205,7 @@ def test_against_exactly_k_candidates(seed: int) -> None:
     own = indexed_logits(hidden, weight, ids)
     torch.testing.assert_close(own, logits.gather(1, ids.long()), rtol=0, atol=1e-4)
     more = logits.logsumexp(1, True) - own.logsumexp(1, True)
-    assert (more >= 0).all()
+    assert (more >= -1e-5).all()  # up to rounding
     before, found = draft_topk(own, 6, ids=ids), case.ask("reference")
     same = ~(logits.topk(6, 1).values > logits.masked_fill(~exact, -INF).topk(6, 1).values).any(1)
     assert torch.equal(before[1][same], found[1][same])

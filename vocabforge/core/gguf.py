@@ -172,7 +172,7 @@ def find_converted(name: str, digest: str, *, weights: bool = True) -> Path | No
 def _digest(file: Path) -> str:
     """SHA-256 of a file, remembered by path, size and time of change: hashing gigabytes takes a while."""
     stat = file.stat()
-    facts = {"path": str(file.resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
+    facts: dict[str, Any] = {"path": str(file.resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
     note = (
         cache_root() / _CACHE / "hashes" / f"{hashlib.sha256(facts['path'].encode()).hexdigest()[:16]}.json"
     )
@@ -310,7 +310,7 @@ def reader_class(gguf: Any) -> Any:
     """gguf's reader, ten times as fast for vocabularies: it slices a plain array instead of a memory map."""
     import numpy as np
 
-    class FastReader(gguf.GGUFReader):  # type: ignore[misc]
+    class FastReader(gguf.GGUFReader):
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: str | None = None) -> Any:
             if not hasattr(self, "_plain"):
                 self._plain = self.data.view(np.ndarray)
@@ -377,9 +377,7 @@ def _quiet_transformers() -> Iterator[None]:
 def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(
-        file.parent, gguf_file=file.name, trust_remote_code=False
-    )
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     pre = _value(fields, "tokenizer.ggml.pre")
     if _value(fields, "tokenizer.ggml.model") == "gpt2" and pre not in _known_splits():
         raise DataError(

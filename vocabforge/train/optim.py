@@ -181,7 +181,8 @@ def _newton_schulz_in_fp32() -> Iterator[None]:
     """torch's Muon always orthogonalises in bf16; the same five lines in fp32."""
     from torch.optim import _muon
 
-    original = _muon._zeropower_via_newtonschulz
+    module: Any = _muon
+    original = module._zeropower_via_newtonschulz
 
     def in_fp32(grad: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
         a, b, c = coefficients
@@ -192,11 +193,11 @@ def _newton_schulz_in_fp32() -> Iterator[None]:
             x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         return x.T if grad.shape[0] > grad.shape[1] else x
 
-    _muon._zeropower_via_newtonschulz = in_fp32
+    module._zeropower_via_newtonschulz = in_fp32
     try:
         yield
     finally:
-        _muon._zeropower_via_newtonschulz = original
+        module._zeropower_via_newtonschulz = original
 
 
 @torch.no_grad()

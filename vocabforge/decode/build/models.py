@@ -79,11 +79,8 @@ class Models:
             tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             drafter, artifact = load_drafter(path, tensors, self.target)
             expected = trained_for(artifact)
-            same = artifact is None or check_target(
-                artifact, target_fingerprint(self.target), target=self.target, quiet=True
-            )
             # The tokenizer of another quantisation is the same one in another spelling.
-            if expected and expected != self.tokenizer.fingerprint and same:
+            if expected and expected != self.tokenizer.fingerprint and self._own_weights(artifact):
                 # Other ids with the right sizes would only lower acceptance, in silence.
                 say(
                     f"Warning: the drafter was trained with another tokenizer than {self.tokenizer.source}; "
@@ -91,6 +88,12 @@ class Models:
                 )
             self._drafters[path] = drafter, artifact
         return self._drafters[path]
+
+    def _own_weights(self, artifact: Artifact | None) -> bool:
+        """Whether a drafter was trained for these very weights of the target, as far as it is known."""
+        if artifact is None:
+            return True
+        return check_target(artifact, target_fingerprint(self.target), target=self.target, quiet=True)
 
     def language_model(self, path: Path) -> LeanModel:
         """A draft model, in the target's dtype and on its device."""
