@@ -172,7 +172,11 @@ def find_converted(name: str, digest: str, *, weights: bool = True) -> Path | No
 def _digest(file: Path) -> str:
     """SHA-256 of a file, remembered by path, size and time of change: hashing gigabytes takes a while."""
     stat = file.stat()
-    facts: dict[str, Any] = {"path": str(file.resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
+    facts: dict[str, Any] = {
+        "path": str(file.resolve()),
+        "bytes": stat.st_size,
+        "changed_ns": stat.st_mtime_ns,
+    }
     note = (
         cache_root() / _CACHE / "hashes" / f"{hashlib.sha256(facts['path'].encode()).hexdigest()[:16]}.json"
     )
