@@ -141,12 +141,9 @@ def gguf_folder(file: Path, *, weights: bool = True) -> Path:
     """
     digest = _digest(file)
     root = cache_root() / _CACHE
-    whole = root / f"{file.stem}-{digest[:12]}"
-    folder = (
-        whole if weights or (whole / MANIFEST).is_file() else root / f"{file.stem}-{digest[:12]}-tokenizer"
-    )
-    if (folder / MANIFEST).is_file():
-        return folder
+    if (known := find_converted(file.name, digest, weights=weights)) is not None:
+        return known
+    folder = root / f"{file.stem}-{digest[:12]}{'' if weights else '-tokenizer'}"
     with only_writer(folder, wait=True):
         if not (folder / MANIFEST).is_file():
             with _explained(file):
@@ -177,18 +174,16 @@ def _digest(file: Path) -> str:
         "bytes": stat.st_size,
         "changed_ns": stat.st_mtime_ns,
     }
-    note = (
-        cache_root() / _CACHE / "hashes" / f"{hashlib.sha256(facts['path'].encode()).hexdigest()[:16]}.json"
-    )
+    name = hashlib.sha256(facts["path"].encode()).hexdigest()[:16]
+    note = cache_root() / _CACHE / "hashes" / f"{name}.json"
     with contextlib.suppress(DataError, OSError):
         known = read_json(note)
         if {key: known.get(key) for key in facts} == facts:
             return str(known["sha256"])
     with ProgressBar(f"hash {file.name}"):
         digest = sha256_file(file)
-    with contextlib.suppress(
-        OSError, VocabForgeError
-    ):  # a cache that cannot be written to: hash again next time
+    # In a read-only cache the file is hashed every time.
+    with contextlib.suppress(OSError, VocabForgeError):
         note.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_json(note, {**facts, "sha256": digest})
     return digest

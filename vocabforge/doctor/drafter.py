@@ -94,7 +94,11 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
     if not recorded:
         return Finding("it does not record its target", "warning", "export it again from the training run")
     if not check_target(artifact, target_fingerprint(target.path), target=target.path):
-        return Finding("it was trained for another quantisation of this target", "warning")
+        return Finding(
+            "it was trained for another quantisation of this target",
+            "warning",
+            "measure its accepted length with vocabforge eval before you serve it",
+        )
     if not tokenizer or target.tokenizer is None:
         return Finding("the target's fingerprint agrees; the tokenizer's cannot be compared", "warning")
     check_fingerprint(

@@ -156,6 +156,7 @@ class MuonAdamW(torch.optim.Optimizer):
             matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
         )
         self._parts = [part for part in (muon, adamw) if part is not None]
+        self._fp32 = matrices[0].device.type == "cpu" and not multiplies_bf16() if matrices else False
         groups = [group for part in self._parts for group in part.param_groups]
         super().__init__(groups, {} if adamw is None else adamw.defaults)
         self.param_groups = groups  # the parts' own, not copies
@@ -165,20 +166,14 @@ class MuonAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update from the parameters' gradients; those without one stay."""
-        with _newton_schulz_in_fp32() if _slow_bf16(self.param_groups) else nullcontext():
+        with _newton_schulz_in_fp32() if self._fp32 else nullcontext():
             for part in self._parts:
                 part.step()
 
 
-def _slow_bf16(groups: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the parameters are on a processor without bf16 products, which multiplies bf16 100 times slower."""
-    first = next((p for group in groups for p in group["params"]), None)
-    return first is not None and first.device.type == "cpu" and not multiplies_bf16()
-
-
 @contextmanager
 def _newton_schulz_in_fp32() -> Iterator[None]:
-    """torch's Muon always orthogonalises in bf16; the same five lines in fp32."""
+    """Let torch's Muon orthogonalise in fp32: a processor without bf16 products multiplies bf16 100 times slower."""
     from torch.optim import _muon
 
     module: Any = _muon
