@@ -49,37 +49,25 @@ def source(tmp_path_factory) -> Path:
 def write(
     path: Path, source: Path, *, kind: str = "F32", architecture: str = "llama", **fields: object
 ) -> Path:
-    """Write a checkpoint's weights, in a type of GGUF, and its tokenizer."""
-    from vocabforge.export.layouts.gguf.file import add_tokenizer, to_neighbours
+    """Write a checkpoint as the project exports targets, its matrices in a type of GGUF, with further fields."""
+    from vocabforge.export.layouts.gguf.file import gguf_file, to_neighbours
     from vocabforge.export.layouts.gguf.target import _gguf_name, _tensors
     from vocabforge.models.lean.config import LeanConfig
 
     config = LeanConfig.from_hf_config(source)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(config.max_positions)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope.theta)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_name("tiny")
-    add_tokenizer(writer, source, config.vocab_size)
-    for name, value in fields.items():
-        writer.add_key_value(name.replace("__", "."), value, gguf.GGUFValueType.get_type(value))
+    sizes = {"layers": config.num_layers, "positions": config.max_positions}
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-    for ours, tensor in _tensors(source):
-        part = ours.rsplit(".", 2)[-2]
-        moved = to_neighbours(tensor, heads[part]) if part in heads else tensor
-        stored = gguf.GGMLQuantizationType["F32" if tensor.dim() == 1 else kind]
-        data = gguf.quants.quantize(moved.float().contiguous().numpy(), stored)
-        writer.add_tensor(_gguf_name(ours), data, raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with gguf_file(
+        path, architecture, config, **sizes, dtype=torch.float32, tokenizer=source, name="tiny"
+    ) as writer:
+        for name, value in fields.items():
+            writer.add_key_value(name.replace("__", "."), value, gguf.GGUFValueType.get_type(value))
+        for ours, tensor in _tensors(source):
+            part = ours.rsplit(".", 2)[-2]
+            moved = to_neighbours(tensor, heads[part]) if part in heads else tensor
+            stored = gguf.GGMLQuantizationType["F32" if tensor.dim() == 1 else kind]
+            data = gguf.quants.quantize(moved.float().contiguous().numpy(), stored)
+            writer.add_tensor(_gguf_name(ours), data, raw_dtype=stored)
     return path
 
 

@@ -136,6 +136,7 @@ KEPT: tuple[Kept, ...] = (
         for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
     ),
     Kept("docs/guides/targets.md", "vocabforge generate --target model.gguf", "tests/core/test_gguf.py"),
+    Kept("README.md", "vocabforge generate --target HuggingFaceTB", "a real model; make test-smollm2"),
     Kept(
         "docs/guides/real-model.md",
         "vocabforge eval --target HuggingFaceTB",

@@ -13,7 +13,6 @@ from typing import Any
 
 from .distributed import rank
 from .errors import DataError, UsageError, VocabForgeError
-from .gguf import find_converted, find_gguf, gguf_folder, gguf_source
 
 # As huggingface_hub allows them.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
@@ -46,11 +45,13 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
             converted.
         VocabForgeError: it is not in the cache, and the Hub cannot be reached.
     """
+    from .gguf import find_gguf, gguf_folder  # safetensors: not for --help
+
     # Path.exists would raise for a name that is too long.
     if os.path.exists(path):
         file = find_gguf(path)
         return path if file is None else gguf_folder(file, weights=weights)
-    if len(path.parts) == 1 and (_SHIPPED / path / "manifest.json").is_file():
+    if len(path.parts) == 1 and os.path.isfile(_SHIPPED / path / "manifest.json"):
         return _SHIPPED / path
     if (recorded := _CONVERTED.fullmatch(path.name)) is not None:
         return _converted(path, recorded[1], recorded[2], weights)
@@ -88,6 +89,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
 
 
 def _converted(path: Path, name: str, digest: str, weights: bool) -> Path:
+    from .gguf import find_converted
+
     found = find_converted(name, digest, weights=weights)
     if found is None:
         raise DataError(
@@ -188,6 +191,8 @@ def hub_name(path: Path, *, revision: bool = True) -> str:
     """Return a model's name as records hold it on other machines: ``NAME@COMMIT`` of a folder in the Hub's cache,
     ``FILE.gguf@sha256:HASH`` of a converted GGUF file; else the path.
     """
+    from .gguf import gguf_source
+
     if (source := gguf_source(path)) is not None:
         return f"{source[0]}@sha256:{source[1]}" if revision else source[0]
     if path.parent == _SHIPPED:
@@ -200,6 +205,8 @@ def hub_name(path: Path, *, revision: bool = True) -> str:
 
 def model_name(path: Path) -> str:
     """Return the last part of a model's name."""
+    from .gguf import gguf_source
+
     if (source := gguf_source(path)) is not None:
         return Path(source[0]).stem
     found = _SNAPSHOT.search(path.as_posix())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import MismatchError, UsageError, VocabForgeError
+from ...core.gguf import gguf_source
 from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import yaml_pairs
@@ -68,8 +69,10 @@ def _local_side(
         "target": target_fingerprint(path),
         "tokenizer": tokenizer.fingerprint,
         "dtype": dtype,
-        "device": device.type,  # draws of a GPU's generator are not those of a CPU's
+        "device": device.type,
     }
+    if (source := gguf_source(path)) is not None:
+        backend["gguf"] = source[1]
     generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
     models = Models(path, options.tokenizer, device=str(device), dtype=dtype, device_map=options.device_map)
     continue_ids, context = continue_batches(
