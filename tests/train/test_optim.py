@@ -33,6 +33,14 @@ def test_schedule_warms_up_linearly_and_ends_at_the_floor() -> None:
     assert rates[77] == pytest.approx(0.5 + 1.5 * 0.5 * (1 + math.cos(math.pi * 67 / 90)))
 
 
+def test_schedule_stays_at_its_rate_until_it_decays() -> None:
+    config = OptimConfig(steps=100, lr=2.0, warmup_fraction=0.2, decay_fraction=0.25)
+    rates = [learning_rate(step, config) for step in range(100)]
+    assert set(rates[19:81]) == {2.0}
+    assert rates[90] == pytest.approx(1.0)  # half-way of the cosine over the last 20 steps
+    assert all(a > b for a, b in itertools.pairwise(rates[80:]))
+
+
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.0), (1, 1.0), (2, 0.5), (5, 1.0)])
 def test_schedule_of_short_runs_is_positive(steps: int, warmup: float) -> None:
     config = OptimConfig(steps=steps, lr=1.0, warmup_fraction=warmup)

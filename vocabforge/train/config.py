@@ -333,7 +333,7 @@ class MemoryConfig(StrictModel):
 
 
 class OptimConfig(StrictModel):
-    """The optimiser, with warm-up and cosine decay.
+    """The optimiser; its learning rate warms up, stays, and falls on a cosine.
 
     Attributes:
         name: ``adamw``, or ``muon``: Muon for the matrices between hidden states, AdamW for embeddings, heads and
@@ -348,6 +348,8 @@ class OptimConfig(StrictModel):
         weight_decay: decoupled weight decay.
         clip: largest norm of the gradient.
         warmup_fraction: share of the steps in which the learning rate grows to ``lr``.
+        decay_fraction: share of the steps after the warm-up in which it falls; until then it stays at ``lr``. With
+            ``ttt.warmup_fraction``, use less than 1 so that the K steps do not begin at a low rate.
         min_lr_fraction: where the cosine ends, as a share of ``lr``.
         fused: update each tensor in one pass, on a CPU or on CUDA: faster if heads have many rows. The last bits
             differ. In one process or with DDP, and with fp32 weights.
@@ -364,6 +366,7 @@ class OptimConfig(StrictModel):
     weight_decay: float = 0.0
     clip: Annotated[float, Field(gt=0.0)] = 0.5
     warmup_fraction: Fraction = 0.015
+    decay_fraction: Fraction = 1.0
     min_lr_fraction: Fraction = 0.0
     fused: bool = False
 

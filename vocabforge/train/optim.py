@@ -59,12 +59,13 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
-    """Learning rate of 0-based ``step``: linear warm-up, then a cosine to ``min_lr_fraction``."""
+    """Learning rate of 0-based ``step``: linear warm-up, ``lr``, then a cosine to ``min_lr_fraction``."""
     warmup = max(1, round(config.warmup_fraction * config.steps))
     if step < warmup:
         return config.lr * (step + 1) / warmup
-    progress = (step - warmup) / max(1, config.steps - warmup)
-    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    decay = max(1, round(config.decay_fraction * (config.steps - warmup)))
+    progress = (step - (config.steps - decay)) / decay
+    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
     return config.lr * (config.min_lr_fraction + (1.0 - config.min_lr_fraction) * cosine)
 
 
